@@ -41,7 +41,10 @@ def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += [*ABOUT, ""]
     if picture:
-        out += [f"![CPU of each gateway beside a byte relay: the shorter the bar, the cheaper]({picture})", ""]
+        out += [
+            f"![CPU of each gateway beside a byte relay: the shorter the bar, the cheaper]({picture})",
+            "",
+        ]
     for name, rows in parts.items():
         if not rows:
             continue
@@ -57,16 +60,29 @@ def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Toolwire beside its baselines.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measures Toolwire beside its baselines."
+    )
     parser.add_argument("parts", nargs="*", help=f"{', '.join(TITLES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=int, help="the median of so many counts; default: 5, and 3 for hostile texts")
     parser.add_argument(
-        "--peers", action="append", choices=("litellm", "portkey", "none"), help="only this other gateway; default: all, installed into bench/work"
+        "--rounds", type=int, help="the median of so many counts; default: 5, and 3 for hostile texts"
     )
-    parser.add_argument("--write", metavar="FILE", help="write the tables as Markdown, and a chart beside it, e.g. docs/benchmarks.md")
+    parser.add_argument(
+        "--peers",
+        action="append",
+        choices=("litellm", "portkey", "none"),
+        help="only this other gateway; default: all, installed into bench/work",
+    )
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        help="write the tables as Markdown, and a chart beside it, e.g. docs/benchmarks.md",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit 1 when a target is missed or not measured")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 1 when a target is missed or not measured"
+    )
     arguments = parser.parse_args(argv)
     unknown = set(arguments.parts) - TITLES.keys()
     if unknown:
@@ -84,7 +100,9 @@ def main(argv: list[str] | None = None) -> int:
         elif name == "gateway":
             from bench import gateway
 
-            parts[name], sides, found = gateway.run(1 if arguments.quick else arguments.rounds or gateway.ROUNDS, peers)
+            parts[name], sides, found = gateway.run(
+                1 if arguments.quick else arguments.rounds or gateway.ROUNDS, peers
+            )
             print(f"\n{side.markdown(sides)}", flush=True)
             notes += found
         elif name == "path":
@@ -120,8 +138,15 @@ def main(argv: list[str] | None = None) -> int:
         rows = [asdict(row) for part in parts.values() for row in part]
         Path(arguments.json).write_text(json.dumps({"rows": rows, "notes": notes}, indent=1) + "\n")
     verdicts = [row.verdict for rows in parts.values() for row in rows]
-    lost = {words: verdicts.count(verdict) for verdict, words in (("MISS", "missed"), ("not measured", "not measured")) if verdict in verdicts}
-    print("; ".join(f"{count} target(s) {words}" for words, count in lost.items()) or ("all targets met" if any(verdicts) else "nothing judged"))
+    lost = {
+        words: verdicts.count(verdict)
+        for verdict, words in (("MISS", "missed"), ("not measured", "not measured"))
+        if verdict in verdicts
+    }
+    print(
+        "; ".join(f"{count} target(s) {words}" for words, count in lost.items())
+        or ("all targets met" if any(verdicts) else "nothing judged")
+    )
     return 1 if arguments.strict and lost else 0
 
 

@@ -60,13 +60,25 @@ ONE, EIGHT, MANY, SHORT = LOADS = (
 )
 """Fewer turns in all than Toolwire's Codex process serves before it is replaced."""
 WARM = Load("warming", 1, 1)
-TOOL = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+TOOL = {
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
 
 
 def question(pieces: int) -> dict[str, Any]:
     """The request. How many pieces the answer has stands in its last message."""
-    messages = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": f"Say something of {pieces} pieces."}]
-    return {"model": "codex", "messages": messages, "tools": [{"type": "function", "function": TOOL}], "stream": True}
+    messages = [
+        {"role": "system", "content": "You are helpful."},
+        {"role": "user", "content": f"Say something of {pieces} pieces."},
+    ]
+    return {
+        "model": "codex",
+        "messages": messages,
+        "tools": [{"type": "function", "function": TOOL}],
+        "stream": True,
+    }
 
 
 def words(pieces: int) -> list[str]:
@@ -88,15 +100,32 @@ def writes(pieces: int) -> list[bytes]:
     """The writes of an answer, one for each piece and one for the end."""
     said = words(pieces)
     message: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant"}
-    usage = {"input_tokens": 20, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": pieces, "total_tokens": 20 + pieces}
+    usage = {
+        "input_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": pieces,
+        "total_tokens": 20 + pieces,
+    }
     usage["output_tokens_details"] = {"reasoning_tokens": 0}
-    out = [_event("response.output_text.delta", item_id="msg_1", output_index=0, content_index=0, delta=word) for word in said]
+    out = [
+        _event("response.output_text.delta", item_id="msg_1", output_index=0, content_index=0, delta=word)
+        for word in said
+    ]
     begun = {**message, "status": "in_progress", "content": []}
-    done = {**message, "status": "completed", "content": [{"type": "output_text", "text": "".join(said), "annotations": []}]}
-    before = _event("response.created", response={"id": "resp_1"}) + _event("response.output_item.added", output_index=0, item=begun)
+    done = {
+        **message,
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "".join(said), "annotations": []}],
+    }
+    before = _event("response.created", response={"id": "resp_1"}) + _event(
+        "response.output_item.added", output_index=0, item=begun
+    )
     out[0] = _HEAD + before + out[0]
     after = _event("response.output_item.done", output_index=0, item=done)
-    return [*out, after + _event("response.completed", response={"id": "resp_1", "usage": usage}) + b"0\r\n\r\n"]
+    return [
+        *out,
+        after + _event("response.completed", response={"id": "resp_1", "usage": usage}) + b"0\r\n\r\n",
+    ]
 
 
 async def provide(port: int) -> None:
@@ -107,10 +136,14 @@ async def provide(port: int) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0))
+                body = await reader.readexactly(
+                    int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+                )
                 counts = _COUNT.findall(body)
                 if not head.startswith(b"POST") or not counts:
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+                    )
                     continue
                 due = loop.time()
                 for write in ready[int(counts[-1])]:
@@ -180,8 +213,16 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     @cache  # a direct client has nothing to translate
     def asked(pieces: int) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
         turn = chat.decode(question(pieces))
-        bare = {**thread_params(turn, options, str(home.cwd), home.features), "experimentalRawEvents": True, "environments": []}
-        return {**bare, "dynamicTools": [items.tool_json(tool) for tool in turn.tools]}, items.history(turn), turn_params(turn, options)
+        bare = {
+            **thread_params(turn, options, str(home.cwd), home.features),
+            "experimentalRawEvents": True,
+            "environments": [],
+        }
+        return (
+            {**bare, "dynamicTools": [items.tool_json(tool) for tool in turn.tools]},
+            items.history(turn),
+            turn_params(turn, options),
+        )
 
     async def ask(pieces: int) -> Times:
         params, injected, begin = asked(pieces)
@@ -202,14 +243,21 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
 def content(raw: bytes) -> str:
     """The text of a chat stream."""
     chunks = [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
-    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ()))
+    return "".join(
+        choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ())
+    )
 
 
 async def by_http(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=None)
-    session = aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0), timeout=timeout, headers=AUTHORIZATION)
+    session = aiohttp.ClientSession(
+        f"http://127.0.0.1:{port}",
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=timeout,
+        headers=AUTHORIZATION,
+    )
     mark = MARK.encode()
 
     async def ask(pieces: int) -> Times:
@@ -217,7 +265,9 @@ async def by_http(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
         blocks: list[bytes] = []
         first, tail = 0.0, b""
         began = time.perf_counter()
-        async with session.post("/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}) as response:
+        async with session.post(
+            "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}
+        ) as response:
             while block := await response.content.readany():
                 blocks.append(block)
                 if not first:
@@ -228,7 +278,9 @@ async def by_http(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     return ask, session.close
 
 
-async def drive(side: Callable[[int], Awaitable[tuple[Ask, Callable[[], Awaitable[None]]]]], port: int) -> None:
+async def drive(
+    side: Callable[[int], Awaitable[tuple[Ask, Callable[[], Awaitable[None]]]]], port: int
+) -> None:
     """Loads from stdin, figures to stdout, until stdin ends."""
     ask, close = await side(port)
     loop = asyncio.get_running_loop()
@@ -238,7 +290,10 @@ async def drive(side: Callable[[int], Awaitable[tuple[Ask, Callable[[], Awaitabl
             cpu, began = time.process_time(), time.perf_counter()
             async with asyncio.timeout(LOAD_S):
                 times = await asyncio.gather(*(ask(load.pieces) for _ in range(load.turns)))
-            told: dict[str, Any] = {"wall_ms": 1000 * (time.perf_counter() - began), "cpu_s": time.process_time() - cpu}
+            told: dict[str, Any] = {
+                "wall_ms": 1000 * (time.perf_counter() - began),
+                "cpu_s": time.process_time() - cpu,
+            }
             told["first_ms"] = [1000 * one.first_s for one in times]
             told["wrong"] = sum(one.said() != "".join(words(load.pieces)) for one in times)
             print(json.dumps(told), flush=True)
@@ -304,13 +359,22 @@ class Side:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise Failed(f"{self.name}, {load.name}: {Path(self._log.name).read_text(errors='replace').strip()[-500:]}")
+            raise Failed(
+                f"{self.name}, {load.name}: {Path(self._log.name).read_text(errors='replace').strip()[-500:]}"
+            )
         told = json.loads(line)
         if told["wrong"]:
             raise Failed(f"{self.name}, {load.name}: {told['wrong']} answers are not what the provider sent")
         first = sorted(told["first_ms"])
         slow = first[int(0.95 * (len(first) - 1))]
-        return Figures(median(first), slow, told["wall_ms"], told["cpu_s"], cpu_s(toolwire) - before[0], cpu_s(codex) - before[1])
+        return Figures(
+            median(first),
+            slow,
+            told["wall_ms"],
+            told["cpu_s"],
+            cpu_s(toolwire) - before[0],
+            cpu_s(codex) - before[1],
+        )
 
     def _pids(self) -> tuple[list[int], list[int]]:
         """Toolwire's process, if any, and Codex's."""
@@ -345,7 +409,9 @@ Found = dict[tuple[str, str], list[Figures]]
 def measure(provider: int, rounds: int, chance: random.Random) -> Found:
     found: Found = {}
     for number in range(-1, rounds):  # the first round warms the home and does not count
-        print(f"  round {number + 1} of {rounds}" if number >= 0 else "  warming", file=sys.stderr, flush=True)
+        print(
+            f"  round {number + 1} of {rounds}" if number >= 0 else "  warming", file=sys.stderr, flush=True
+        )
         sides: list[Side] = []
         try:
             for name in chance.sample(("direct", "gateway"), 2):
@@ -360,7 +426,9 @@ def measure(provider: int, rounds: int, chance: random.Random) -> Found:
     return found
 
 
-def resampled(pairs: Sequence[tuple[float, float]], chance: random.Random, draws: int = 2000) -> tuple[float, float]:
+def resampled(
+    pairs: Sequence[tuple[float, float]], chance: random.Random, draws: int = 2000
+) -> tuple[float, float]:
     """The middle nine tenths of the ratio of medians, with the pairs drawn anew."""
     found = sorted(_ratio(chance.choices(pairs, k=len(pairs))) for _ in range(draws))
     return found[draws // 20], found[-draws // 20]
@@ -379,7 +447,10 @@ def ratio_row(found: Found, load: Load, field: str, title: str, target: float = 
 
 
 def time_rows(found: Found) -> list[Row]:
-    rows = [ratio_row(found, load, "first_ms", f"first token, {load.name} at once", FIRST_TARGET) for load in (ONE, EIGHT, MANY)]
+    rows = [
+        ratio_row(found, load, "first_ms", f"first token, {load.name} at once", FIRST_TARGET)
+        for load in (ONE, EIGHT, MANY)
+    ]
     for load, target in ((ONE, 0.0), (EIGHT, 0.0), (MANY, WALL_TARGET)):
         rows.append(ratio_row(found, load, "wall_ms", f"wall time, {load.name} at once", target))
     rows.append(ratio_row(found, MANY, "slow_ms", "first token, the slowest in 20 of the 32 turns"))
@@ -404,7 +475,14 @@ def cpu_rows(found: Found) -> list[Row]:
     ):
         turn = taken(side, SHORT, name)
         delta = (taken(side, MANY, name) - turn) / (MANY.pieces - SHORT.pieces)
-        rows.append(Row(f"CPU a delta: {title}", delta, f"{figure(turn / 1000)} ms a turn beside its deltas", unit="µs"))
+        rows.append(
+            Row(
+                f"CPU a delta: {title}",
+                delta,
+                f"{figure(turn / 1000)} ms a turn beside its deltas",
+                unit="µs",
+            )
+        )
     return rows
 
 
@@ -420,18 +498,29 @@ def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]
     if lacking := missing():
         return [], [lacking]
     seed = random.randrange(1 << 16) if seed is None else seed
-    shutil.rmtree(WORK / "codex-home", ignore_errors=True)  # a home belongs to a provider, whose port is another one each time
+    shutil.rmtree(
+        WORK / "codex-home", ignore_errors=True
+    )  # a home belongs to a provider, whose port is another one each time
     port = free_port()
-    provider = Process([sys.executable, "-m", "bench.codex", "provider", str(port)], core=ALL_CORES, log="codex-provider", cwd=HERE.parent)
+    provider = Process(
+        [sys.executable, "-m", "bench.codex", "provider", str(port)],
+        core=ALL_CORES,
+        log="codex-provider",
+        cwd=HERE.parent,
+    )
     try:
         provider.wait_until(lambda: answers(port, "/v1/models"))
         found = measure(port, rounds, random.Random(seed))
     except RuntimeError as error:
-        return [Row("Codex through Toolwire against directly", None, "", "at most", FIRST_TARGET)], [f"failed: {error}"]
+        return [Row("Codex through Toolwire against directly", None, "", "at most", FIRST_TARGET)], [
+            f"failed: {error}"
+        ]
     finally:
         provider.stop()
     turns = f"{MANY.pieces} deltas {1000 * STEP_S:g} ms apart"
-    notes = [f"Codex: {rounds} rounds, order by seed {seed}; a turn has {turns}; ratios are of the medians of all waves"]
+    notes = [
+        f"Codex: {rounds} rounds, order by seed {seed}; a turn has {turns}; ratios are of the medians of all waves"
+    ]
     return [*time_rows(found), *cpu_rows(found)], notes
 
 

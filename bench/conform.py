@@ -19,13 +19,16 @@ from bench.targets import ALL_CORES, AUTHORIZATION, KEY
 from toolwire.cli.conform import score, summary
 from toolwire.conform.engine import CATALOGUE, ConformOutcome, conform
 from toolwire.conform.probe import Probe
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 
 PAGE = HERE.parent / "docs" / "conform.md"
 BEGIN, END = "<!-- results: written by python -m bench.conform -->", "<!-- end of the results -->"
 CODEX = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
 MODELS = {"native": "native", "emulated": "emulated", "parked": "parked", "gpt-5.5": "native"}
-ROUTES = {"LiteLLM, Responses passed on": "openai/native", "LiteLLM, Responses made from chat": "deepseek/native"}
+ROUTES = {
+    "LiteLLM, Responses passed on": "openai/native",
+    "LiteLLM, Responses made from chat": "deepseek/native",
+}
 START_S = 120.0
 SEEN = 150
 
@@ -56,7 +59,17 @@ def litellm(upstream: int, model: str) -> tuple[Process, int]:
     }
     path, port = WORK / "conform-litellm.json", free_port()
     path.write_text(json.dumps(config))  # JSON is YAML
-    command = [str(WORK / "litellm" / "bin" / "litellm"), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    command = [
+        str(WORK / "litellm" / "bin" / "litellm"),
+        "--config",
+        str(path),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--telemetry",
+        "False",
+    ]
     env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
     return _ready(Process(command, core=ALL_CORES, log="conform-litellm", env=env, cwd=WORK), port)
 
@@ -76,7 +89,9 @@ async def judged(port: int, model: str) -> ConformOutcome:
 
 
 def run() -> list[Judged]:
-    models = "".join(f'[models."{name}"]\nbackend = "scripted"\ntools = "{tools}"\n' for name, tools in MODELS.items())
+    models = "".join(
+        f'[models."{name}"]\nbackend = "scripted"\ntools = "{tools}"\n' for name, tools in MODELS.items()
+    )
     upstream, port = toolwire("upstream", models)
     own, out = version("toolwire"), []
     try:
@@ -85,9 +100,16 @@ def run() -> list[Judged]:
         if CODEX.exists():
             provider = f'provider = {{ base_url = "http://127.0.0.1:{port}/v1", env_key = "CONFORM_KEY", name = "demo" }}\n'
             model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{WORK / "conform-codex-home"}"\nmodel = "gpt-5.5"\n'
-            release = subprocess.run([str(CODEX), "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+            release = subprocess.run(
+                [str(CODEX), "--version"], capture_output=True, text=True, check=True
+            ).stdout.split()[-1]
             out.append(
-                _one("Toolwire, the real Codex", f"{own}, Codex {release}", "codex", *toolwire("codex", model + provider, {"CONFORM_KEY": KEY}))
+                _one(
+                    "Toolwire, the real Codex",
+                    f"{own}, Codex {release}",
+                    "codex",
+                    *toolwire("codex", model + provider, {"CONFORM_KEY": KEY}),
+                )
             )
         if (WORK / "litellm" / "bin" / "litellm").exists():
             for title, route in ROUTES.items():
@@ -113,13 +135,24 @@ def section(results: list[Judged]) -> str:
     lines = ["| endpoint | version | score | pass | fail | not run |", "|---|---|---|---|---|---|"]
     for one in results:
         counts = [one.outcome.count(result) for result in ("pass", "fail", "not-run")]
-        lines.append(f"| {one.title} | {one.version} | {score(one.outcome)} % | {' | '.join(map(str, counts))} |")
+        lines.append(
+            f"| {one.title} | {one.version} | {score(one.outcome)} % | {' | '.join(map(str, counts))} |"
+        )
     for one in results:
         rows = [finding for finding in one.outcome.findings if finding.verdict.result != "pass"]
         if rows:
-            lines += ["", f"### {one.title}, {one.version}", "", f"{summary(one.outcome)}.", "", "| check | what was seen |", "|---|---|"]
             lines += [
-                f"| `{finding.check.id}`{_level(finding.check.level)} | {_cell(finding.verdict.result, finding.verdict.seen)} |" for finding in rows
+                "",
+                f"### {one.title}, {one.version}",
+                "",
+                f"{summary(one.outcome)}.",
+                "",
+                "| check | what was seen |",
+                "|---|---|",
+            ]
+            lines += [
+                f"| `{finding.check.id}`{_level(finding.check.level)} | {_cell(finding.verdict.result, finding.verdict.seen)} |"
+                for finding in rows
             ]
     return "\n".join(lines)
 
@@ -129,7 +162,9 @@ def _level(level: str) -> str:
 
 
 def _cell(result: str, seen: str) -> str:
-    return ("not run: " if result == "not-run" else "") + one_line(seen, SEEN).replace("|", "\\|").replace("`", "'")
+    return ("not run: " if result == "not-run" else "") + one_line(seen, SEEN).replace("|", "\\|").replace(
+        "`", "'"
+    )
 
 
 def main() -> int:

@@ -46,21 +46,39 @@ def try_dialect(work: Work) -> dict[str, Any]:
         failures += _failure(dialect_laws.LAWS[ROUND_TRIP], case, ROUND_TRIP, number)
     every_cut = Law(dialect_laws.draw_cut, everywhere, dialect_laws.LAWS[CUT_OFF].says, dialect_laws.CALLS)
     for number in range(cuts):
-        failures += _failure(every_cut, dialect_laws.draw_cut(Random(f"{seed}/{dialect}/cut/{number}"), dialect), CUT_OFF, number)
-    return {"dialect": dialect, "texts": cases, "calls": calls, "cut": cuts, "told": told, "failures": failures}
+        failures += _failure(
+            every_cut,
+            dialect_laws.draw_cut(Random(f"{seed}/{dialect}/cut/{number}"), dialect),
+            CUT_OFF,
+            number,
+        )
+    return {
+        "dialect": dialect,
+        "texts": cases,
+        "calls": calls,
+        "cut": cuts,
+        "told": told,
+        "failures": failures,
+    }
 
 
 def _failure(law: Law, case: dict[str, Any], name: str, number: int) -> list[dict[str, Any]]:
     found = shrink.failure_of(law.judge, case)
     if found is None:
         return []
-    return [{"law": name, "number": number, "told": str(found[1])[:2000], "case": repr(shrink.shrink(law, case))}]
+    return [
+        {"law": name, "number": number, "told": str(found[1])[:2000], "case": repr(shrink.shrink(law, case))}
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Tries every dialect with random calls, random splits and every cut.")
+    parser = argparse.ArgumentParser(
+        description="Tries every dialect with random calls, random splits and every cut."
+    )
     parser.add_argument("--cases", type=int, default=1000, help="texts of each dialect that are read back")
-    parser.add_argument("--cuts", type=int, default=100, help="texts of each dialect that are cut at every place")
+    parser.add_argument(
+        "--cuts", type=int, default=100, help="texts of each dialect that are cut at every place"
+    )
     parser.add_argument("--only", action="append", choices=sorted(DIALECTS), metavar="DIALECT")
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock, and printed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -74,9 +92,15 @@ def main(argv: list[str] | None = None) -> int:
         for line in pool.imap(try_dialect, work):
             lines.append(line)
             told, failures = line["told"], line["failures"]
-            print(f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(told):>8,} cuts, {len(failures)} failed", flush=True)
+            print(
+                f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(told):>8,} cuts, {len(failures)} failed",
+                flush=True,
+            )
             for failure in failures[:3]:
-                print(f"  {failure['law']}, case {failure['number']}: {failure['told']}\n  case = {failure['case']}", flush=True)
+                print(
+                    f"  {failure['law']}, case {failure['number']}: {failure['told']}\n  case = {failure['case']}",
+                    flush=True,
+                )
     failed = sum(len(line["failures"]) for line in lines)
     print(f"{len(lines)} dialects in {time.monotonic() - began:.0f} s, seed {seed}: {failed} failed")
     if arguments.json:

@@ -62,22 +62,41 @@ def read_fuzz(told: Any) -> Reading:
     figures = f"{told['cases']:,} cases of {len(told['laws'])} laws in {told['seconds']:,.0f} s, seed {told['seed']}: {len(failures)} failed"
     failed = {name: sum(failure["law"] == name for failure in failures) for name in told["laws"]}
     lines = ["| law | says | cases | failed |", "|---|---|---|---|"]
-    lines += [f"| {name} | {told['says'].get(name, '')} | {count:,} | {failed[name]} |" for name, count in told["laws"].items()]
-    shown = [f"- `{failure['law']}`, case {failure['number']}: `{failure['case'][:400]}`" for failure in failures[:10]]
+    lines += [
+        f"| {name} | {told['says'].get(name, '')} | {count:,} | {failed[name]} |"
+        for name, count in told["laws"].items()
+    ]
+    shown = [
+        f"- `{failure['law']}`, case {failure['number']}: `{failure['case'][:400]}`"
+        for failure in failures[:10]
+    ]
     return Reading(figures, not failures, "\n".join([*lines, *([""] if shown else []), *shown]))
 
 
 def read_dialects(told: Any) -> Reading:
     """How calls that were cut off were told: as text, as cut off, as whole since only markup was missing."""
-    lines = ["| dialect | texts | calls read back | texts cut | cuts | told as text | as cut off | as whole | failed |", "|" + "---|" * 9]
+    lines = [
+        "| dialect | texts | calls read back | texts cut | cuts | told as text | as cut off | as whole | failed |",
+        "|" + "---|" * 9,
+    ]
     for one in told["dialects"]:
         cells = (one["texts"], one["calls"], one["cut"], sum(one["told"]), *one["told"], len(one["failures"]))
         lines.append(f"| `{one['dialect']}` | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
     failures = [(one["dialect"], failure) for one in told["dialects"] for failure in one["failures"]]
-    shown = [f"- `{name}`, {failure['law']} {failure['number']}: `{failure['case'][:400]}`" for name, failure in failures[:10]]
-    texts, cuts = (sum(counts) for counts in zip(*((one["texts"], sum(one["told"])) for one in told["dialects"]), strict=True))
+    shown = [
+        f"- `{name}`, {failure['law']} {failure['number']}: `{failure['case'][:400]}`"
+        for name, failure in failures[:10]
+    ]
+    texts, cuts = (
+        sum(counts)
+        for counts in zip(*((one["texts"], sum(one["told"])) for one in told["dialects"]), strict=True)
+    )
     figures = f"{len(told['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, seed {told['seed']}"
-    return Reading(f"{figures}: {len(failures)} failed", not failures, "\n".join([*lines, *([""] if shown else []), *shown]))
+    return Reading(
+        f"{figures}: {len(failures)} failed",
+        not failures,
+        "\n".join([*lines, *([""] if shown else []), *shown]),
+    )
 
 
 def read_rows(told: Any) -> Reading:
@@ -97,25 +116,53 @@ def read_tests(told: str) -> Reading:
     counts = {name: int(suite.get(name, "0")) for name in ("tests", "skipped", "failures", "errors")}
     lost = counts["failures"] + counts["errors"]
     ran = counts["tests"] - counts["skipped"]
-    notes = [(note.get("message") or "").strip() for kind in ("skipped", "failure", "error") for note in suite.iter(kind)]
-    notes += [line for out in suite.iter("system-out") for line in (out.text or "").splitlines() if line.startswith("outcomes:")]
+    notes = [
+        (note.get("message") or "").strip()
+        for kind in ("skipped", "failure", "error")
+        for note in suite.iter(kind)
+    ]
+    notes += [
+        line
+        for out in suite.iter("system-out")
+        for line in (out.text or "").splitlines()
+        if line.startswith("outcomes:")
+    ]
     figures = f"{ran} ran, {lost} failed, in {float(suite.get('time', '0')):,.0f} s" if ran else "skipped"
-    return Reading("; ".join([figures, *notes]), lost == 0 if ran else None, "\n".join(f"- `{note}`" for note in notes if note))
+    return Reading(
+        "; ".join([figures, *notes]),
+        lost == 0 if ran else None,
+        "\n".join(f"- `{note}`" for note in notes if note),
+    )
 
 
 def read_steps(told: Any) -> Reading:
     """The steps of a way that a person goes, with their times."""
     steps = told["steps"]
     called, arguments = told["call"]
-    lines = ["| step | time |", "|---|---|", *(f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items())]
-    began = (told["answer"].strip().splitlines() or [""])[0][:120]  # a line: what a model writes may be Markdown of its own
+    lines = [
+        "| step | time |",
+        "|---|---|",
+        *(f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()),
+    ]
+    began = (told["answer"].strip().splitlines() or [""])[0][
+        :120
+    ]  # a line: what a model writes may be Markdown of its own
     said = f"- The model `{told['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {began}"
-    return Reading(f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result", True, "\n".join([*lines, "", said]))
+    return Reading(
+        f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result",
+        True,
+        "\n".join([*lines, "", said]),
+    )
 
 
 # --- what is run ---------------------------------------------------------------------------------------------------------------------------------
 
-FUZZ, SCANNER, GATEWAY, CODEX = WORK / "fuzz.json", WORK / "scanner.json", WORK / "gateway.json", WORK / "codex.json"
+FUZZ, SCANNER, GATEWAY, CODEX = (
+    WORK / "fuzz.json",
+    WORK / "scanner.json",
+    WORK / "gateway.json",
+    WORK / "codex.json",
+)
 DIALECTS = WORK / "dialects.json"
 HOSTILE = WORK / "hostile.json"
 FAULTS, FIRST = WORK / "faults.json", WORK / "first-minute.json"
@@ -181,7 +228,13 @@ SECTIONS: tuple[Section, ...] = (
         "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
     ),
-    tested("codex-kills", "Codex killed at random moments", "backends/codex/test_codex_gateway.py", "kill_9", {"TOOLWIRE_KILL_ROUNDS": ("50", "3")}),
+    tested(
+        "codex-kills",
+        "Codex killed at random moments",
+        "backends/codex/test_codex_gateway.py",
+        "kill_9",
+        {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
+    ),
     Section(
         "codex-bench",
         "Codex through Toolwire beside Codex driven directly",
@@ -235,7 +288,13 @@ SECTIONS: tuple[Section, ...] = (
         "memory_does",
         {"TOOLWIRE_CURSOR_TURNS": ("500", "60")},
     ),
-    tested("acp-rounds", "ACP agents started and killed", "backends/acp/test_acp_life.py", "rounds_of_starts", {"TOOLWIRE_ACP_ROUNDS": ("100", "5")}),
+    tested(
+        "acp-rounds",
+        "ACP agents started and killed",
+        "backends/acp/test_acp_life.py",
+        "rounds_of_starts",
+        {"TOOLWIRE_ACP_ROUNDS": ("100", "5")},
+    ),
     tested(
         "acp-memory",
         "Memory over many turns of an ACP agent",
@@ -274,8 +333,20 @@ SECTIONS: tuple[Section, ...] = (
         read_rows,
         must=True,
     ),
-    tested("web-axe", "axe-core on every page and state, in every theme and width", "web/test_axe.py", "axe", {"TOOLWIRE_AXE_LOOKS": ("4", "1")}),
-    tested("vault-kills", "Writers and indexers killed at random moments", "vault", "killed", {"TOOLWIRE_KILL_ROUNDS": ("200", "3")}),
+    tested(
+        "web-axe",
+        "axe-core on every page and state, in every theme and width",
+        "web/test_axe.py",
+        "axe",
+        {"TOOLWIRE_AXE_LOOKS": ("4", "1")},
+    ),
+    tested(
+        "vault-kills",
+        "Writers and indexers killed at random moments",
+        "vault",
+        "killed",
+        {"TOOLWIRE_KILL_ROUNDS": ("200", "3")},
+    ),
     Section(
         "hostile",
         "Honest clients among slow, silent, half-open and flooding ones",
@@ -284,7 +355,13 @@ SECTIONS: tuple[Section, ...] = (
         HOSTILE,
         read_rows,
     ),
-    tested("soak", "Fifty streams with tool loops for ten minutes", "service/test_soak.py", "soak", {"TOOLWIRE_SOAK_S": ("600", "20")}),
+    tested(
+        "soak",
+        "Fifty streams with tool loops for ten minutes",
+        "service/test_soak.py",
+        "soak",
+        {"TOOLWIRE_SOAK_S": ("600", "20")},
+    ),
     tested(
         "schema-fuzz",
         "Requests drawn from OpenAI's schema, and random bytes to the decoders",
@@ -305,15 +382,26 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     left.unlink(missing_ok=True)
     print(f"== {section.title}: {shown}python {' '.join(words)}", flush=True)
     began = time.monotonic()
-    status = subprocess.run([sys.executable, *words], cwd=ROOT, env={**os.environ, **chosen}, check=False).returncode
+    status = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, **chosen}, check=False
+    ).returncode
     took = time.monotonic() - began
     if left.exists():
         told = left.read_text()
         reading = section.read(json.loads(told) if left.suffix == ".json" else told)
     else:
         reading = Reading(f"the command ended with status {status} and left nothing", False, "")
-    verdict = {True: "pass", False: "FAIL" if section.must or not left.exists() else "some missed", None: ""}[reading.passed]
-    line = {"name": section.name, "title": section.title, "figures": reading.figures, "verdict": verdict, "date": today(), "seconds": round(took)}
+    verdict = {True: "pass", False: "FAIL" if section.must or not left.exists() else "some missed", None: ""}[
+        reading.passed
+    ]
+    line = {
+        "name": section.name,
+        "title": section.title,
+        "figures": reading.figures,
+        "verdict": verdict,
+        "date": today(),
+        "seconds": round(took),
+    }
     line |= {"command": f"{shown}.venv/bin/python {' '.join(words)}", "machine": machine()}
     return line, reading.details
 
@@ -335,9 +423,16 @@ def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def compose(sections: Sequence[tuple[dict[str, Any], str]]) -> str:
-    out = [INTRODUCTION, "", "| what | figures | verdict | when | took | command |", "|---|---|---|---|---|---|"]
+    out = [
+        INTRODUCTION,
+        "",
+        "| what | figures | verdict | when | took | command |",
+        "|---|---|---|---|---|---|",
+    ]
     for head, _ in sections:
-        out.append(f"| {head['title']} | {head['figures']} | {head['verdict']} | {head['date']} | {head['seconds']} s | `{head['command']}` |")
+        out.append(
+            f"| {head['title']} | {head['figures']} | {head['verdict']} | {head['date']} | {head['seconds']} s | `{head['command']}` |"
+        )
     for head, details in sections:
         out += [
             "",
@@ -353,7 +448,13 @@ def compose(sections: Sequence[tuple[dict[str, Any], str]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     names = [section.name for section in SECTIONS]
     parser = argparse.ArgumentParser(description="Runs the long checks and writes docs/evidence.md.")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}; the page keeps the others")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=names,
+        metavar="NAME",
+        help=f"one of {', '.join(names)}; the page keeps the others",
+    )
     parser.add_argument("--quick", action="store_true", help="short versions")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     arguments = parser.parse_args(argv)
@@ -362,7 +463,9 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.only or section.name in arguments.only:
             held[section.name] = run(section, arguments.quick)
             arguments.page.parent.mkdir(exist_ok=True)
-            arguments.page.write_text(compose([held[name] for name in names if name in held]))  # after each: a long run may be cut short
+            arguments.page.write_text(
+                compose([held[name] for name in names if name in held])
+            )  # after each: a long run may be cut short
     failed = [name for name, (head, _) in held.items() if head["verdict"] == "FAIL"]
     print(f"written to {arguments.page.name}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0

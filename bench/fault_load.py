@@ -23,7 +23,12 @@ from toolwire.conform.judge import fold, judge_body, judge_error, judge_sse
 PATIENCE_S = 60.0
 BREATH_S = 0.5
 """So long a stream waits after an error, as a client would."""
-PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"], "additionalProperties": False}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"at": {"type": "string"}},
+    "required": ["at"],
+    "additionalProperties": False,
+}
 CHAT_TOOLS = [{"type": "function", "function": {"name": "look", "parameters": PARAMETERS}}]
 RESPONSES_TOOLS = [{"type": "function", "name": "look", "parameters": PARAMETERS, "strict": False}]
 Place = Literal["balanced", "alone"]
@@ -41,7 +46,15 @@ class Kind:
 
     @property
     def name(self) -> str:
-        return " ".join([self.api, self.model, *(["stored"] * self.store), *(["whole"] * (not self.stream)), *(["alone"] * (self.place == "alone"))])
+        return " ".join(
+            [
+                self.api,
+                self.model,
+                *(["stored"] * self.store),
+                *(["whole"] * (not self.stream)),
+                *(["alone"] * (self.place == "alone")),
+            ]
+        )
 
 
 KINDS: tuple[Kind, ...] = (
@@ -96,7 +109,9 @@ class Told:
     stored: bool = True
 
 
-async def ask(client: aiohttp.ClientSession, url: str, key: str, kind: Kind, body: dict[str, Any], request_id: str) -> Told:
+async def ask(
+    client: aiohttp.ClientSession, url: str, key: str, kind: Kind, body: dict[str, Any], request_id: str
+) -> Told:
     """One request, and whether its answer is a legal one; what it says is for the caller to judge."""
     path = "chat/completions" if kind.api == "chat" else "responses"
     headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
@@ -114,8 +129,17 @@ async def ask(client: aiohttp.ClientSession, url: str, key: str, kind: Kind, bod
         return Told(f"wrong: {response.status} with {raw[:200]!r}")
     if response.status != 200:
         problems = judge_error(response.status, whole)
-        return Told(f"wrong: {problems[0]}" if problems else f"{response.status} {whole['error']['code'] or whole['error']['type']}", turn=turn)
-    problems = judge_sse(raw, kind.api, tools=["look"]) if kind.stream else judge_body(whole, kind.api, tools=["look"])
+        return Told(
+            f"wrong: {problems[0]}"
+            if problems
+            else f"{response.status} {whole['error']['code'] or whole['error']['type']}",
+            turn=turn,
+        )
+    problems = (
+        judge_sse(raw, kind.api, tools=["look"])
+        if kind.stream
+        else judge_body(whole, kind.api, tools=["look"])
+    )
     if problems:
         return Told(f"wrong: {problems[0]} in {raw[-300:]!r}", turn=turn)
     told: dict[str, Any] = fold(raw, kind.api) if kind.stream else whole
@@ -130,12 +154,26 @@ def call_of(kind: Kind, told: dict[str, Any]) -> str | None:
     if kind.api == "chat":
         (choice,) = told["choices"]
         calls = choice["message"].get("tool_calls") or []
-        right = choice["finish_reason"] == "tool_calls" and not choice["message"].get("content") and len(calls) == 1
-        right = right and calls[0]["function"]["name"] == "look" and json.loads(calls[0]["function"]["arguments"]) == json.loads(ARGUMENTS)
+        right = (
+            choice["finish_reason"] == "tool_calls"
+            and not choice["message"].get("content")
+            and len(calls) == 1
+        )
+        right = (
+            right
+            and calls[0]["function"]["name"] == "look"
+            and json.loads(calls[0]["function"]["arguments"]) == json.loads(ARGUMENTS)
+        )
         return calls[0]["id"] if right else None
     items = told["output"]
-    right = told["status"] == "completed" and [item["type"] for item in items] == ["function_call"] and items[0]["name"] == "look"
-    return items[0]["call_id"] if right and json.loads(items[0]["arguments"]) == json.loads(ARGUMENTS) else None
+    right = (
+        told["status"] == "completed"
+        and [item["type"] for item in items] == ["function_call"]
+        and items[0]["name"] == "look"
+    )
+    return (
+        items[0]["call_id"] if right and json.loads(items[0]["arguments"]) == json.loads(ARGUMENTS) else None
+    )
 
 
 def text_of(kind: Kind, told: dict[str, Any]) -> str | None:
@@ -143,7 +181,11 @@ def text_of(kind: Kind, told: dict[str, Any]) -> str | None:
     if kind.api == "chat":
         (choice,) = told["choices"]
         message = choice["message"]
-        return message["content"] if choice["finish_reason"] == "stop" and not message.get("tool_calls") else None
+        return (
+            message["content"]
+            if choice["finish_reason"] == "stop" and not message.get("tool_calls")
+            else None
+        )
     items = told["output"]
     right = told["status"] == "completed" and [item["type"] for item in items] == ["message"]
     return "".join(part["text"] for part in items[0]["content"]) if right else None
@@ -167,7 +209,10 @@ class Load:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self, streams: int) -> None:
-        self._tasks = [asyncio.ensure_future(self._stream(KINDS[place % len(KINDS)], self.keys[place % len(self.keys)])) for place in range(streams)]
+        self._tasks = [
+            asyncio.ensure_future(self._stream(KINDS[place % len(KINDS)], self.keys[place % len(self.keys)]))
+            for place in range(streams)
+        ]
 
     async def stop(self) -> None:
         """Lets every loop that has begun come to its end."""
@@ -183,18 +228,32 @@ class Load:
         """Two requests; whether both ended right. `second_url`: the result is brought there."""
         number = next(self._numbers)
         result = f"duck number {number}"
-        body: dict[str, Any] = {"model": kind.model, "stream": kind.stream, "tools": CHAT_TOOLS if kind.api == "chat" else RESPONSES_TOOLS}
+        body: dict[str, Any] = {
+            "model": kind.model,
+            "stream": kind.stream,
+            "tools": CHAT_TOOLS if kind.api == "chat" else RESPONSES_TOOLS,
+        }
         if kind.api == "responses":
             body["store"] = kind.store
         history: list[Any] = [{"role": "user", "content": "look"}]
         field_name = "messages" if kind.api == "chat" else "input"
-        call_id = await self._step(kind, key, url, {**body, field_name: history}, f"{self.name}-{number}-1", lambda told: call_of(kind, told))
+        call_id = await self._step(
+            kind,
+            key,
+            url,
+            {**body, field_name: history},
+            f"{self.name}-{number}-1",
+            lambda told: call_of(kind, told),
+        )
         if call_id is None:
             return False
         answer, id = call_id
         if kind.api == "chat":
             call = {"id": answer, "type": "function", "function": {"name": "look", "arguments": ARGUMENTS}}
-            history += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": answer, "content": result}]
+            history += [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": answer, "content": result},
+            ]
         elif kind.store:
             body["previous_response_id"] = id
             history = [{"type": "function_call_output", "call_id": answer, "output": result}]
@@ -205,10 +264,21 @@ class Load:
         def judge(told: dict[str, Any]) -> str | None:
             return answer if text_of(kind, told) == answer_to(result) else None
 
-        return await self._step(kind, key, second_url or url, {**body, field_name: history}, f"{self.name}-{number}-2", judge) is not None
+        return (
+            await self._step(
+                kind, key, second_url or url, {**body, field_name: history}, f"{self.name}-{number}-2", judge
+            )
+            is not None
+        )
 
     async def _step(
-        self, kind: Kind, key: str, url: str, body: dict[str, Any], request_id: str, judge: Callable[[dict[str, Any]], str | None]
+        self,
+        kind: Kind,
+        key: str,
+        url: str,
+        body: dict[str, Any],
+        request_id: str,
+        judge: Callable[[dict[str, Any]], str | None],
     ) -> tuple[str, str] | None:
         """What `judge` finds in the answer, and the answer's id; None where it did not end right."""
         began = time.monotonic()
@@ -232,14 +302,18 @@ class Load:
         return found, told.body["id"]
 
 
-async def lost(client: aiohttp.ClientSession, places: dict[Place, str], kept: Sequence[Kept], at_once: int = 8) -> list[str]:
+async def lost(
+    client: aiohttp.ClientSession, places: dict[Place, str], kept: Sequence[Kept], at_once: int = 8
+) -> list[str]:
     """The responses that can not be had again as they were told."""
     gone: list[str] = []
     left = iter(kept)
 
     async def look() -> None:
         for one in left:
-            async with client.get(f"{places[one.place]}/v1/responses/{one.id}", headers={"authorization": f"Bearer {one.key}"}) as response:
+            async with client.get(
+                f"{places[one.place]}/v1/responses/{one.id}", headers={"authorization": f"Bearer {one.key}"}
+            ) as response:
                 found = await response.json()
             if response.status != 200 or found["status"] != "completed" or found["output"] != one.output:
                 gone.append(f"{one.id} ({one.place}): {response.status} {json.dumps(found)[:200]}")
@@ -275,7 +349,9 @@ class Limited:
         """Uses up a minute's worth at once, then goes on asking."""
         self._began = time.monotonic()
         await asyncio.gather(*(self._burst(node) for node in self.nodes for _ in range(self.at_once)))
-        self._tasks = [asyncio.ensure_future(self._ask_on(node)) for node in self.nodes for _ in range(self.at_once)]
+        self._tasks = [
+            asyncio.ensure_future(self._ask_on(node)) for node in self.nodes for _ in range(self.at_once)
+        ]
 
     async def stop(self) -> None:
         self._stopped = True
@@ -298,7 +374,14 @@ class Limited:
 
     async def _ask(self, node: str) -> str:
         kind, sent = Kind("chat", "quick", stream=False), time.monotonic()
-        told = await ask(self.client, node, self.key, kind, {"model": "quick", "messages": [{"role": "user", "content": "go"}]}, "limited")
+        told = await ask(
+            self.client,
+            node,
+            self.key,
+            kind,
+            {"model": "quick", "messages": [{"role": "user", "content": "go"}]},
+            "limited",
+        )
         if told.how == "right":
             self.allowed += 1
         elif told.how == "429 rate_limit_exceeded":

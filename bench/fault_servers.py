@@ -32,7 +32,11 @@ STORE, FILLER = "toolwire.db", "filler"
 
 def lacking() -> list[str]:
     """The programs that are not installed."""
-    return [*missing(), *(["PostgreSQL"] if binaries() is None else []), *(["libfaketime"] if faketime() is None else [])]
+    return [
+        *missing(),
+        *(["PostgreSQL"] if binaries() is None else []),
+        *(["libfaketime"] if faketime() is None else []),
+    ]
 
 
 def faketime() -> Path | None:
@@ -61,7 +65,13 @@ class Disk:
         self.folder = folder
         folder.mkdir(parents=True)
         apart = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
-        mounted = [*apart, "sh", "-c", f'mount -t tmpfs -o size={DISK_MB}m none "$0" && exec "$@"', str(folder)]
+        mounted = [
+            *apart,
+            "sh",
+            "-c",
+            f'mount -t tmpfs -o size={DISK_MB}m none "$0" && exec "$@"',
+            str(folder),
+        ]
         works = subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode == 0
         self.before = mounted if works else []
 
@@ -75,7 +85,9 @@ class Disk:
             return
         place = self._place(pid)
         with contextlib.closing(sqlite3.connect(place / STORE)) as store:
-            store.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # or SQLite goes on for a while in room that it has already
+            store.execute(
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            )  # or SQLite goes on for a while in room that it has already
         with (place / FILLER).open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -143,7 +155,13 @@ class Servers:
             self._start()
             yield self
         finally:
-            for server in (getattr(self, "nginx", None), *self.nodes, getattr(self, "alone", None), self.redis, self.upstream):
+            for server in (
+                getattr(self, "nginx", None),
+                *self.nodes,
+                getattr(self, "alone", None),
+                self.redis,
+                self.upstream,
+            ):
                 if server is not None:
                     server.kill()
             self.postgres.close()
@@ -165,14 +183,41 @@ class Servers:
         self.nginx.start()
 
     def _settings(self, store: str, redis: str) -> str:
-        lines = ["[server]", f"keys = {json.dumps(LOAD_KEYS)}", 'node_secret = "env:SECRET"', "[parked]", "max_per_key = 1000"]
-        lines += ["[store]", f"url = {json.dumps(store)}", f'redis = "{redis}"', "[journal]", 'contents = "disk"', "max_mb = 4"]
+        lines = [
+            "[server]",
+            f"keys = {json.dumps(LOAD_KEYS)}",
+            'node_secret = "env:SECRET"',
+            "[parked]",
+            "max_per_key = 1000",
+        ]
+        lines += [
+            "[store]",
+            f"url = {json.dumps(store)}",
+            f'redis = "{redis}"',
+            "[journal]",
+            'contents = "disk"',
+            "max_mb = 4",
+        ]
         scripts = {name: (name, script(self._pause_ms)) for name in ("parked", "native", "emulated")}
-        for name, (tools, steps) in {**scripts, SWIFT: ("parked", script(0)), "quick": ("native", "say done")}.items():
-            lines += [f"[models.{name}]", 'backend = "scripted"', f'tools = "{tools}"', f"script = {json.dumps(steps)}"]
+        for name, (tools, steps) in {
+            **scripts,
+            SWIFT: ("parked", script(0)),
+            "quick": ("native", "say done"),
+        }.items():
+            lines += [
+                f"[models.{name}]",
+                'backend = "scripted"',
+                f'tools = "{tools}"',
+                f"script = {json.dumps(steps)}",
+            ]
         for name in ("upstream", f"upstream-{SWIFT}"):
             model = "paced" if name == "upstream" else SWIFT
-            lines += [f"[models.{name}]", 'backend = "openai"', f'base_url = "http://127.0.0.1:{self.upstream.port}/v1"', f'model = "{model}"']
+            lines += [
+                f"[models.{name}]",
+                'backend = "openai"',
+                f'base_url = "http://127.0.0.1:{self.upstream.port}/v1"',
+                f'model = "{model}"',
+            ]
         return "\n".join(lines)
 
     async def limited_key(self, rate: int) -> str:
@@ -187,7 +232,11 @@ class Servers:
         """What has ended by itself."""
         servers = {"nginx": self.nginx, "redis": self.redis, "upstream": self.upstream, "alone": self.alone}
         servers |= {f"node {place}": node for place, node in enumerate(self.nodes)}
-        return [name for name, server in servers.items() if server.process is None or server.process.poll() is not None]
+        return [
+            name
+            for name, server in servers.items()
+            if server.process is None or server.process.poll() is not None
+        ]
 
     def tracebacks(self) -> int:
         return sum(node.log.read_text().count("Traceback") for node in (*self.nodes, self.alone))

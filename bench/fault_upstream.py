@@ -24,7 +24,14 @@ def script(pause_ms: int) -> str:
     """The same for scripted models. The answer lasts for three pauses in all."""
     before, after = answer_to("{result}").split("{result}")
     first = ["chunk 6", f"pause {pause_ms}ms", f"call look {ARGUMENTS}"]
-    second = ["chunk 6", f'say "{before}"', f"pause {pause_ms}ms", "say {result}", f"pause {pause_ms}ms", f'say "{after}"']
+    second = [
+        "chunk 6",
+        f'say "{before}"',
+        f"pause {pause_ms}ms",
+        "say {result}",
+        f"pause {pause_ms}ms",
+        f'say "{after}"',
+    ]
     return "\n".join([*first, "---", *second])
 
 
@@ -33,7 +40,11 @@ async def serve(port: int, pause_ms: int) -> None:
 
     def reply(asked: Recorded) -> Reply:
         last = asked.body["messages"][-1]
-        told = answer(answer_to(last["content"])) if last["role"] == "tool" else answer(calls=[(f"call_{next(numbers)}", "look", ARGUMENTS)])
+        told = (
+            answer(answer_to(last["content"]))
+            if last["role"] == "tool"
+            else answer(calls=[(f"call_{next(numbers)}", "look", ARGUMENTS)])
+        )
         whole = Reply.stream(told)
         if asked.body["model"] == SWIFT:
             return whole

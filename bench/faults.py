@@ -33,7 +33,11 @@ GRACE_S = 1.0
 FELT_WITHIN_S = 40.0
 BACK_WITHIN_S = 60.0
 KEY = LOAD_KEYS[0]
-CHAT, STORED, PASSED_ON = Kind("chat", SWIFT), Kind("responses", SWIFT, store=True), Kind("chat", f"upstream-{SWIFT}")
+CHAT, STORED, PASSED_ON = (
+    Kind("chat", SWIFT),
+    Kind("responses", SWIFT, store=True),
+    Kind("chat", f"upstream-{SWIFT}"),
+)
 
 
 @dataclass
@@ -70,7 +74,9 @@ class Scene:
         """Whether the second node's clock says what it was set to, by the time of an answer."""
         body = {"model": "quick", "messages": [{"role": "user", "content": "go"}]}
         headers = {"authorization": f"Bearer {KEY}"}
-        async with self.probe.client.post(f"{self.servers.nodes[1].url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with self.probe.client.post(
+            f"{self.servers.nodes[1].url}/v1/chat/completions", json=body, headers=headers
+        ) as response:
             created: int = (await response.json())["created"]
         return abs(created - time.time() - self.servers.clock.ahead) < JUMP_S / 2
 
@@ -176,7 +182,14 @@ FAULTS: tuple[Fault, ...] = (
         _errors,
         lambda scene: scene.at_each_node(PASSED_ON),
         touches=lambda kind: kind.model == "upstream",
-        errors=frozenset({"503 backend_unavailable", "502 stream_interrupted", "in-band stream_interrupted", "in-band server_error"}),
+        errors=frozenset(
+            {
+                "503 backend_unavailable",
+                "502 stream_interrupted",
+                "in-band stream_interrupted",
+                "in-band server_error",
+            }
+        ),
     ),
     Fault(
         "disk full",
@@ -267,40 +280,88 @@ def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
 
     def excused(end: Ended) -> bool:
         mark = f"request_id={end.request_id} "
-        passed_on = any(mark in line for line in killed.splitlines() if " passed_on " in line)  # then the other one had it from the killed one
+        passed_on = any(
+            mark in line for line in killed.splitlines() if " passed_on " in line
+        )  # then the other one had it from the killed one
         return (mark not in other or passed_on) and end.began <= after and end.ended >= before
 
     return [end for end in ends if end.how == "cut" and not excused(end)]
 
 
-def judged(scene: Scene, windows: Sequence[Window], limited: Limited, gone: Sequence[str], within_s: float) -> tuple[list[Row], list[str]]:
+def judged(
+    scene: Scene, windows: Sequence[Window], limited: Limited, gone: Sequence[str], within_s: float
+) -> tuple[list[Row], list[str]]:
     ends, notes = scene.load.ends, []
     wrong = [end for end in ends if end.how == "hung" or end.how.startswith("wrong")]
-    unexplained = [end for end in ends if not end.right and end not in wrong and not any(window.excuses(end) for window in windows)]
+    unexplained = [
+        end
+        for end in ends
+        if not end.right and end not in wrong and not any(window.excuses(end) for window in windows)
+    ]
     cut = elsewhere(ends, scene)
     rows = [
-        Row("requests that ended wrong, or not at all", len(wrong), f"{len(ends):,} requests: {ways(ends)}", "at most", 0, ""),
-        Row("errors that no fault explains", len(unexplained), ways(unexplained) if unexplained else "", "at most", 0, ""),
+        Row(
+            "requests that ended wrong, or not at all",
+            len(wrong),
+            f"{len(ends):,} requests: {ways(ends)}",
+            "at most",
+            0,
+            "",
+        ),
+        Row(
+            "errors that no fault explains",
+            len(unexplained),
+            ways(unexplained) if unexplained else "",
+            "at most",
+            0,
+            "",
+        ),
         Row("connections lost of requests that were not on the killed node", len(cut), "", "at most", 0, ""),
     ]
     for window in windows:
         during = [end for end in ends if window.began <= end.ended <= window.back]
         detail = f"lasted {window.ended - window.began:.1f} s{'' if window.felt else ', and was not felt'}; {ways(during)}"
         taken = window.back - window.ended if window.felt and window.back != float("inf") else None
-        rows.append(Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s"))
+        rows.append(
+            Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s")
+        )
     kept = len(scene.load.kept) + len(scene.probe.kept)
     told = f"{kept:,} stored, {scene.load.unkept:,} said that they were not"
     rows.append(Row("stored responses not found again", len(gone), told, "at most", 0, ""))
     refused = f"{limited.rate} requests a minute: {limited.allowed:,} allowed, {limited.due:,.0f} due, {limited.refused:,} refused"
-    rows.append(Row("a key's limit over both nodes: allowed of what is due", limited.allowed / limited.due, refused, "at most", 1.05))
-    rows.append(Row("the same, that it gets what is due", limited.allowed / limited.due, "", "at least", 0.95))
-    rows.append(Row("servers that ended by themselves", len(scene.servers.ended()), ", ".join(scene.servers.ended()), "at most", 0, ""))
+    rows.append(
+        Row(
+            "a key's limit over both nodes: allowed of what is due",
+            limited.allowed / limited.due,
+            refused,
+            "at most",
+            1.05,
+        )
+    )
+    rows.append(
+        Row("the same, that it gets what is due", limited.allowed / limited.due, "", "at least", 0.95)
+    )
+    rows.append(
+        Row(
+            "servers that ended by themselves",
+            len(scene.servers.ended()),
+            ", ".join(scene.servers.ended()),
+            "at most",
+            0,
+            "",
+        )
+    )
     rows.append(Row("tracebacks in the nodes' logs", scene.servers.tracebacks(), "", "at most", 0, ""))
     turns = Counter(end.turn for end in ends if end.right)
     went = ", ".join(f"{count:,} {turn}" for turn, count in turns.most_common() if turn)
     notes.append(f"At most {scene.load.most_under_way} requests under way at once. Turns: {went}.")
-    notes.append(f"The full disk was {scene.servers.disk.name}. Beside the limit, its key got: {dict(limited.other) or 'nothing else'}")
-    notes += [f"`{end.kind.name}` {end.request_id}: {end.how[:600]}" for end in (*wrong[:5], *unexplained[:5], *cut[:5])]
+    notes.append(
+        f"The full disk was {scene.servers.disk.name}. Beside the limit, its key got: {dict(limited.other) or 'nothing else'}"
+    )
+    notes += [
+        f"`{end.kind.name}` {end.request_id}: {end.how[:600]}"
+        for end in (*wrong[:5], *unexplained[:5], *cut[:5])
+    ]
     notes += [f"lost: `{one}`" for one in gone[:5]]
     return rows, notes
 
@@ -325,19 +386,26 @@ QUICK = Length(40, 0.8, 0.2, 800, 120, 30.0)
 async def run(how: Length, folder: Path) -> tuple[list[Row], list[str]]:
     before, began = os.getloadavg()[0], time.monotonic()
     with Servers(folder, how.pause_ms).running() as servers:
-        connector, timeout = aiohttp.TCPConnector(limit=0, force_close=True, ssl=False), aiohttp.ClientTimeout(total=PATIENCE_S)
+        connector, timeout = (
+            aiohttp.TCPConnector(limit=0, force_close=True, ssl=False),
+            aiohttp.ClientTimeout(total=PATIENCE_S),
+        )
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
             load, probe = (Load(name, client, servers.places, LOAD_KEYS) for name in ("load", "probe"))
             scene = Scene(servers, load, probe)
             _say(f"everything runs after {time.monotonic() - began:.1f} s")
-            limited = Limited(client, [node.url for node in servers.nodes], await servers.limited_key(how.rate), how.rate)
+            limited = Limited(
+                client, [node.url for node in servers.nodes], await servers.limited_key(how.rate), how.rate
+            )
             load.start(how.streams)
             await limited.start()
             await asyncio.sleep(how.calm_s)
             windows = []
             for fault in FAULTS:
                 windows.append(await suffer(fault, scene, how.hold_s))
-                _say(f"{fault.name}: felt {windows[-1].felt}, back after {windows[-1].back - windows[-1].ended:.2f} s")
+                _say(
+                    f"{fault.name}: felt {windows[-1].felt}, back after {windows[-1].back - windows[-1].ended:.2f} s"
+                )
                 await asyncio.gather(asyncio.sleep(how.calm_s), limited.known_everywhere())
             await asyncio.gather(load.stop(), limited.stop())
             _say(f"{len(load.ends):,} requests: {ways(load.ends)}")
@@ -345,7 +413,8 @@ async def run(how: Length, folder: Path) -> tuple[list[Row], list[str]]:
             rows, notes = judged(scene, windows, limited, gone, how.within_s)
     after = os.getloadavg()[0]
     notes.insert(
-        0, f"{how.streams} streams; the machine's load was {figure(before)} before and {figure(after)} at the end, on {os.cpu_count()} cores."
+        0,
+        f"{how.streams} streams; the machine's load was {figure(before)} before and {figure(after)} at the end, on {os.cpu_count()} cores.",
     )
     return rows, notes
 
@@ -355,7 +424,9 @@ def _say(words: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.faults", description="Faults under load, against the real services.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.faults", description="Faults under load, against the real services."
+    )
     parser.add_argument("--quick", action="store_true", help="40 streams, and short faults")
     parser.add_argument("--folder", type=Path, help="keeps the logs there")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
@@ -368,7 +439,9 @@ def main(argv: list[str] | None = None) -> int:
         rows, notes = asyncio.run(run(QUICK if arguments.quick else LONG, folder))
     print(table(rows), *notes, sep="\n")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n")
+        Path(arguments.json).write_text(
+            json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n"
+        )
     return 0 if all(row.verdict == "pass" for row in rows if row.sense) else 1
 
 

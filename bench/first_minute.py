@@ -51,7 +51,13 @@ print(json.dumps({**told, "call_s": called - begun, "answer_s": ended - called})
 
 def main() -> int:
     options = argparse.ArgumentParser(description="A new user's path from a fresh clone, timed.")
-    options.add_argument("--from", dest="source", default=str(ROOT), metavar="REPOSITORY", help="what is cloned; this checkout, unless told")
+    options.add_argument(
+        "--from",
+        dest="source",
+        default=str(ROOT),
+        metavar="REPOSITORY",
+        help="what is cloned; this checkout, unless told",
+    )
     options.add_argument("--json", metavar="FILE", type=Path, help="write the times as JSON too")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,9 +77,14 @@ def walk(source: str, scratch: Path) -> dict[str, Any]:
     with serving(clone, home) as url:
         listening = time.monotonic()
         subprocess.run([sys.executable, "-m", "venv", client], check=True)
-        subprocess.run([client / "bin" / "pip", "install", "-q", "--disable-pip-version-check", f"openai=={pinned()}"], check=True)
+        subprocess.run(
+            [client / "bin" / "pip", "install", "-q", "--disable-pip-version-check", f"openai=={pinned()}"],
+            check=True,
+        )
         installed = time.monotonic()
-        done = subprocess.run([client / "bin" / "python", "-c", PROGRAM, url], capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(
+            [client / "bin" / "python", "-c", PROGRAM, url], capture_output=True, text=True, timeout=LIMIT_S
+        )
         assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     steps = {
@@ -87,7 +98,9 @@ def walk(source: str, scratch: Path) -> dict[str, Any]:
 
 
 def pinned() -> str:
-    return str(tomllib.loads((ROOT / "tests" / "clients" / "versions.toml").read_text("utf-8"))["python"]["openai"])
+    return str(
+        tomllib.loads((ROOT / "tests" / "clients" / "versions.toml").read_text("utf-8"))["python"]["openai"]
+    )
 
 
 @contextmanager

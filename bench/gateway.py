@@ -27,7 +27,11 @@ from bench.targets import STARTS, TITLES, Target, start_toolwire
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 ROUNDS = 5
 PIECES = 200
-_TOOL = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+_TOOL = {
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
 _MESSAGES = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Say hi."}]
 
 
@@ -70,9 +74,21 @@ MEASURES = (
     Measure("paced", chat("bench-paced"), 32, 1.0, 32, again=4),
     Measure("burst", chat("bench-burst"), 32, 1.0),
     Measure("prose, tools native", chat("bench-paced", tools=True), 32, 1.0, 32, only=("toolwire",), again=4),
-    Measure("prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",), again=4),
-    Measure("call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
-    Measure("call, emulated", chat("emulated-written-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED),
+    Measure(
+        "prose, tools emulated", chat("emulated-paced", tools=True), 32, 1.0, 32, only=("toolwire",), again=4
+    ),
+    Measure(
+        "call, native", chat("bench-native-paced", tools=True), 32, 1.0, 32, only=("toolwire",), holds=CALLED
+    ),
+    Measure(
+        "call, emulated",
+        chat("emulated-written-paced", tools=True),
+        32,
+        1.0,
+        32,
+        only=("toolwire",),
+        holds=CALLED,
+    ),
     Measure(
         "responses paced",
         {"model": "bench-paced", "input": "Say hi.", "stream": True, "store": False},
@@ -85,7 +101,11 @@ MEASURES = (
     ),
 )
 ONE, PLAIN, BURST = MEASURES[0], MEASURES[1], MEASURES[3]
-FIRST = (replace(PLAIN, connections=4, seconds=0.7), replace(BURST, connections=4, seconds=0.7), *[replace(ONE, seconds=0.6)] * 3)
+FIRST = (
+    replace(PLAIN, connections=4, seconds=0.7),
+    replace(BURST, connections=4, seconds=0.7),
+    *[replace(ONE, seconds=0.6)] * 3,
+)
 """What a freshly started gateway is asked before it is measured."""
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
 
@@ -99,9 +119,19 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
     body = WORK / "request.json"
     body.write_text(json.dumps(measure.body))
     before = target.process.cpu_s() if target.process else 0.0
-    command = [*tool("load"), str(target.port), measure.path, str(measure.connections), str(measure.seconds), str(measure.requests), str(body)]
+    command = [
+        *tool("load"),
+        str(target.port),
+        measure.path,
+        str(measure.connections),
+        str(measure.seconds),
+        str(measure.requests),
+        str(body),
+    ]
     command += [f"{name}: {value}" for name, value in target.headers.items()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, LOAD_CORE)) as running:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, LOAD_CORE)
+    ) as running:
         while watch is not None and running.poll() is None:
             time.sleep(0.2)
             watch()
@@ -109,7 +139,9 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
     report: dict[str, float] = json.loads(told)
     if not report["requests"] or report["errors"] or report["broken"] or report["unfinished"]:
         raise Failed(f"{target.name}, {measure.name}: {told.strip()}")
-    report["cpu_ms"] = 1000 * ((target.process.cpu_s() if target.process else 0.0) - before) / report["requests"]
+    report["cpu_ms"] = (
+        1000 * ((target.process.cpu_s() if target.process else 0.0) - before) / report["requests"]
+    )
     return report
 
 
@@ -129,7 +161,9 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
                 and measure.holds not in answer(target.port, measure.path, target.headers, measure.body)[1]
             ):
                 lost.add((target.name, measure.name))
-                notes.append(f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}")
+                notes.append(
+                    f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}"
+                )
     for target in targets:
         try:
             warm(target)
@@ -169,7 +203,9 @@ def warm(target: Target) -> None:
     load(target, BURST)
 
 
-def just_started(starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int) -> tuple[Figures, list[str]]:
+def just_started(
+    starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int
+) -> tuple[Figures, list[str]]:
     """What a plain request costs each of them in its first seconds; started anew for each round."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
@@ -183,7 +219,9 @@ def just_started(starts: Mapping[str, Callable[[int], Target]], upstream: int, r
             try:
                 for measure in FIRST:
                     load(target, measure)
-                found.setdefault((name, PLAIN.name + FRESH), []).append(_medians([load(target, PLAIN) for _ in range(3)]))
+                found.setdefault((name, PLAIN.name + FRESH), []).append(
+                    _medians([load(target, PLAIN) for _ in range(3)])
+                )
             except Failed as error:
                 notes.append(f"failed when it was just started: {error}")
             finally:
@@ -205,20 +243,43 @@ def crowd(target: Target, rounds: int) -> list[float]:
 
 # --- the table -----------------------------------------------------------------------------------------------------------------------------------
 
-PEER_TARGETS = {("litellm", "plain"): 25.0, ("portkey", "plain"): 6.0, ("litellm", "paced"): 8.0, ("portkey", "paced"): 1.6}
+PEER_TARGETS = {
+    ("litellm", "plain"): 25.0,
+    ("portkey", "plain"): 6.0,
+    ("litellm", "paced"): 8.0,
+    ("portkey", "paced"): 1.6,
+}
 
 
-def _ratio_row(title: str, figures: Figures, ours: str, theirs: tuple[str, str], target: float, field: str = "cpu_ms", unit: str = "ms") -> Row:
+def _ratio_row(
+    title: str,
+    figures: Figures,
+    ours: str,
+    theirs: tuple[str, str],
+    target: float,
+    field: str = "cpu_ms",
+    unit: str = "ms",
+) -> Row:
     mine, other = figures.get(("toolwire", ours)), figures.get(theirs)
     if mine is None or other is None or not other[field]:
         return Row(title, None, "", "at most", target)
-    return Row(title, mine[field] / other[field], f"{figure(mine[field])} against {figure(other[field])} {unit}", "at most", target)
+    return Row(
+        title,
+        mine[field] / other[field],
+        f"{figure(mine[field])} against {figure(other[field])} {unit}",
+        "at most",
+        target,
+    )
 
 
 def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
     rows = []
     for peer in peers:
-        for name, when, words in (("plain", "", "plain request"), ("plain", FRESH, "plain request"), ("paced", "", "paced stream")):
+        for name, when, words in (
+            ("plain", "", "plain request"),
+            ("plain", FRESH, "plain request"),
+            ("paced", "", "paced stream"),
+        ):
             mine, other = figures.get(("toolwire", name + when)), figures.get((peer, name + when))
             title, target = f"{words}, CPU: times cheaper than {TITLES[peer]}{when}", PEER_TARGETS[peer, name]
             if mine is None or other is None:
@@ -237,7 +298,11 @@ def _first_token_row(figures: Figures) -> Row:
     mine, relay, bare = (one["first_p50"] / 1000 for one in trio if one)
     added, added_by_relay = mine - bare, max(relay - bare, 1e-6)
     return Row(
-        title, added / added_by_relay, f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})", "at most", 1.5
+        title,
+        added / added_by_relay,
+        f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})",
+        "at most",
+        1.5,
     )
 
 
@@ -246,9 +311,23 @@ def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
         _ratio_row("plain request, CPU against the relay", figures, "plain", ("relay", "plain"), 2.0),
         _ratio_row("paced streams, CPU against the relay", figures, "paced", ("relay", "paced"), 1.4),
         *_peer_rows(figures, peers),
-        _ratio_row("prose with tools: emulated against native, CPU", figures, "prose, tools emulated", ("toolwire", "prose, tools native"), 1.25),
-        _ratio_row("a call: emulated against native, CPU", figures, "call, emulated", ("toolwire", "call, native"), 1.25),
-        _ratio_row("Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3),
+        _ratio_row(
+            "prose with tools: emulated against native, CPU",
+            figures,
+            "prose, tools emulated",
+            ("toolwire", "prose, tools native"),
+            1.25,
+        ),
+        _ratio_row(
+            "a call: emulated against native, CPU",
+            figures,
+            "call, emulated",
+            ("toolwire", "call, native"),
+            1.25,
+        ),
+        _ratio_row(
+            "Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3
+        ),
         _first_token_row(figures),
     ]
 
@@ -258,8 +337,22 @@ def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row
     return [
         Row("memory, idle", ours.idle_mb, "resident", "at most", 70, "MB"),
         Row("memory, at 256 streams", max(peaks) if peaks else None, f"rounds: {told}", "at most", 130, "MB"),
-        Row("memory, growth from the first to the third such round", 100 * (peaks[-1] / peaks[0] - 1) if peaks else None, "", "at most", 5, "%"),
-        Row("cold start to ready", median(cold), f"{len(cold)} starts: {', '.join(figure(one) for one in cold)}", "at most", 1, "s"),
+        Row(
+            "memory, growth from the first to the third such round",
+            100 * (peaks[-1] / peaks[0] - 1) if peaks else None,
+            "",
+            "at most",
+            5,
+            "%",
+        ),
+        Row(
+            "cold start to ready",
+            median(cold),
+            f"{len(cold)} starts: {', '.join(figure(one) for one in cold)}",
+            "at most",
+            1,
+            "s",
+        ),
     ]
 
 
@@ -267,10 +360,13 @@ def absolute_rows(figures: Figures) -> list[Row]:
     """What the ratios are made of, for this machine."""
     rows = []
     for (target, name), one in figures.items():
-        times = (
-            f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms; first token p50 {figure(one['first_p50'] / 1000)} ms"
+        times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms"
+        times += f"; first token p50 {figure(one['first_p50'] / 1000)} ms"
+        chunk = (
+            f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU a chunk"
+            if "plain" not in name and one["cpu_ms"]
+            else ""
         )
-        chunk = f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU a chunk" if "plain" not in name and one["cpu_ms"] else ""
         rows.append(Row(f"{target}: {name}", one["cpu_ms"] or None, f"{times}{chunk}", unit="ms CPU"))
     return rows
 
@@ -284,7 +380,11 @@ def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
             return None
         return (one[field] - (bare[field] if beyond and bare is not None else 0.0)) * scale
 
-    burst, plain, mine = figures.get((target.name, "burst")), figures.get((target.name, "plain")), target.process is not None
+    burst, plain, mine = (
+        figures.get((target.name, "burst")),
+        figures.get((target.name, "plain")),
+        target.process is not None,
+    )
     return Side(
         TITLES[target.name],
         plain_rps=plain["requests"] / plain["seconds"] if plain else None,
@@ -304,7 +404,13 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets = [Target("upstream", upstream_port)]
-    notes = [] if is_compiled() else ["no C compiler: upstream and load generator are the Python ones, which take time from what is measured"]
+    notes = (
+        []
+        if is_compiled()
+        else [
+            "no C compiler: upstream and load generator are the Python ones, which take time from what is measured"
+        ]
+    )
     try:
         upstream.wait_until(lambda: answers(upstream_port, "/v1/models"))
         cold = []
@@ -313,7 +419,9 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
             cold.append(trial.cold_s)
             trial.stop()
         starts = {**STARTS, **{peer: other_gateways.STARTS[peer] for peer in peers}}
-        begun, failed = just_started({name: start for name, start in starts.items() if name != "nginx"}, upstream_port, rounds)
+        begun, failed = just_started(
+            {name: start for name, start in starts.items() if name != "nginx"}, upstream_port, rounds
+        )
         notes += failed
         for name, start in starts.items():
             try:
@@ -340,6 +448,17 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
             target.stop()
         upstream.stop()
     ours.cold_s = median(cold)
-    notes.append("versions: " + ", ".join(filter(None, (other_gateways.version_of(target.name) for target in targets[2:]))))
+    notes.append(
+        "versions: "
+        + ", ".join(filter(None, (other_gateways.version_of(target.name) for target in targets[2:])))
+    )
     sides = [side(target, figures, peaks.get(target.name)) for target in targets]
-    return [*ratio_rows(figures, peers), *memory_rows(ours, peaks.get("toolwire", []), cold), *absolute_rows(figures)], sides, notes
+    return (
+        [
+            *ratio_rows(figures, peers),
+            *memory_rows(ours, peaks.get("toolwire", []), cold),
+            *absolute_rows(figures),
+        ],
+        sides,
+        notes,
+    )

@@ -26,7 +26,15 @@ from doubles.watched import Watched
 
 KEYS = tuple(f"honest-{number}" for number in range(10))
 """One honest client each."""
-COUNTS = {"dribbles_head": 100, "dribbles_body": 50, "says_nothing": 100, "half_open": 20, "never_reads": 50, "floods": 10, "pipelines": 10}
+COUNTS = {
+    "dribbles_head": 100,
+    "dribbles_body": 50,
+    "says_nothing": 100,
+    "half_open": 20,
+    "never_reads": 50,
+    "floods": 10,
+    "pipelines": 10,
+}
 GROWTH_MB = 150
 ROUNDS = 3
 MARGIN_S = 3.0
@@ -74,7 +82,9 @@ async def time_loops(port: int, seconds: float) -> list[ToolLoop]:
 
 
 async def harm(port: int) -> None:
-    await asyncio.gather(*(harass(HOSTILE[name], port, "hostile") for name, count in COUNTS.items() for _ in range(count)))
+    await asyncio.gather(
+        *(harass(HOSTILE[name], port, "hostile") for name, count in COUNTS.items() for _ in range(count))
+    )
 
 
 async def settled(server: Watched, wanted: int) -> int:
@@ -110,14 +120,20 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         long = Path(folder) / "long.txt"
         long.write_text(f"raw {'x' * 4096}\n" * 5000)
-        with Watched(Path(folder) / "server", SETTINGS.replace("LONG", str(long)).replace("KEYS", json.dumps([*KEYS, "hostile"])[1:-1])) as server:
+        with Watched(
+            Path(folder) / "server",
+            SETTINGS.replace("LONG", str(long)).replace("KEYS", json.dumps([*KEYS, "hostile"])[1:-1]),
+        ) as server:
             server.pin(sorted(GATEWAY_CORE))
             os.sched_setaffinity(0, LOAD_CORE)
             await time_loops(server.port, 1)
             held, before = server.held(), server.rss_mb()
             for _ in range(ROUNDS):  # by turns: what else the machine does falls on both alike
                 await calm.time(server, seconds / ROUNDS)
-                enemy = subprocess.Popen([sys.executable, "-m", "bench.hostile", "--harm", str(server.port)], preexec_fn=lambda: os.nice(10))
+                enemy = subprocess.Popen(
+                    [sys.executable, "-m", "bench.hostile", "--harm", str(server.port)],
+                    preexec_fn=lambda: os.nice(10),
+                )
                 try:
                     await asyncio.sleep(MARGIN_S)
                     await hostile.time(server, seconds / ROUNDS)
@@ -133,17 +149,47 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
 def _times(loops: Sequence[ToolLoop]) -> tuple[float, float, int]:
     """Median and p99 in milliseconds, of how many."""
     times = [1000 * one for loop in loops for one in loop.times]
-    return (median(times), quantiles(times, n=100)[98], len(times)) if len(times) > 1 else (float("inf"), float("inf"), len(times))
+    return (
+        (median(times), quantiles(times, n=100)[98], len(times))
+        if len(times) > 1
+        else (float("inf"), float("inf"), len(times))
+    )
 
 
 def _rows(calm: Part, hostile: Part, before: float, left: int, traced: int) -> list[Row]:
     (calm_median, calm_p99, calm_count), (median_ms, p99, count) = _times(calm.loops), _times(hostile.loops)
     wrong = sum(len(loop.wrong) for loop in (*calm.loops, *hostile.loops))
     return [
-        Row("others' tool loop, median", median_ms / calm_median, f"{median_ms:.1f} ms beside {calm_median:.1f} ms in the calm", "at most", 2),
-        Row("others' tool loop, p99", p99 / calm_p99, f"{p99:.1f} ms beside {calm_p99:.1f} ms in the calm", "at most", 4),
-        Row("others' wrong answers", wrong, f"of {count + calm_count:,} loops of two streams", "at most", 0, ""),
-        Row("memory beyond the calm", hostile.most_mb - before, f"{before:.0f} MB before", "at most", GROWTH_MB, "MB"),
+        Row(
+            "others' tool loop, median",
+            median_ms / calm_median,
+            f"{median_ms:.1f} ms beside {calm_median:.1f} ms in the calm",
+            "at most",
+            2,
+        ),
+        Row(
+            "others' tool loop, p99",
+            p99 / calm_p99,
+            f"{p99:.1f} ms beside {calm_p99:.1f} ms in the calm",
+            "at most",
+            4,
+        ),
+        Row(
+            "others' wrong answers",
+            wrong,
+            f"of {count + calm_count:,} loops of two streams",
+            "at most",
+            0,
+            "",
+        ),
+        Row(
+            "memory beyond the calm",
+            hostile.most_mb - before,
+            f"{before:.0f} MB before",
+            "at most",
+            GROWTH_MB,
+            "MB",
+        ),
         Row("descriptors left open at the end", left, "", "at most", 0, ""),
         Row("tracebacks in the log", traced, "", "at most", 0, ""),
     ]
@@ -151,7 +197,10 @@ def _rows(calm: Part, hostile: Part, before: float, left: int, traced: int) -> l
 
 def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
     who = ", ".join(f"{count} × {name}" for name, count in COUNTS.items())
-    busy = " and ".join(f"{part.cpu_s / part.seconds:.0%} {name}" for name, part in (("in the calm", calm), ("among hostile clients", hostile)))
+    busy = " and ".join(
+        f"{part.cpu_s / part.seconds:.0%} {name}"
+        for name, part in (("in the calm", calm), ("among hostile clients", hostile))
+    )
     wrong = [one for loop in hostile.loops for one in loop.wrong]
     return [
         f"hostile: {who}; {len(KEYS)} honest clients; {descriptors} descriptors open meanwhile; {ROUNDS} rounds by turns",
@@ -161,9 +210,13 @@ def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.hostile", description="Times honest clients among hostile ones.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.hostile", description="Times honest clients among hostile ones."
+    )
     parser.add_argument("--seconds", type=float, default=30, help="of each of the two parts")
-    parser.add_argument("--harm", type=int, metavar="PORT", help="only do harm, to this port, until told to stop")
+    parser.add_argument(
+        "--harm", type=int, metavar="PORT", help="only do harm, to this port, until told to stop"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)
     if arguments.harm:
@@ -174,7 +227,9 @@ def main(argv: list[str] | None = None) -> int:
     for note in notes:
         print(f"- {note}")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n")
+        Path(arguments.json).write_text(
+            json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n"
+        )
     return 1 if report.missed(rows) else 0
 
 

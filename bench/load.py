@@ -50,7 +50,9 @@ async def read_answer(reader: asyncio.StreamReader, answer: Answer) -> int:
     return int(head.split(b" ", 2)[1])
 
 
-async def connection(port: int, request: bytes, streaming: bool, deadline: float, most: int, tally: Tally) -> None:
+async def connection(
+    port: int, request: bytes, streaming: bool, deadline: float, most: int, tally: Tally
+) -> None:
     writer: asyncio.StreamWriter | None = None
     while time.monotonic() < deadline and not (most and tally.started >= most) and tally.errors <= 100:
         tally.started += 1
@@ -84,13 +86,27 @@ def share(values: list[int], part: float) -> int:
 
 
 async def main(words: list[str]) -> None:
-    port, path, connections, seconds, most = int(words[0]), words[1], int(words[2]), float(words[3]), int(words[4])
+    port, path, connections, seconds, most = (
+        int(words[0]),
+        words[1],
+        int(words[2]),
+        float(words[3]),
+        int(words[4]),
+    )
     body = Path(words[5]).read_bytes()
-    head = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json", f"Content-Length: {len(body)}", *words[6:]]
+    head = [
+        f"POST {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *words[6:],
+    ]
     request = "\r\n".join(head).encode() + b"\r\n\r\n" + body
     streaming = b'"stream":true' in body.replace(b" ", b"")
     tally, began = Tally(), time.monotonic()
-    await asyncio.gather(*(connection(port, request, streaming, began + seconds, most, tally) for _ in range(connections)))
+    await asyncio.gather(
+        *(connection(port, request, streaming, began + seconds, most, tally) for _ in range(connections))
+    )
     told = {"requests": tally.requests, "errors": tally.errors, "broken": tally.broken, "unfinished": 0}
     told |= {"seconds": round(time.monotonic() - began, 3), "events": tally.events}  # type: ignore[dict-item]
     told |= {"first_p50": share(tally.firsts, 0.5), "first_p99": share(tally.firsts, 0.99)}

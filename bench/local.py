@@ -33,7 +33,9 @@ TOKENS = 160
 KEY = "sk-bench-local"
 NEVER_END = {"2": -100.0}
 NOTE = ToolSpec(
-    "write_note", "Writes a note.", {"type": "object", "properties": {"text": {"type": "string", "minLength": 2000}}, "required": ["text"]}
+    "write_note",
+    "Writes a note.",
+    {"type": "object", "properties": {"text": {"type": "string", "minLength": 2000}}, "required": ["text"]},
 )
 Ask = Callable[[int], Awaitable[int]]
 """Runs one request, by its number; the tokens that came."""
@@ -49,11 +51,21 @@ async def _run(rounds: int) -> tuple[list[Row], list[str]]:
     options = LocalOptions(context=2048, parallel=2)
     backend = LocalBackend("local", options)
     connector = aiohttp.TCPConnector(force_close=True)  # llama.cpp closes idle connections soon
-    async with aiohttp.ClientSession(connector=connector) as session, _llama_server(options) as llama, _gateway(backend, session) as gateway:
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        _llama_server(options) as llama,
+        _gateway(backend, session) as gateway,
+    ):
         sides: dict[str, tuple[Ask, Ask]] = {
             "text, by the backend": (_by_backend(backend, False), _by_llama(session, llama, options, False)),
-            "a call held to its schema, by the backend": (_by_backend(backend, True), _by_llama(session, llama, options, True)),
-            "text, through the whole gateway": (_by_gateway(session, gateway), _by_llama(session, llama, options, False)),
+            "a call held to its schema, by the backend": (
+                _by_backend(backend, True),
+                _by_llama(session, llama, options, True),
+            ),
+            "text, through the whole gateway": (
+                _by_gateway(session, gateway),
+                _by_llama(session, llama, options, False),
+            ),
         }
         rows = [await _compare(name, ours, theirs, rounds) for name, (ours, theirs) in sides.items()]
     return rows, [f"{TOKENS} tokens a request, {rounds} rounds in turns, medians"]
@@ -72,7 +84,9 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
             speeds[ask].append(tokens / (time.perf_counter() - began))
             costs[ask].append((time.process_time() - worked) / tokens * 1000)
         ratios.append(speeds[ours][-1] / speeds[theirs][-1])
-    detail = f"{statistics.median(speeds[ours]):.0f} against {statistics.median(speeds[theirs]):.0f} tokens/s, "
+    detail = (
+        f"{statistics.median(speeds[ours]):.0f} against {statistics.median(speeds[theirs]):.0f} tokens/s, "
+    )
     detail += f"{statistics.median(costs[ours]):.1f} against {statistics.median(costs[theirs]):.1f} ms of CPU a token"
     return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
 
@@ -89,7 +103,14 @@ def _turn(number: int, held: bool) -> Turn:
 
 def _by_backend(backend: LocalBackend, held: bool) -> Ask:
     async def ask(number: int) -> int:
-        return sum([event.output_tokens async for batch in backend.run(_turn(number, held)) for event in batch if isinstance(event, Usage)])
+        return sum(
+            [
+                event.output_tokens
+                async for batch in backend.run(_turn(number, held))
+                for event in batch
+                if isinstance(event, Usage)
+            ]
+        )
 
     return ask
 
@@ -99,7 +120,9 @@ def _by_llama(session: aiohttp.ClientSession, url: str, options: LocalOptions, h
 
     async def ask(number: int) -> int:
         turn = _turn(number, held)
-        return await _read(session, f"{url}/v1/chat/completions", render(turn, options, grammar_of(turn, limits)))
+        return await _read(
+            session, f"{url}/v1/chat/completions", render(turn, options, grammar_of(turn, limits))
+        )
 
     return ask
 
@@ -114,7 +137,11 @@ def _by_gateway(session: aiohttp.ClientSession, url: str) -> Ask:
             "temperature": 0,
             "seed": 1,
         }
-        body |= {"stream_options": {"include_usage": True}, "max_completion_tokens": TOKENS, "logit_bias": NEVER_END}
+        body |= {
+            "stream_options": {"include_usage": True},
+            "max_completion_tokens": TOKENS,
+            "logit_bias": NEVER_END,
+        }
         return await _read(session, f"{url}/v1/chat/completions", json.dumps(body).encode())
 
     return ask
@@ -123,7 +150,9 @@ def _by_gateway(session: aiohttp.ClientSession, url: str) -> Ask:
 async def _read(session: aiohttp.ClientSession, url: str, body: bytes) -> int:
     """A client that parses every chunk, as clients do."""
     tokens = 0
-    async with session.post(url, data=body, headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}) as response:
+    async with session.post(
+        url, data=body, headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    ) as response:
         response.raise_for_status()
         async for line in response.content:
             if line.startswith(b"data: {"):

@@ -30,9 +30,18 @@ CUT = 300
 
 
 def request(tool: ToolSpec, seed: int) -> dict[str, Any]:
-    declared = {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+    declared = {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
     asked = f"Please use {tool.name} for me."
-    return {"model": "local", "messages": [{"role": "user", "content": asked}], "tools": [declared], "tool_choice": "required", "seed": seed}
+    return {
+        "model": "local",
+        "messages": [{"role": "user", "content": asked}],
+        "tools": [declared],
+        "tool_choice": "required",
+        "seed": seed,
+    }
 
 
 def problem(tool: ToolSpec, body: dict[str, Any]) -> str:
@@ -64,8 +73,17 @@ async def count(number: int) -> tuple[list[Row], list[str]]:
         print(f"\r{place + 1} of {number}: {ours.count('')} fit", end="", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     for place, tool in enumerate(varied):
-        theirs.append(problem(tool, await asyncio.to_thread(_by_llama, model, {**request(tool, place), "max_tokens": CUT})))
-        print(f"\r{place + 1} of {number}: {theirs.count('')} of llama.cpp's own fit", end="", file=sys.stderr, flush=True)
+        theirs.append(
+            problem(
+                tool, await asyncio.to_thread(_by_llama, model, {**request(tool, place), "max_tokens": CUT})
+            )
+        )
+        print(
+            f"\r{place + 1} of {number}: {theirs.count('')} of llama.cpp's own fit",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     print(file=sys.stderr)
     await gateway.close()
     await give_back(model)
@@ -80,9 +98,13 @@ async def count(number: int) -> tuple[list[Row], list[str]]:
         ),
         Row("the same by llama.cpp's own `tools`", theirs.count(""), f"cut at {CUT} tokens", unit=""),
     ]
-    notes = [f"through Toolwire, {tool.name}: {wrong}" for tool, wrong in zip(varied, ours, strict=True) if wrong][:10]
+    notes = [
+        f"through Toolwire, {tool.name}: {wrong}" for tool, wrong in zip(varied, ours, strict=True) if wrong
+    ][:10]
     common = max(set(theirs) - {""}, key=theirs.count, default="")
-    return rows, notes + ([f"llama.cpp's own, most often: {common} ({theirs.count(common)} times)"] if common else [])
+    return rows, notes + (
+        [f"llama.cpp's own, most often: {common} ({theirs.count(common)} times)"] if common else []
+    )
 
 
 def _by_llama(model: LocalModel, body: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +113,27 @@ def _by_llama(model: LocalModel, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.local_calls", description="Counts the calls of the embedded model that fit their schema.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.local_calls",
+        description="Counts the calls of the embedded model that fit their schema.",
+    )
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)
     if available():
         rows, notes = asyncio.run(count(arguments.count))
     else:
-        rows, notes = [], ["the embedded model is not here: pip install 'toolwire[local]', toolwire local pull"]
+        rows, notes = (
+            [],
+            ["the embedded model is not here: pip install 'toolwire[local]', toolwire local pull"],
+        )
     print(report.table(rows))
     for note in notes:
         print(f"- {note}")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n")
+        Path(arguments.json).write_text(
+            json.dumps({"rows": [asdict(row) for row in rows], "notes": notes}, indent=1) + "\n"
+        )
     return 0 if rows and rows[0].verdict == "pass" else 1
 
 

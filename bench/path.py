@@ -35,7 +35,12 @@ PLAIN = {
     "created": 1,
     "model": "m",
     "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": "Hello there.", "refusal": None}, "logprobs": None, "finish_reason": "stop"}
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello there.", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
     ],
     "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16},
 }
@@ -43,13 +48,22 @@ PLAIN = {
 
 def _chunk(delta: dict[str, str], reason: str | None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-    return b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}).encode() + b"\n\n"
+    return (
+        b"data: "
+        + json.dumps(
+            {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        ).encode()
+        + b"\n\n"
+    )
 
 
 PIECE, LAST = _chunk({"content": "word "}, None), _chunk({}, "stop") + b"data: [DONE]\n\n"
 BODY = json.dumps(PLAIN).encode()
 MESSAGES = [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "Say hi."}]
-ASKED = {stream: json.dumps({"model": "m", "messages": MESSAGES, **({"stream": True} if stream else {})}).encode() for stream in (False, True)}
+ASKED = {
+    stream: json.dumps({"model": "m", "messages": MESSAGES, **({"stream": True} if stream else {})}).encode()
+    for stream in (False, True)
+}
 
 
 class _Reply:
@@ -113,9 +127,24 @@ def _app(journal: str) -> App:
 
 async def _ask(app: App, stream: bool) -> None:
     raw = ASKED[stream]
-    headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + KEY.encode()), (b"content-type", b"application/json")]
-    scope: dict[str, Any] = {"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/chat/completions"}
-    scope |= {"headers": [*headers, (b"content-length", b"%d" % len(raw))], "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 1)}
+    headers = [
+        (b"host", b"127.0.0.1:1"),
+        (b"authorization", b"Bearer " + KEY.encode()),
+        (b"content-type", b"application/json"),
+    ]
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/chat/completions",
+    }
+    scope |= {
+        "headers": [*headers, (b"content-length", b"%d" % len(raw))],
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 1),
+    }
     scope[CONNECTION] = ClientConnection(_Wire(raw))
 
     async def receive() -> dict[str, Any]:
@@ -159,7 +188,9 @@ async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
             with _logging(level):
                 plain.setdefault(name, []).append(await _took(apps[journal], False, 300))
                 chunk.setdefault(name, []).append(await _took(apps[journal], True, 4) / CHUNKS)
-    return {name: min(found[1:]) for name, found in plain.items()}, {name: min(found[1:]) for name, found in chunk.items()}
+    return {name: min(found[1:]) for name, found in plain.items()}, {
+        name: min(found[1:]) for name, found in chunk.items()
+    }
 
 
 def run(rounds: int = 8) -> list[Row]:
@@ -172,7 +203,14 @@ def run(rounds: int = 8) -> list[Row]:
         rows.append(Row(f"{what}: all of the gateway's own work", found["all"], unit="µs"))
         for part, words in (("journal", "the journal of contents"), ("log", "the line of the log")):
             cost = max(0.0, found["all"] - found[part])
-            rows.append(Row(f"{what}: of it {words}", cost, f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it", unit="µs"))
+            rows.append(
+                Row(
+                    f"{what}: of it {words}",
+                    cost,
+                    f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it",
+                    unit="µs",
+                )
+            )
     return rows
 
 

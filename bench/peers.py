@@ -20,17 +20,45 @@ def _litellm(upstream: int) -> Target:
     command = home / "bin" / "litellm"
     if not command.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_S)
-        subprocess.run([str(home / "bin" / "pip"), "install", "-q", "litellm[proxy]", "uvloop"], check=True, timeout=INSTALL_S)
+        subprocess.run(
+            [str(home / "bin" / "pip"), "install", "-q", "litellm[proxy]", "uvloop"],
+            check=True,
+            timeout=INSTALL_S,
+        )
     base = f"http://127.0.0.1:{upstream}/v1"
-    models = [{"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": "sk-none"}} for name in MODELS]
+    models = [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": "sk-none"},
+        }
+        for name in MODELS
+    ]
     settings = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
-    config = {"model_list": models, "litellm_settings": settings, "general_settings": {"master_key": KEY, "disable_spend_logs": True}}
+    config = {
+        "model_list": models,
+        "litellm_settings": settings,
+        "general_settings": {"master_key": KEY, "disable_spend_logs": True},
+    }
     path = WORK / "litellm.json"
     path.write_text(json.dumps(config))  # JSON is YAML
     port = free_port()
     env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
-    words = [str(command), "--config", str(path), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1", "--telemetry", "False"]
-    return _started("litellm", Process(words, core=GATEWAY_CORE, log="litellm", env=env, cwd=WORK), port, AUTHORIZATION)
+    words = [
+        str(command),
+        "--config",
+        str(path),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--num_workers",
+        "1",
+        "--telemetry",
+        "False",
+    ]
+    return _started(
+        "litellm", Process(words, core=GATEWAY_CORE, log="litellm", env=env, cwd=WORK), port, AUTHORIZATION
+    )
 
 
 def _portkey(upstream: int) -> Target:
@@ -39,13 +67,27 @@ def _portkey(upstream: int) -> Target:
     if not entry.exists():
         home.mkdir(parents=True, exist_ok=True)
         # its streaming needs an older server adapter than the one it asks for
-        wanted = {"name": "portkey", "dependencies": {"@portkey-ai/gateway": "1.15.2"}, "overrides": {"@hono/node-server": "1.13.8"}}
+        wanted = {
+            "name": "portkey",
+            "dependencies": {"@portkey-ai/gateway": "1.15.2"},
+            "overrides": {"@hono/node-server": "1.13.8"},
+        }
         (home / "package.json").write_text(json.dumps(wanted))
         subprocess.run(["npm", "install", "--silent"], cwd=home, check=True, timeout=INSTALL_S)
     port = free_port()
     env = {"NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
-    process = Process(["node", str(entry), f"--port={port}", "--headless"], core=GATEWAY_CORE, log="portkey", env=env, cwd=home)
-    headers = {**AUTHORIZATION, "x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1"}
+    process = Process(
+        ["node", str(entry), f"--port={port}", "--headless"],
+        core=GATEWAY_CORE,
+        log="portkey",
+        env=env,
+        cwd=home,
+    )
+    headers = {
+        **AUTHORIZATION,
+        "x-portkey-provider": "openai",
+        "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1",
+    }
     return _started("portkey", process, port, headers)
 
 
@@ -68,10 +110,17 @@ def version_of(name: str) -> str:
             found = next((WORK / "litellm" / "lib").glob("python*/site-packages/litellm-*.dist-info")).name
             return f"LiteLLM {found.removeprefix('litellm-').removesuffix('.dist-info')}"
         if name == "portkey":
-            package = json.loads((WORK / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "package.json").read_text())
+            package = json.loads(
+                (WORK / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "package.json").read_text()
+            )
             return f"Portkey gateway {package['version']} (with an older @hono/node-server, because its streaming is broken as published)"
         if name == "nginx":
-            told = subprocess.run([shutil.which("nginx") or "/usr/sbin/nginx", "-v"], capture_output=True, text=True, check=False).stderr
+            told = subprocess.run(
+                [shutil.which("nginx") or "/usr/sbin/nginx", "-v"],
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stderr
             return "nginx " + told.strip().rpartition("/")[2]
     except (OSError, StopIteration, ValueError, KeyError):
         pass

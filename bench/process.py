@@ -49,7 +49,15 @@ def is_compiled() -> bool:
 class Process:
     """A started program, in a session of its own. `stop` ends it and what it started, nothing else."""
 
-    def __init__(self, command: Sequence[str], *, core: set[int], log: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        core: set[int],
+        log: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
         WORK.mkdir(exist_ok=True)
         self.log = WORK / f"{log}.log"
         self.began = time.monotonic()
@@ -59,7 +67,11 @@ class Process:
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
-                env={**os.environ, **(env or {}), "PYTHONDONTWRITEBYTECODE": ""},  # as it is installed: compiled once, not at every start
+                env={
+                    **os.environ,
+                    **(env or {}),
+                    "PYTHONDONTWRITEBYTECODE": "",
+                },  # as it is installed: compiled once, not at every start
                 start_new_session=True,
                 preexec_fn=lambda: os.sched_setaffinity(0, core),
             )
@@ -68,7 +80,9 @@ class Process:
         """Seconds from the start until it is ready."""
         while not ready():
             if self._popen.poll() is not None or time.monotonic() - self.began > seconds:
-                raise RuntimeError(f"{self.log.stem} did not start: {self.log.read_text(errors='replace')[-800:]}")
+                raise RuntimeError(
+                    f"{self.log.stem} did not start: {self.log.read_text(errors='replace')[-800:]}"
+                )
             time.sleep(0.005)
         return time.monotonic() - self.began
 
@@ -126,12 +140,16 @@ def answers(port: int, path: str, headers: Mapping[str, str] | None = None, body
     return answer(port, path, headers, body)[0] == 200
 
 
-def answer(port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> tuple[int, str]:
+def answer(
+    port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None
+) -> tuple[int, str]:
     """Status and text of one answer; status 0 where there is none."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         sent = json.dumps(body) if body is not None else None
-        connection.request("POST" if sent else "GET", path, sent, {"Content-Type": "application/json", **(headers or {})})
+        connection.request(
+            "POST" if sent else "GET", path, sent, {"Content-Type": "application/json", **(headers or {})}
+        )
         response = connection.getresponse()
         return response.status, response.read().decode(errors="replace")
     except (OSError, HTTPException):

@@ -19,7 +19,9 @@ def session() -> aiohttp.ClientSession:
     global _session
     if _session is None:
         timeout = aiohttp.ClientTimeout(total=None)
-        _session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout)
+        _session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout
+        )
     return _session
 
 
@@ -32,7 +34,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         blocks.append(message.get("body", b""))
         more = message.get("more_body", False)
-    async with session().request(scope["method"], UPSTREAM + scope["path"], data=b"".join(blocks), headers=HEADERS) as response:
+    async with session().request(
+        scope["method"], UPSTREAM + scope["path"], data=b"".join(blocks), headers=HEADERS
+    ) as response:
         headers = [(b"content-type", response.headers["Content-Type"].encode())]
         if response.content_length is not None:
             headers.append((b"content-length", str(response.content_length).encode()))

@@ -35,11 +35,19 @@ class Row:
             return ""
         if self.number is None:
             return "not measured"
-        return "pass" if (self.number <= self.target if self.sense == "at most" else self.number >= self.target) else "MISS"
+        return (
+            "pass"
+            if (self.number <= self.target if self.sense == "at most" else self.number >= self.target)
+            else "MISS"
+        )
 
     def cells(self) -> tuple[str, str, str, str, str]:
         number = "–" if self.number is None else f"{figure(self.number)} {self.unit}".strip()
-        target = f"{'≤' if self.sense == 'at most' else '≥'} {self.target:g} {self.unit}".strip() if self.sense else ""
+        target = (
+            f"{'≤' if self.sense == 'at most' else '≥'} {self.target:g} {self.unit}".strip()
+            if self.sense
+            else ""
+        )
         return self.measure, number, target, self.verdict, self.detail
 
 
@@ -49,14 +57,25 @@ HEADINGS = ("measure", "result", "target", "verdict", "figures")
 def figure(number: float) -> str:
     """Three significant places, without powers of ten."""
     size = abs(number)
-    return f"{number:,.0f}" if size >= 100 else f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 0.1 else f"{number:.3f}"
+    return (
+        f"{number:,.0f}"
+        if size >= 100
+        else f"{number:.1f}"
+        if size >= 10
+        else f"{number:.2f}"
+        if size >= 0.1
+        else f"{number:.3f}"
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
     """For the terminal."""
     cells = [HEADINGS, *(row.cells() for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEADINGS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -70,8 +89,18 @@ def missed(rows: Iterable[Row]) -> int:
 
 def machine() -> str:
     """The machine and the versions, in a line; no names and no paths."""
-    name = next((line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) // 1024 // 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    name = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    memory = next(
+        (
+            int(line.split()[1]) // 1024 // 1024
+            for line in _lines("/proc/meminfo")
+            if line.startswith("MemTotal")
+        ),
+        0,
+    )
     versions = ", ".join(f"{package} {found}" for package in SHOWN if (found := _version(package)))
     python = f"Python {sys.version.split()[0]}"
     return f"{name}, {len(os.sched_getaffinity(0))} cores, {memory} GB, {platform.system()} {platform.release().split('-')[0]}; {python}; {versions}"

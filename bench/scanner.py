@@ -23,7 +23,9 @@ SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
 MARK_US = 3.0
 """What a piece may cost on the reference machine."""
 FLAT_PERCENT = 20.0
-TOOLS: list[dict[str, Any]] = [{"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}]
+TOOLS: list[dict[str, Any]] = [
+    {"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
+]
 WORDS = "The quick brown fox jumps over the lazy dog, and 2 < 3; then it sleeps. "
 STRING = 'He said \\"no\\", then left.\\nThe next line has a tab\\t and a caf\\u00e9. '
 
@@ -39,7 +41,9 @@ def _text_arguments(size: int) -> str:
 
 def _member_arguments(size: int) -> str:
     """Many small members: the most tokens for the fewest characters."""
-    return "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
+    return (
+        "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
+    )
 
 
 Stream = tuple[str, str, str]
@@ -50,7 +54,11 @@ STREAMS: dict[str, Callable[[int], Stream]] = {
     "call, eager": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
     "call, validated": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
     "call of small members, eager": lambda size: (ENVELOPE, _member_arguments(size), "}</tool_call>"),
-    "tagged call, eager": lambda size: ("<tool_call><function=look><parameter=text>", _filled(WORDS, size), "</parameter></function></tool_call>"),
+    "tagged call, eager": lambda size: (
+        "<tool_call><function=look><parameter=text>",
+        _filled(WORDS, size),
+        "</parameter></function></tool_call>",
+    ),
 }
 DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
 
@@ -87,7 +95,9 @@ def _cost(make: Callable[[], Any], pieces: Sequence[str], rounds: int) -> float:
 
 
 def _opened(kind: str, before: str) -> ToolCallParser:
-    parser = ToolCallParser(TOOLS, DIALECTS_OF.get(kind), arguments="validated" if "validated" in kind else "eager")
+    parser = ToolCallParser(
+        TOOLS, DIALECTS_OF.get(kind), arguments="validated" if "validated" in kind else "eager"
+    )
     parser.feed(before)
     return parser
 
@@ -145,7 +155,15 @@ def against_one(quick: bool = False) -> list[Row]:
                 pairs.append((_feeding(lambda: opened(*DIALECTS), pieces), alone))
             ratio = median(every / alone for every, alone in pairs)
             told = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs a piece, {one} alone"
-            rows.append(Row(f"all {len(DIALECTS)} dialects against one: {kind}, {many}", ratio, told, "at most", ALL_MARK))
+            rows.append(
+                Row(
+                    f"all {len(DIALECTS)} dialects against one: {kind}, {many}",
+                    ratio,
+                    told,
+                    "at most",
+                    ALL_MARK,
+                )
+            )
     return rows
 
 
@@ -155,7 +173,9 @@ def costs(quick: bool = False) -> list[Row]:
     rounds = 3 if quick else 5
     _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
     empty = _cost(_Empty, _pieces(_filled(WORDS, 100_000)), rounds)
-    rows.append(Row("baseline: an empty feed that appends", empty, "for each piece of 4 characters", unit="µs"))
+    rows.append(
+        Row("baseline: an empty feed that appends", empty, "for each piece of 4 characters", unit="µs")
+    )
     whole = _text_arguments(100_000)
     again = [process_time_ns()]
     for _ in range(20):
@@ -169,12 +189,25 @@ def costs(quick: bool = False) -> list[Row]:
         for name, size in sizes.items():
             stream = stream_of(size)
             _checked(kind, stream)
-            by_size[name] = _cost(lambda kind=kind, before=stream[0]: _opened(kind, before), _pieces(stream[1]), rounds)  # type: ignore[misc]
+            by_size[name] = _cost(
+                lambda kind=kind, before=stream[0]: _opened(kind, before), _pieces(stream[1]), rounds
+            )  # type: ignore[misc]
         middle = median(by_size.values())
         spread = max(abs(cost / middle - 1) for cost in by_size.values()) * 100
         told = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())
-        rows.append(Row(f"{kind}: cost of a piece", middle, f"{told}; {figure(middle / empty)} × the empty feed", "at most", MARK_US, "µs"))
-        rows.append(Row(f"{kind}: spread over sizes", spread, "around the median", "at most", FLAT_PERCENT, "%"))
+        rows.append(
+            Row(
+                f"{kind}: cost of a piece",
+                middle,
+                f"{told}; {figure(middle / empty)} × the empty feed",
+                "at most",
+                MARK_US,
+                "µs",
+            )
+        )
+        rows.append(
+            Row(f"{kind}: spread over sizes", spread, "around the median", "at most", FLAT_PERCENT, "%")
+        )
     return rows
 
 
@@ -217,10 +250,21 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
         for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
-            pairs = [(median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece)) for _ in range(rounds)]
+            pairs = [
+                (median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))
+                for _ in range(rounds)
+            ]
             growth = median(full / short for short, full in pairs)
             detail = f"{figure(median(pair[0] for pair in pairs))} → {figure(median(pair[1] for pair in pairs))} µs for each 4 characters"
-            rows.append(Row(f"{name}, {how}: growth over ten times the length", growth, detail, "at most", 1 + FLAT_PERCENT / 100))
+            rows.append(
+                Row(
+                    f"{name}, {how}: growth over ten times the length",
+                    growth,
+                    detail,
+                    "at most",
+                    1 + FLAT_PERCENT / 100,
+                )
+            )
     text = f'<tool_call>{{"name": "look", "arguments": {_text_arguments(SIZES["1 MB"])}}}</tool_call>'
     began = process_time_ns()
     parser = ToolCallParser(TOOLS)

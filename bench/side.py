@@ -45,12 +45,22 @@ COLUMNS = (
 def markdown(sides: Sequence[Side]) -> str:
     """Ratios to the relay stand in brackets, where there is one."""
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
-    lines = ["| gateway | " + " | ".join(words for _, words in COLUMNS) + " |", "|---|" + "---:|" * len(COLUMNS)]
+    lines = [
+        "| gateway | " + " | ".join(words for _, words in COLUMNS) + " |",
+        "|---|" + "---:|" * len(COLUMNS),
+    ]
     for side in sides:
         cells = []
         for name, _ in COLUMNS:
-            value, base = getattr(side, name), getattr(relay, name) if relay is not None and relay is not side else None
-            ratio = f" ({figure(value / base)} ×)" if value is not None and base and name in ("plain_cpu_ms", "paced_cpu_ms") else ""
+            value, base = (
+                getattr(side, name),
+                getattr(relay, name) if relay is not None and relay is not side else None,
+            )
+            ratio = (
+                f" ({figure(value / base)} ×)"
+                if value is not None and base and name in ("plain_cpu_ms", "paced_cpu_ms")
+                else ""
+            )
             cells.append("–" if value is None else figure(value) + ratio)
         lines.append(f"| {side.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -63,7 +73,13 @@ def picture(sides: Sequence[Side]) -> str:
     if relay is None or relay not in shown:
         return ""
     bars = [
-        (side.name, {"plain": side.plain_cpu_ms / relay.plain_cpu_ms, "paced": side.paced_cpu_ms / relay.paced_cpu_ms})  # type: ignore[operator]
+        (
+            side.name,
+            {
+                "plain": side.plain_cpu_ms / relay.plain_cpu_ms,
+                "paced": side.paced_cpu_ms / relay.paced_cpu_ms,
+            },
+        )  # type: ignore[operator]
         for side in shown
     ]
     low = min(0.1, *(min(values.values()) for _, values in bars))
@@ -73,7 +89,9 @@ def picture(sides: Sequence[Side]) -> str:
     def x(value: float) -> float:
         return LEFT + (WIDTH - LEFT - 70) * (math.log10(value) - math.log10(low)) / span
 
-    told = "; ".join(f"{name}: {figure(values['plain'])} and {figure(values['paced'])}" for name, values in bars)
+    told = "; ".join(
+        f"{name}: {figure(values['plain'])} and {figure(values['paced'])}" for name, values in bars
+    )
     height = TOP + len(bars) * (2 * ROW // 2 + 16) + 20
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title desc" font-family="sans-serif">',
@@ -84,12 +102,18 @@ def picture(sides: Sequence[Side]) -> str:
     for at, (kind, words) in enumerate((("plain", "a plain request"), ("paced", "a paced stream"))):
         out.append(f'<rect x="{LEFT + at * 150}" y="10" width="12" height="12" fill="{COLOURS[kind]}"/>')
         out.append(f'<text x="{LEFT + at * 150 + 18}" y="21">{words}</text>')
-    out.append(f'<line class="axis" x1="{x(1):.1f}" y1="{TOP - 10}" x2="{x(1):.1f}" y2="{height - 14}" stroke-dasharray="3 3"/>')
+    out.append(
+        f'<line class="axis" x1="{x(1):.1f}" y1="{TOP - 10}" x2="{x(1):.1f}" y2="{height - 14}" stroke-dasharray="3 3"/>'
+    )
     for number, (name, values) in enumerate(bars):
         y = TOP + number * (2 * ROW // 2 + 16)
         out.append(f'<text x="{LEFT - 10}" y="{y + 17}" text-anchor="end">{html.escape(name)}</text>')
         for at, kind in enumerate(("plain", "paced")):
             begin, end = sorted((x(1), x(values[kind])))
-            out.append(f'<rect x="{begin:.1f}" y="{y + at * 13}" width="{max(1.0, end - begin):.1f}" height="11" fill="{COLOURS[kind]}"/>')
-            out.append(f'<text x="{end + 5:.1f}" y="{y + at * 13 + 10}" style="font-size:11px">{figure(values[kind])} ×</text>')
+            out.append(
+                f'<rect x="{begin:.1f}" y="{y + at * 13}" width="{max(1.0, end - begin):.1f}" height="11" fill="{COLOURS[kind]}"/>'
+            )
+            out.append(
+                f'<text x="{end + 5:.1f}" y="{y + at * 13 + 10}" style="font-size:11px">{figure(values[kind])} ×</text>'
+            )
     return "\n".join([*out, "</svg>"]) + "\n"

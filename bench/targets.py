@@ -39,7 +39,12 @@ def toolwire_config(upstream: int) -> Path:
     """Keys, logs and metrics are on, as in real use."""
     lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "bench.db"}"']
     for name in (*MODELS, *EMULATED):
-        lines += [f"[models.{name}]", 'backend = "openai"', f'base_url = "http://127.0.0.1:{upstream}/v1"', f'model = "{EMULATED.get(name, name)}"']
+        lines += [
+            f"[models.{name}]",
+            'backend = "openai"',
+            f'base_url = "http://127.0.0.1:{upstream}/v1"',
+            f'model = "{EMULATED.get(name, name)}"',
+        ]
         lines.append(f'tools = "{"emulated" if name in EMULATED else "native"}"')
     path = WORK / "toolwire.toml"
     path.write_text("\n".join(lines) + "\n")
@@ -47,9 +52,22 @@ def toolwire_config(upstream: int) -> Path:
 
 
 def start_toolwire(upstream: int) -> Target:
-    shutil.rmtree(WORK / "journal", ignore_errors=True)  # what was before is read again: it would count as memory of this one
+    shutil.rmtree(
+        WORK / "journal", ignore_errors=True
+    )  # what was before is read again: it would count as memory of this one
     port = free_port()
-    command = [sys.executable, "-m", "toolwire", "serve", "--config", str(toolwire_config(upstream)), "--port", str(port), "--log-level", "info"]
+    command = [
+        sys.executable,
+        "-m",
+        "toolwire",
+        "serve",
+        "--config",
+        str(toolwire_config(upstream)),
+        "--port",
+        str(port),
+        "--log-level",
+        "info",
+    ]
     process = Process(command, core=GATEWAY_CORE, log="toolwire")
     try:
         cold = process.wait_until(lambda: answers(port, "/readyz"))
@@ -61,9 +79,27 @@ def start_toolwire(upstream: int) -> Target:
 
 def start_relay(upstream: int) -> Target:
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--loop",
+        "uvloop",
+        "--http",
+        "httptools",
+    ]
     command += ["--no-access-log", "--log-level", "error", "bench.relay:app"]
-    process = Process(command, core=GATEWAY_CORE, log="relay", env={"UPSTREAM": f"http://127.0.0.1:{upstream}"}, cwd=HERE.parent)
+    process = Process(
+        command,
+        core=GATEWAY_CORE,
+        log="relay",
+        env={"UPSTREAM": f"http://127.0.0.1:{upstream}"},
+        cwd=HERE.parent,
+    )
     try:
         cold = process.wait_until(lambda: answers(port, "/v1/models"))
     except RuntimeError:
@@ -84,14 +120,36 @@ def codex_options(provider: int, binary: Path) -> dict[str, Any]:
 
 def start_toolwire_codex(provider: int, binary: Path) -> Target:
     """Toolwire before Codex, on all cores: Codex has many threads."""
-    lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "codex.db"}"', "[models.codex]", 'backend = "codex"']
+    lines = [
+        "[server]",
+        f'keys = ["{KEY}"]',
+        "[store]",
+        f'url = "sqlite:///{WORK / "codex.db"}"',
+        "[models.codex]",
+        'backend = "codex"',
+    ]
     for key, value in codex_options(provider, binary).items():
-        told = "{ " + ", ".join(f'{name} = "{word}"' for name, word in value.items()) + " }" if isinstance(value, dict) else f'"{value}"'
+        told = (
+            "{ " + ", ".join(f'{name} = "{word}"' for name, word in value.items()) + " }"
+            if isinstance(value, dict)
+            else f'"{value}"'
+        )
         lines.append(f"{key} = {told}")
     path = WORK / "toolwire-codex.toml"
     path.write_text("\n".join(lines) + "\n")
     port = free_port()
-    command = [sys.executable, "-m", "toolwire", "serve", "--config", str(path), "--port", str(port), "--log-level", "info"]
+    command = [
+        sys.executable,
+        "-m",
+        "toolwire",
+        "serve",
+        "--config",
+        str(path),
+        "--port",
+        str(port),
+        "--log-level",
+        "info",
+    ]
     process = Process(command, core=ALL_CORES, log="toolwire-codex")
     try:
         cold = process.wait_until(lambda: answers(port, "/readyz"))
@@ -132,7 +190,11 @@ def start_nginx(upstream: int) -> Target:
     return Target("nginx", port, process, AUTHORIZATION, cold)
 
 
-STARTS: dict[str, Callable[[int], Target]] = {"toolwire": start_toolwire, "relay": start_relay, "nginx": start_nginx}
+STARTS: dict[str, Callable[[int], Target]] = {
+    "toolwire": start_toolwire,
+    "relay": start_relay,
+    "nginx": start_nginx,
+}
 TITLES = {
     "upstream": "the upstream alone",
     "toolwire": "**Toolwire**",

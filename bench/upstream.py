@@ -13,7 +13,11 @@ STEP_S = 0.01
 MARK = "Zz00"
 """Stands in the first piece of every streamed answer; the load generator knows the first token by it."""
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
-OPENINGS = {"prose": MARK, "native": f'{{"city": "{MARK}', "written": f'<tool_call>{{"name": "get_weather", "arguments": {{"city": "{MARK}'}
+OPENINGS = {
+    "prose": MARK,
+    "native": f'{{"city": "{MARK}',
+    "written": f'<tool_call>{{"name": "get_weather", "arguments": {{"city": "{MARK}',
+}
 ENDINGS = {"prose": "end.", "native": '"}', "written": '"}}</tool_call>'}
 
 
@@ -24,31 +28,53 @@ def _chunked(text: str) -> bytes:
 
 def _chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    envelope = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1700000000, "model": "bench", "choices": [choice]}
+    envelope = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "bench",
+        "choices": [choice],
+    }
     return _chunked(json.dumps(envelope, separators=(",", ":")))
 
 
 def _delta(kind: str, word: str) -> dict[str, object]:
-    return {"tool_calls": [{"index": 0, "function": {"arguments": word}}]} if kind == "native" else {"content": word}
+    return (
+        {"tool_calls": [{"index": 0, "function": {"arguments": word}}]}
+        if kind == "native"
+        else {"content": word}
+    )
 
 
 def render_stream(kind: str) -> list[bytes]:
     """The writes of a streamed answer, one for each piece."""
-    call = {"index": 0, "id": "call_bench", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+    call = {
+        "index": 0,
+        "id": "call_bench",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": ""},
+    }
     role: dict[str, object] = (
-        {"role": "assistant", "content": None, "tool_calls": [call]} if kind == "native" else {"role": "assistant", "content": ""}
+        {"role": "assistant", "content": None, "tool_calls": [call]}
+        if kind == "native"
+        else {"role": "assistant", "content": ""}
     )
     words = [f"{' ' if i % 5 == 4 else chr(97 + i % 26)}{i:03d}" for i in range(PIECES)]
     words[0], words[-1] = OPENINGS[kind], ENDINGS[kind]
     writes = [_chunk(_delta(kind, word)) for word in words]
     writes[0] = HEAD + _chunk(role) + writes[0]
-    writes.append(_chunk({}, "tool_calls" if kind == "native" else "stop") + _chunked("[DONE]") + b"0\r\n\r\n")
+    writes.append(
+        _chunk({}, "tool_calls" if kind == "native" else "stop") + _chunked("[DONE]") + b"0\r\n\r\n"
+    )
     return writes
 
 
 def render_body(value: object) -> list[bytes]:
     raw = json.dumps(value, separators=(",", ":")).encode()
-    return [f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw]
+    return [
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        + raw
+    ]
 
 
 STREAMS = {kind: render_stream(kind) for kind in OPENINGS}
@@ -63,7 +89,9 @@ BODY = render_body(
         "usage": {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19},
     }
 )
-MODELS = render_body({"object": "list", "data": [{"id": "bench", "object": "model", "created": 1, "owned_by": "bench"}]})
+MODELS = render_body(
+    {"object": "list", "data": [{"id": "bench", "object": "model", "created": 1, "owned_by": "bench"}]}
+)
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -44,7 +44,9 @@ def vocabulary() -> list[str]:
     rng = Random(1)
     found: dict[str, None] = {}
     while len(found) < VOCABULARY:
-        syllables = "".join(rng.choice("bcdfghjklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(1, 5)))
+        syllables = "".join(
+            rng.choice("bcdfghjklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(1, 5))
+        )
         found[syllables + rng.choice(("", "n", "r", "s"))] = None
     return list(found)
 
@@ -61,12 +63,16 @@ def generate(root: Path, notes: int) -> None:
         chosen = rng.choices(words, cum_weights=weights, k=rng.randint(60, 340))
         parts = []
         if number % 3 == 0:
-            parts.append(f"---\ntags: [{chosen[0]}, {chosen[1]}/{chosen[2]}]\naliases: [{chosen[3]} {chosen[4]}]\n---\n")
+            parts.append(
+                f"---\ntags: [{chosen[0]}, {chosen[1]}/{chosen[2]}]\naliases: [{chosen[3]} {chosen[4]}]\n---\n"
+            )
         place = 0
         while place < len(chosen):
             size = rng.randint(40, 160)
             text = " ".join(chosen[place + 3 : place + size])
-            parts.append(f"## {' '.join(chosen[place : place + 3])}\n\n{text}. See [[note {rng.randrange(notes)}]] #{chosen[place]}\n\n")
+            parts.append(
+                f"## {' '.join(chosen[place : place + 3])}\n\n{text}. See [[note {rng.randrange(notes)}]] #{chosen[place]}\n\n"
+            )
             place += size
         (folder / f"note {number} {chosen[5]}.md").write_text("".join(parts))
 
@@ -75,7 +81,10 @@ def queries() -> dict[str, list[str]]:
     words = vocabulary()
     return {
         "rare word": [words[rank] for rank in (12_000, 16_000, 20_000, 24_000, 28_000)],
-        "two words": [f"{words[first]} {words[second]}" for first, second in ((300, 500), (150, 2000), (1000, 1200), (80, 4000), (600, 700))],
+        "two words": [
+            f"{words[first]} {words[second]}"
+            for first, second in ((300, 500), (150, 2000), (1000, 1200), (80, 4000), (600, 700))
+        ],
         "no hits": ["zzyzx", "qwrtpsdfg", "xylophonic", "zzyzx qwrtp", "jjjjj kkkkk"],
     }
 
@@ -98,11 +107,20 @@ def seed_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
 def ripgrep() -> str | None:
     """The system's, else the one that comes with the Codex binary of the tests."""
     bundled = Path(__file__).resolve().parent.parent / "tests" / "codex" / "new" / "node_modules" / "@openai"
-    return shutil.which("rg") or next((str(path) for path in bundled.glob("codex-linux-*/vendor/*/codex-path/rg") if os.access(path, os.X_OK)), None)
+    return shutil.which("rg") or next(
+        (
+            str(path)
+            for path in bundled.glob("codex-linux-*/vendor/*/codex-path/rg")
+            if os.access(path, os.X_OK)
+        ),
+        None,
+    )
 
 
 def asked_by_ripgrep(program: str, root: Path, query: str) -> list[str]:
-    return subprocess.run([program, "-i", "-l", "-F", "--", query, str(root)], capture_output=True, text=True, check=False).stdout.splitlines()
+    return subprocess.run(
+        [program, "-i", "-l", "-F", "--", query, str(root)], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
 
 
 def timed(action: Callable[[str], object], asked: list[str], times: int) -> float:
@@ -189,12 +207,20 @@ def _query_rows(size: str, root: Path, cache: Path, quick: bool) -> Iterator[Row
             ours = timed(lambda query: search(index, query, LIMIT), asked, TIMES["ours"])
             seed = timed(lambda query: seed_scan(root, query), asked, TIMES["seed"])
             mine = f"{figure(ours)} ms"
-            yield Row(f"{size}: {kind}, beside the seed's scan", seed / ours, f"{mine}, the scan {figure(seed)} ms", "at least", 50)
+            yield Row(
+                f"{size}: {kind}, beside the seed's scan",
+                seed / ours,
+                f"{mine}, the scan {figure(seed)} ms",
+                "at least",
+                50,
+            )
             beside = f"{size}: {kind}, beside ripgrep"
             if program is None:
                 yield Row(beside, None, f"{mine}; {NOT_MEASURED}", "at least", 20)
                 continue
-            theirs = timed(lambda query, program=program: asked_by_ripgrep(program, root, query), asked, TIMES["ripgrep"])  # type: ignore[misc]
+            theirs = timed(
+                lambda query, program=program: asked_by_ripgrep(program, root, query), asked, TIMES["ripgrep"]
+            )  # type: ignore[misc]
             yield Row(beside, theirs / ours, f"{mine}, ripgrep {figure(theirs)} ms", "at least", 20)
 
 
@@ -207,9 +233,17 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
     if len(memories) > 1:
         small, large = memories[min(memories)], memories[max(memories)]
         detail = f"{small:,.0f} MB for {min(memories):,} notes, {large:,.0f} MB for {max(memories):,}"
-        rows.append(Row("memory of a build, the large vault beside the small", large / small, detail, "at most", 1.5))
+        rows.append(
+            Row("memory of a build, the large vault beside the small", large / small, detail, "at most", 1.5)
+        )
     program = ripgrep()
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0] if program else NOT_MEASURED
+    version = (
+        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[
+            0
+        ]
+        if program
+        else NOT_MEASURED
+    )
     return rows, [
         f"vault: {version}; generated notes, limit {LIMIT}; the answers of Toolwire are ranked and have previews, the others' are bare paths"
     ]

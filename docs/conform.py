@@ -15,9 +15,17 @@ FAMILIES = {"http": "Beside the two APIs", "chat": "Chat completions", "response
 
 def section() -> str:
     required = sum(check.level == "required" for check in CATALOGUE)
-    lines = [f"There are {len(CATALOGUE)} checks, {required} of them required. *Optional* ones are marked ○.", ""]
+    lines = [
+        f"There are {len(CATALOGUE)} checks, {required} of them required. *Optional* ones are marked ○.",
+        "",
+    ]
     for family, title in FAMILIES.items():
-        lines += [f"### {title}", "", "| check | what it demands | what fails without it | source |", "|---|---|---|---|"]
+        lines += [
+            f"### {title}",
+            "",
+            "| check | what it demands | what fails without it | source |",
+            "|---|---|---|---|",
+        ]
         lines += [row(check) for check in CATALOGUE if check.family == family]
         lines.append("")
     return "\n".join(lines)
@@ -25,7 +33,12 @@ def section() -> str:
 
 def row(check: Check) -> str:
     mark = " ○" if check.level == "optional" else ""
-    cells = (f"`{check.id}`{mark}", check.demands, check.fails, check.source.replace("#/components/schemas/", ""))
+    cells = (
+        f"`{check.id}`{mark}",
+        check.demands,
+        check.fails,
+        check.source.replace("#/components/schemas/", ""),
+    )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -104,14 +104,19 @@ The plan itself stands in [[Projects/Greenhouse/Plan]]."""
 def paced(word: str, text: str, pieces: int, pause: int) -> str:
     """Steps of a script that write a text in so many pieces, with milliseconds between them."""
     size = -(-len(text) // pieces)
-    return "".join(f"pause {pause}ms\n{word} {json.dumps(text[at : at + size])}\n" for at in range(0, len(text), size))
+    return "".join(
+        f"pause {pause}ms\n{word} {json.dumps(text[at : at + size])}\n" for at in range(0, len(text), size)
+    )
 
 
 PLAN, GLASS = "Projects/Greenhouse/Plan.md", "Projects/Greenhouse/Glazing offers.md"
 SEARCH = 'call vault_search {"query": "greenhouse", "limit": 10}'
 READ = f"call file_read {json.dumps({'filePaths': [PLAN, GLASS, 'Journal/2026-11-13.md', 'Projects/Greenhouse/Permit.md']})}"
 PRICE = {"oldText": "- Glass: 640", "newText": "- Glass: 612 (Brandt)"}
-DATE = {"oldText": "- [ ] Order the glass before March", "newText": "- [ ] Order the glass at Brandt by 22 January\n- [ ] Clear the south wall"}
+DATE = {
+    "oldText": "- [ ] Order the glass before March",
+    "newText": "- [ ] Order the glass at Brandt by 22 January\n- [ ] Clear the south wall",
+}
 EDIT = f"call note_edit {json.dumps({'filePath': PLAN, 'edits': [PRICE, DATE]})}"
 NEW = "# Monday\n\nDecided for the glass of Brandt.\n"
 WRITE = f"call note_write {json.dumps({'filePath': 'Journal/2026-11-16.md', 'content': NEW})}"
@@ -128,11 +133,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": {
         "script": f"think Four notes seem to matter.\nsay I would like to read these notes.\n{READ}\n---\nsay The plan needs two things."
     },
-    "gemma-3-4b": {"tools": "constrained", "script": f"say I will note the new price.\n{EDIT}\n---\nsay Done: the plan has the new price."},
-    "codex": {"tools": "parked", "script": f"say First the plan, then today's note.\n{READ}\n{WRITE}\n---\nsay Both are done."},
+    "gemma-3-4b": {
+        "tools": "constrained",
+        "script": f"say I will note the new price.\n{EDIT}\n---\nsay Done: the plan has the new price.",
+    },
+    "codex": {
+        "tools": "parked",
+        "script": f"say First the plan, then today's note.\n{READ}\n{WRITE}\n---\nsay Both are done.",
+    },
     "demo": {"tools": "emulated"},
-    "mistral-small": {"script": "chunk 5\npause 40ms\nsay Green tea wants eighty degrees and two minutes.\nusage 38 11"},
-    "phi-4-mini": {"tools": "emulated", "script": "fail rate_limit The upstream is busy: 429 Too Many Requests, try again in 20 s."},
+    "mistral-small": {
+        "script": "chunk 5\npause 40ms\nsay Green tea wants eighty degrees and two minutes.\nusage 38 11"
+    },
+    "phi-4-mini": {
+        "tools": "emulated",
+        "script": "fail rate_limit The upstream is busy: 429 Too Many Requests, try again in 20 s.",
+    },
 }
 TOOLS = ("vault_search", "file_read", "note_edit", "vault_tasks", "get_weather")
 
@@ -140,7 +156,12 @@ TOOLS = ("vault_search", "file_read", "note_edit", "vault_tasks", "get_weather")
 def history(folder: Path) -> None:
     """A day of traffic in the journal: one line a turn, as the server itself would have left them."""
     chance, now, records = random.Random(7), time.time(), []
-    usual = (("qwen3-8b", "emulated", 420), ("llama-3.1-8b", "native", 260), ("gemma-3-4b", "constrained", 310), ("codex", "parked", 1400))
+    usual = (
+        ("qwen3-8b", "emulated", 420),
+        ("llama-3.1-8b", "native", 260),
+        ("gemma-3-4b", "constrained", 310),
+        ("codex", "parked", 1400),
+    )
     for minute in range(24 * 60, 3, -1):
         hour = time.localtime(now - minute * 60).tm_hour
         if chance.random() > (0.24 if 8 <= hour < 22 else 0.03):
@@ -180,7 +201,14 @@ async def elsewhere(folder: Path, vault: str) -> None:
     tomatoes = Preview((Touched("Garden/Tomatoes.md", "Garden/Tomatoes.md", 84),), pick=True)
     asked: tuple[tuple[int, str, str, str, dict[str, Any], Preview], ...] = (
         (80, "mcp", "claude-desktop", "file_read", {"filePaths": ["Garden/Tomatoes.md"]}, tomatoes),
-        (212, "chat", "qwen3-8b", "vault_tasks", {"folder": "Projects", "status": "open"}, Preview(summary="the text of open tasks, in Projects")),
+        (
+            212,
+            "chat",
+            "qwen3-8b",
+            "vault_tasks",
+            {"folder": "Projects", "status": "open"},
+            Preview(summary="the text of open tasks, in Projects"),
+        ),
     )
     made = []
     for place, (since, surface, model, tool, arguments, shown) in enumerate(asked):
@@ -207,7 +235,9 @@ class Stage:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         request = self.page.context.request
         self.key = self.key or self.page.evaluate("localStorage.getItem('toolwire-page')")
-        answer = request.fetch(f"{self.site.url}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key})
+        answer = request.fetch(
+            f"{self.site.url}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key}
+        )
         assert answer.ok, (method, path, answer.status, answer.text())
         return answer.json()
 
@@ -238,7 +268,11 @@ class Stage:
         for one in self.asked(id, stage):
             there = [touched["key"] for touched in one["shown"]["touched"] if not touched["missing"]]
             picked = {"picked": there} if approved and one["shown"]["pick"] else {}
-            self.call("POST", f"/approvals/{one['id']}/decision", {"token": one["token"], "approved": approved, **picked, **more})
+            self.call(
+                "POST",
+                f"/approvals/{one['id']}/decision",
+                {"token": one["token"], "approved": approved, **picked, **more},
+            )
 
     def ended(self, id: str) -> str:
         self.until(lambda: not self.call("GET", f"/conversations/{id}")["running"])
@@ -251,11 +285,15 @@ class Stage:
     def dialog(self, conversation: str) -> None:
         page = self.go(f"/ui/chat/{self.ids[conversation]}")
         expect(page.get_by_role("dialog")).to_be_visible()
-        page.wait_for_function("() => document.querySelector('dialog .button.primary').getAttribute('aria-disabled') === 'false'")
+        page.wait_for_function(
+            "() => document.querySelector('dialog .button.primary').getAttribute('aria-disabled') === 'false'"
+        )
 
     def turn(self, model: str, calls: bool) -> str:
         turns = self.call("GET", f"/turns?model={model}&limit=50")["turns"]
-        found: str = next(one["id"] for one in turns if bool(one["calls"]) == calls and one["at"] > self.began)
+        found: str = next(
+            one["id"] for one in turns if bool(one["calls"]) == calls and one["at"] > self.began
+        )
         return found
 
 
@@ -297,7 +335,17 @@ def signin(stage: Stage) -> None:
     context.clear_cookies()
     expect(stage.go("/").get_by_role("heading", name="Sign in")).to_be_visible()
     for one in cookies:
-        context.add_cookies([{"name": one["name"], "value": one["value"], "url": stage.site.url, "httpOnly": True, "sameSite": "Strict"}])
+        context.add_cookies(
+            [
+                {
+                    "name": one["name"],
+                    "value": one["value"],
+                    "url": stage.site.url,
+                    "httpOnly": True,
+                    "sameSite": "Strict",
+                }
+            ]
+        )
 
 
 def chat_empty(stage: Stage) -> None:
@@ -423,7 +471,10 @@ SCENES = (
     Scene("chat", chat, top),
     Scene("chat-end", chat_end),
     Scene("models", picker),
-    *(Scene(f"approve-{name}", lambda stage, name=name: stage.dialog(name)) for name in ("read", "search", "edit", "two")),
+    *(
+        Scene(f"approve-{name}", lambda stage, name=name: stage.dialog(name))
+        for name in ("read", "search", "edit", "two")
+    ),
     Scene("inbox", inbox("pending", "left")),
     Scene("inbox-decided", inbox("decided", "approved", unfold=True)),
     Scene("inbox-expired", inbox("expired", "expired")),
@@ -528,7 +579,13 @@ def small(told: dict[str, Any]) -> bytes:
 
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     colours = bytes(part for colour in told["palette"] for part in colour)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"PLTE", colours) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"PLTE", colours)
+        + chunk(b"IDAT", zlib.compress(rows, 9))
+        + chunk(b"IEND", b"")
+    )
 
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
@@ -546,9 +603,13 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
         scene.act(stage)
         for width, theme in [look for look in looks if look[0] == 1024 or scene not in GUIDES]:
             stage.page.set_viewport_size({"width": width, "height": SIZES[width]})
-            stage.page.emulate_media(color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce")
+            stage.page.emulate_media(
+                color_scheme="dark" if theme == "dark" else "light", reduced_motion="reduce"
+            )
             scene.look(stage)
-            stage.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            stage.page.evaluate(
+                "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            )
             taken = stage.page.screenshot(animations="disabled", caret="hide")
             content = small(easel.evaluate(QUANTISE, base64.b64encode(taken).decode()))
             name = f"{scene.name}-{width}{'-dark' if theme == 'dark' else ''}.png"
@@ -562,21 +623,27 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
 def main(argv: list[str] | None = None) -> int:
     names = [scene.name for scene in (*GUIDES, *SCENES)]
     parser = argparse.ArgumentParser(description="Takes pictures of the pages, into docs/screenshots/.")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}"
+    )
     parser.add_argument("--all", action="store_true", help="every width in both themes")
     parser.add_argument("--to", type=Path, default=FOLDER, help="the folder to write")
     arguments = parser.parse_args(argv)
     if CHROMIUM is None:
         print("Chromium is missing; make screenshots installs it where it may", file=sys.stderr)
         return 1
-    looks = [(width, "light") for width in SIZES] + [(width, "dark") for width in (SIZES if arguments.all else (1024,))]
+    looks = [(width, "light") for width in SIZES] + [
+        (width, "dark") for width in (SIZES if arguments.all else (1024,))
+    ]
     scenes = [scene for scene in (*GUIDES, *SCENES) if not arguments.only or scene.name in arguments.only]
     arguments.to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ada-") as made, sync_playwright() as playwright:
         folder = Path(made)
         (folder / "fonts.conf").write_text(FONTS)
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*QUIET, "--font-render-hinting=none"], env={**os.environ, "FONTCONFIG_FILE": str(folder / "fonts.conf")}
+            executable_path=CHROMIUM,
+            args=[*QUIET, "--font-render-hinting=none"],
+            env={**os.environ, "FONTCONFIG_FILE": str(folder / "fonts.conf")},
         )
         site = opened(folder, usual_port())
         try:

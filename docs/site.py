@@ -20,7 +20,11 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 SETTINGS = DOCS / "zensical.toml"
 ROOT_PAGES = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
-ROOT_FILES = {"toolwire.example.toml": "toolwire.example.toml", ".env.example": "env.example", "LICENSE": "LICENSE.txt"}
+ROOT_FILES = {
+    "toolwire.example.toml": "toolwire.example.toml",
+    ".env.example": "env.example",
+    "LICENSE": "LICENSE.txt",
+}
 LOGO = ROOT / "src" / "toolwire" / "surfaces" / "web" / "static" / "favicon.svg"
 MADE_BY_COMMANDS = ("benchmarks.md", "conform.md", "websocket.md")
 """Pages that may be missing: the navigation leaves them out until they are there."""
@@ -125,7 +129,10 @@ def copy(source: Path, target: Path) -> None:
 
 def without(settings: str, absent: set[str]) -> str:
     """The settings without the lines of the navigation that name an absent page."""
-    return "\n".join(line for line in settings.splitlines() if not any(f'"{page}"' in line for page in absent)) + "\n"
+    return (
+        "\n".join(line for line in settings.splitlines() if not any(f'"{page}"' in line for page in absent))
+        + "\n"
+    )
 
 
 def build(folder: Path, out: Path) -> None:
@@ -142,9 +149,13 @@ def build(folder: Path, out: Path) -> None:
     shutil.copytree(DOCS / "assets", pages / "assets")
     copy(LOGO, pages / "assets" / "logo.svg")
     (folder / SETTINGS.name).write_text(without(settings, absent), "utf-8")
-    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, capture_output=True, text=True
+    )
     if done.returncode:
-        raise SiteError(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr).partition("Traceback")[0].strip())
+        raise SiteError(
+            re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr).partition("Traceback")[0].strip()
+        )
     for page in (folder / "site").glob("*.html"):
         page.write_text(OWN_SCRIPT[0].sub(OWN_SCRIPT[1], page.read_text("utf-8")), "utf-8")
     shutil.rmtree(out, ignore_errors=True)
@@ -154,14 +165,18 @@ def build(folder: Path, out: Path) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "site", help="where the site goes")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "docs", help="a folder for what is laid out")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "docs", help="a folder for what is laid out"
+    )
     options = parser.parse_args(arguments)
     try:
         build(options.work, options.out)
     except SiteError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{options.out}: {len(list(options.out.glob('*.html')))} pages; open index.html, no server is needed")
+    print(
+        f"{options.out}: {len(list(options.out.glob('*.html')))} pages; open index.html, no server is needed"
+    )
     return 0
 
 

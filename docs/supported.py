@@ -71,7 +71,9 @@ def function(api: Api, **more: Any) -> Body:
 
 
 def custom(api: Api) -> Body:
-    return {"type": "custom", "custom": {"name": "run"}} if api == "chat" else {"type": "custom", "name": "run"}
+    return (
+        {"type": "custom", "custom": {"name": "run"}} if api == "chat" else {"type": "custom", "name": "run"}
+    )
 
 
 def named(api: Api, kind: str, name: str) -> Body:
@@ -80,11 +82,19 @@ def named(api: Api, kind: str, name: str) -> Body:
 
 def allowed(api: Api, mode: str) -> Body:
     inner = {"mode": mode, "tools": [named(api, "function", "get_weather")]}
-    return {"type": "allowed_tools", "allowed_tools": inner} if api == "chat" else {"type": "allowed_tools", **inner}
+    return (
+        {"type": "allowed_tools", "allowed_tools": inner}
+        if api == "chat"
+        else {"type": "allowed_tools", **inner}
+    )
 
 
 def base(api: Api) -> Body:
-    return {"model": "m", "messages": [{"role": "user", "content": "Hello"}]} if api == "chat" else {"model": "m", "input": "Hello"}
+    return (
+        {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        if api == "chat"
+        else {"model": "m", "input": "Hello"}
+    )
 
 
 def fields_of(api: Api) -> dict[str, Body]:
@@ -140,10 +150,19 @@ def fields_of(api: Api) -> dict[str, Body]:
     return {
         **{name: {name: value} for name, value in plain.items()},
         **{name: {} for name in ("model", "messages", "input")},
-        "stream_options.include_obfuscation": {"stream": True, "stream_options": {"include_obfuscation": True}},
-        **{f"reasoning.{name}": {"reasoning": {"effort": "low", name: "auto"}} for name in ("summary", "generate_summary", "context", "mode")},
+        "stream_options.include_obfuscation": {
+            "stream": True,
+            "stream_options": {"include_obfuscation": True},
+        },
+        **{
+            f"reasoning.{name}": {"reasoning": {"effort": "low", name: "auto"}}
+            for name in ("summary", "generate_summary", "context", "mode")
+        },
         "text.verbosity": {"text": {"verbosity": "low"}},
-        "stream_options": {"stream": True, "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False}},
+        "stream_options": {
+            "stream": True,
+            "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False},
+        },
         "tools": tools_beside,
         "tool_choice": {**tools_beside, "tool_choice": "required"},
         "parallel_tool_calls": {**tools_beside, "parallel_tool_calls": False},
@@ -193,7 +212,9 @@ def fields_table(api: Api) -> str:
         if name.partition(".")[0] in ONLY[other]:
             continue
         if name not in fields_of(api):
-            raise SystemExit(f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in fields_of")
+            raise SystemExit(
+                f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in fields_of"
+            )
         cells = tuple(verdict(api, fields_of(api)[name], backend, name) for backend in BACKENDS.values())
         if len(set(cells)) == 1:
             alike.setdefault(cells[0], []).append(name)
@@ -208,7 +229,9 @@ def tools_table() -> str:
         "`function`": {api: [function(api)] for api in APIS},
         "`function` with `strict: true`": {api: [function(api, strict=True)] for api in APIS},
         "`custom`": {api: [custom(api)] for api in APIS},
-        "`namespace`": {api: [{"type": "namespace", "name": "notes", "tools": [function("responses")]}] for api in APIS},
+        "`namespace`": {
+            api: [{"type": "namespace", "name": "notes", "tools": [function("responses")]}] for api in APIS
+        },
         f"hosted: {code(sorted(tools.HOSTED))}": {api: [{"type": "web_search"}] for api in APIS},
         "any other type": {api: [{"type": "something_new"}] for api in APIS},
     }
@@ -222,8 +245,17 @@ def tools_table() -> str:
         unbound = ", `strict` ignored" if ("tools.strict", "ignored") in plan.report else ""
         return ("emulated" if plan.customs else "honoured") + unbound
 
-    rows = [(kind, *(on_both({api: cell(api, wire[api], backend) for api in APIS}) for backend in BACKENDS.values())) for kind, wire in kinds.items()]
-    legacy = {name: verdict("chat", fields_of("chat")["functions"], backend, "functions") for name, backend in BACKENDS.items()}
+    rows = [
+        (
+            kind,
+            *(on_both({api: cell(api, wire[api], backend) for api in APIS}) for backend in BACKENDS.values()),
+        )
+        for kind, wire in kinds.items()
+    ]
+    legacy = {
+        name: verdict("chat", fields_of("chat")["functions"], backend, "functions")
+        for name, backend in BACKENDS.items()
+    }
     return table(("tool", *BACKENDS), [*rows, ("legacy `functions` (chat)", *legacy.values())])
 
 
@@ -236,7 +268,9 @@ def choices_table() -> str:
         "`allowed_tools`, mode `auto`": {api: {"tool_choice": allowed(api, "auto")} for api in APIS},
         "`allowed_tools`, mode `required`": {api: {"tool_choice": allowed(api, "required")} for api in APIS},
         "a hosted tool": {api: {"tool_choice": {"type": "web_search"}} for api in APIS},
-        "a tool that was not declared": {api: {"tool_choice": named(api, "function", "other")} for api in APIS},
+        "a tool that was not declared": {
+            api: {"tool_choice": named(api, "function", "other")} for api in APIS
+        },
         '`"required"` without `tools`': {api: {"tools": [], "tool_choice": "required"} for api in APIS},
     }
     return table(
@@ -245,7 +279,12 @@ def choices_table() -> str:
             (
                 form,
                 *(
-                    on_both({api: verdict(api, {"tools": declared[api], **wire[api]}, backend, "tool_choice") for api in APIS})
+                    on_both(
+                        {
+                            api: verdict(api, {"tools": declared[api], **wire[api]}, backend, "tool_choice")
+                            for api in APIS
+                        }
+                    )
                     for backend in BACKENDS.values()
                 ),
             )
@@ -255,7 +294,10 @@ def choices_table() -> str:
 
 
 def roles_table() -> str:
-    call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    call = {
+        "role": "assistant",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
     legacy_call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
     before: dict[str, list[Body]] = {"tool": [call], "function": [legacy_call]}
     extra: dict[str, Body] = {"tool": {"tool_call_id": "call_1"}, "function": {"name": "f"}}
@@ -274,26 +316,48 @@ def items_table() -> str:
         "custom_tool_call": [{"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}],
         "reasoning": [{"type": "reasoning", "summary": []}],
     }
-    samples["function_call_output"] = [*samples["function_call"], {"type": "function_call_output", "call_id": "c", "output": "x"}]
-    samples["custom_tool_call_output"] = [*samples["custom_tool_call"], {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]
-    rows = [(f"`{kind}`", type(responses.decode({"model": "m", "input": samples[kind]}).items[-1]).__name__) for kind in responses.READ]
+    samples["function_call_output"] = [
+        *samples["function_call"],
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ]
+    samples["custom_tool_call_output"] = [
+        *samples["custom_tool_call"],
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "x"},
+    ]
+    rows = [
+        (f"`{kind}`", type(responses.decode({"model": "m", "input": samples[kind]}).items[-1]).__name__)
+        for kind in responses.READ
+    ]
     stored: Body = {"type": "message", "role": "user", "content": "Hello"}
-    found = responses.resolved({"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}, {"msg_1": stored})
+    found = responses.resolved(
+        {"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}, {"msg_1": stored}
+    )
     rows.append(
         (
             "`item_reference`",
             f"the stored item it names, for example a {type(responses.decode(found).items[0]).__name__}; refused where there is none",
         )
     )
-    summary = responses.resolved({"model": "m", "input": [{"type": "compaction", "encrypted_content": "x"}]}, {"x": responses.opened("Notes.")})
+    summary = responses.resolved(
+        {"model": "m", "input": [{"type": "compaction", "encrypted_content": "x"}]},
+        {"x": responses.opened("Notes.")},
+    )
     became = responses.decode(summary).items[0]
     assert isinstance(became, Message), became
-    rows.append(("`compaction`", f"what this server made of a conversation, as a Message of the {became.role}; refused where another made it"))
+    rows.append(
+        (
+            "`compaction`",
+            f"what this server made of a conversation, as a Message of the {became.role}; refused where another made it",
+        )
+    )
     skipped = sorted(responses.SKIPPED - {"item_reference"})
     for kind in skipped:
         notes = responses.decode({"model": "m", "input": [{"type": kind}]}).notes
         assert notes == ((f"input.{kind}", "ignored"),), notes
-    return table(("input item", "is read as"), [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")])
+    return table(
+        ("input item", "is read as"),
+        [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")],
+    )
 
 
 OTHER_PARTS = (
@@ -303,7 +367,11 @@ OTHER_PARTS = (
 
 
 def parts_table() -> str:
-    rows = [(code(sorted(content.TEXTS)), "text"), (code(sorted(content.IMAGES)), "image"), ("`refusal`", "the message's refusal")]
+    rows = [
+        (code(sorted(content.TEXTS)), "text"),
+        (code(sorted(content.IMAGES)), "image"),
+        ("`refusal`", "the message's refusal"),
+    ]
     return table(("content part", "is read as"), [*rows, ("any other", OTHER_PARTS)])
 
 
@@ -335,7 +403,11 @@ def chat_call(id: str) -> Body:
 SAID: Body = {"role": "user", "content": "Go on."}
 SPOKE: Body = {"role": "assistant", "content": "Let me look."}
 HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
-    ("results in another order than their calls", "put in call order", [called("a"), called("b"), told("b"), told("a"), SAID]),
+    (
+        "results in another order than their calls",
+        "put in call order",
+        [called("a"), called("b"), told("b"), told("a"), SAID],
+    ),
     (
         "on Responses, text or reasoning between the calls and their results",
         "kept: one assistant message with the text and the calls, then the results",
@@ -344,16 +416,37 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     (
         "on chat, an assistant message after one with calls",
         "both become one message",
-        [{"role": "assistant", "tool_calls": [chat_call("a")]}, SPOKE, {"role": "tool", "tool_call_id": "a", "content": "x"}, SAID],
+        [
+            {"role": "assistant", "tool_calls": [chat_call("a")]},
+            SPOKE,
+            {"role": "tool", "tool_call_id": "a", "content": "x"},
+            SAID,
+        ],
     ),
-    ("other messages between a call and its result", "the call moves down to its result", [called("a"), SAID, told("a")]),
+    (
+        "other messages between a call and its result",
+        "the call moves down to its result",
+        [called("a"), SAID, told("a")],
+    ),
     ("a result before its call", "the result moves down to its call", [told("a"), SAID, called("a")]),
     ("the same result again", "the first one holds", [called("a"), told("a"), SPOKE, told("a"), SAID]),
-    ("several different results for one call", "the last one holds", [called("a"), told("a"), told("a", "y"), SAID]),
-    ("a call without a result, and the conversation goes on", "a result that says so is added", [called("a"), SAID]),
+    (
+        "several different results for one call",
+        "the last one holds",
+        [called("a"), told("a"), told("a", "y"), SAID],
+    ),
+    (
+        "a call without a result, and the conversation goes on",
+        "a result that says so is added",
+        [called("a"), SAID],
+    ),
     ("no result for any call of the last step", "left open", [SAID, called("a")]),
     ("the same call twice", "the second is dropped", [called("a"), called("a"), told("a"), SAID]),
-    ("a call id again, after its result", "the call and its result get a new id", [called("a"), told("a"), called("a"), told("a"), SAID]),
+    (
+        "a call id again, after its result",
+        "the call and its result get a new id",
+        [called("a"), told("a"), called("a"), told("a"), SAID],
+    ),
     ("a call id again, for another call", "–", [called("a"), called("a", "g"), told("a"), SAID]),
     ("a result without a call", "–", [SAID, told("a")]),
 )
@@ -363,7 +456,11 @@ def heals_table() -> str:
     def row(history: str, rule: str, items: list[Body]) -> tuple[str, str, str]:
         try:
             on_chat = any("tool_calls" in one for one in items)
-            notes = (chat.decode({"model": "m", "messages": items}) if on_chat else responses.decode({"model": "m", "input": items})).notes
+            notes = (
+                chat.decode({"model": "m", "messages": items})
+                if on_chat
+                else responses.decode({"model": "m", "input": items})
+            ).notes
         except ToolwireError as error:
             return history, "refused", f"error, `param` is `{error.failure.param}`"
         return history, rule, code(f"{name}={what}" for name, what in notes) or "nothing to report"
@@ -383,12 +480,16 @@ SLIPS: tuple[tuple[str, str], ...] = (
 
 def slips_table() -> str:
     def row(what: str, arguments: str) -> tuple[str, str, str, str]:
-        events = parse(f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>', [function("chat")])
+        events = parse(
+            f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>', [function("chat")]
+        )
         mended = "".join(event.delta for event in events if isinstance(event, CallArgs))
         end = next(event for event in events if isinstance(event, CallEnd))
         return what, f"`{arguments}`".replace("\n", "↵"), f"`{mended}`", code(end.issues)
 
-    return table(("the model wrote", "for example", "the client gets", "noted as"), (row(*one) for one in SLIPS))
+    return table(
+        ("the model wrote", "for example", "the client gets", "noted as"), (row(*one) for one in SLIPS)
+    )
 
 
 # --- dialects and failures -----------------------------------------------------------------------------------------------------------------------
@@ -408,7 +509,12 @@ def dialects_table() -> str:
     return table(
         ("dialect", "by default", "kind", "who writes it"),
         (
-            (f"`{one.name}`", "on" if one.name in dialects.DEFAULT else "off", "recovery" if one.recovery else "taught", one.note)
+            (
+                f"`{one.name}`",
+                "on" if one.name in dialects.DEFAULT else "off",
+                "recovery" if one.recovery else "taught",
+                one.note,
+            )
             for one in dialects.DIALECTS.values()
         ),
     )
@@ -422,7 +528,13 @@ def kinds_table() -> str:
     return table(
         ("kind", "HTTP status", "`type`", "`code`", "code of `response.failed`"),
         (
-            (f"`{name}`", str(kind.status), f"`{kind.type}`", f"`{kind.code}`" if kind.code else "null", f"`{kind.response_code}`")
+            (
+                f"`{name}`",
+                str(kind.status),
+                f"`{kind.type}`",
+                f"`{kind.code}`" if kind.code else "null",
+                f"`{kind.response_code}`",
+            )
             for name, kind in KINDS.items()
         ),
     )

@@ -30,7 +30,23 @@ NAMES = ("Bank.md", "a/Plan.md", "é.md", "list.txt")
 MISSING = ("Nowhere.md", "a", "../out.md", ".obsidian/x.md", "board.canvas", "")
 MOST_BYTES = 300
 """The limit of a file in these vaults, so that a note may be too large at little cost."""
-WORDS = ("PIN:", "4711", "the", "launch", "code", "is", "not", "Ä", "日本", "#tag", "[[Plan]]", "- [ ] task", "status: draft", "---", "# Head")
+WORDS = (
+    "PIN:",
+    "4711",
+    "the",
+    "launch",
+    "code",
+    "is",
+    "not",
+    "Ä",
+    "日本",
+    "#tag",
+    "[[Plan]]",
+    "- [ ] task",
+    "status: draft",
+    "---",
+    "# Head",
+)
 ENDS = ("\n", "\n", "\n", "\r\n", "\r", " ")
 ABSENT = "☠ no such text ☠"
 ASKING = Asking("session", "model", "test", vault="v")
@@ -92,7 +108,11 @@ class _Arguments:
 
     def base(self) -> dict[str, str]:
         digest = hashlib.sha256(self.rng.choice(self.contents)).hexdigest()
-        return {"baseHash": self.rng.choice((digest, digest.upper(), "0" * 64))} if self.rng.random() < 0.4 else {}
+        return (
+            {"baseHash": self.rng.choice((digest, digest.upper(), "0" * 64))}
+            if self.rng.random() < 0.4
+            else {}
+        )
 
     def edit(self) -> dict[str, str]:
         old = self.probe()
@@ -106,12 +126,18 @@ class _Arguments:
 
     def ranges(self) -> list[dict[str, Any]]:
         drawn = self.rng.randrange
-        return [{"filePath": self.path(), "startLine": drawn(1, 9), "endLine": drawn(1, 9)} for _ in range(drawn(3))]
+        return [
+            {"filePath": self.path(), "startLine": drawn(1, 9), "endLine": drawn(1, 9)}
+            for _ in range(drawn(3))
+        ]
 
 
 DRAWN: dict[str, Callable[[_Arguments], dict[str, Any]]] = {
     "vault_search": lambda one: {"query": one.probe() or "x", "limit": one.rng.randrange(1, 51)},
-    "file_read": lambda one: {"filePaths": [one.path() for _ in range(one.rng.randrange(1, 4))], "ranges": one.ranges()},
+    "file_read": lambda one: {
+        "filePaths": [one.path() for _ in range(one.rng.randrange(1, 4))],
+        "ranges": one.ranges(),
+    },
     "vault_list": lambda one: {"folder": one.rng.choice(("", "a", "b")), "depth": one.rng.randrange(1, 5)},
     "vault_tags": lambda one: {"tag": one.probe()},
     "note_links": lambda one: {"filePath": one.path()},
@@ -131,10 +157,20 @@ def _draw(rng: Random) -> Case:
     granted = rng.sample(sorted(DRAWN), rng.randrange(1, 8)) if mode in ("grants", "rules") else []
     asked = [name for name in DRAWN if name not in granted]
     asked += [name for name in CHANGES if name in asked] * 3  # they look at a note before anybody is asked
-    calls = [{"name": name, "arguments": DRAWN[name](arguments)} for name in (rng.choice(asked) for _ in range(rng.randrange(4, 13)))]
+    calls = [
+        {"name": name, "arguments": DRAWN[name](arguments)}
+        for name in (rng.choice(asked) for _ in range(rng.randrange(4, 13)))
+    ]
     # A search that may run and share nothing: its results are as little granted as it would be without.
     runs = mode == "grants" and "vault_search" not in granted and rng.random() < 0.5
-    return {"files": files, "calls": calls, "mode": mode, "granted": granted, "search_runs": runs, "round": rng.randrange(1, 5)}
+    return {
+        "files": files,
+        "calls": calls,
+        "mode": mode,
+        "granted": granted,
+        "search_runs": runs,
+        "round": rng.randrange(1, 5),
+    }
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------
@@ -166,7 +202,9 @@ async def _seen(case: Case, which: str, folder: Path) -> tuple[list[Any], int]:
     try:
         approvals = Approvals(store)
         toolbox = Toolbox(tools_of(library))
-        held = [(name, "run") for name in case["granted"]] + [(name, "share") for name in toolbox.tools if name != "vault_search"]
+        held = [(name, "run") for name in case["granted"]] + [
+            (name, "share") for name in toolbox.tools if name != "vault_search"
+        ]
         held += [("vault_search", "run")] if case["search_runs"] else []
         surface: Any = _Person(approvals, case["mode"] != "expired")
         if case["mode"] == "rules":
@@ -174,7 +212,10 @@ async def _seen(case: Case, which: str, folder: Path) -> tuple[list[Any], int]:
         elif case["mode"] == "grants":
             await _grant(store, held)
         executor = Executor(toolbox, approvals, surface)
-        calls = [ToolCall(f"call_{number}", one["name"], json.dumps(one["arguments"])) for number, one in enumerate(case["calls"])]
+        calls = [
+            ToolCall(f"call_{number}", one["name"], json.dumps(one["arguments"]))
+            for number, one in enumerate(case["calls"])
+        ]
         outcomes = []
         for first in range(0, len(calls), case["round"]):
             outcomes += await executor.execute(calls[first : first + case["round"]], ASKING)
@@ -187,7 +228,9 @@ async def _seen(case: Case, which: str, folder: Path) -> tuple[list[Any], int]:
 async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
     """Remembered grants for other tools and other stages, as an approved question leaves them."""
     for number, (tool, stage) in enumerate(held):
-        grant = Grant(f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model)
+        grant = Grant(
+            f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model
+        )
         row = tuple(getattr(grant, field.name) for field in fields(Grant))
         insert = f"INSERT INTO grants ({', '.join(field.name for field in fields(Grant))}) VALUES ({', '.join('?' * len(row))})"
         await store.run(lambda connection, insert=insert, row=row: connection.execute(insert, row), "write")  # type: ignore[misc]
@@ -204,11 +247,19 @@ async def _both(case: Case) -> list[tuple[list[Any], int]]:
 def _judge(case: Case) -> None:
     (one, lines), (two, _) = asyncio.run(_both(case))
     for call, here, there in zip(case["calls"], one, two, strict=True):
-        holds(f"what the model sees of {call['name']} before a grant does not depend on the notes", here, there)
+        holds(
+            f"what the model sees of {call['name']} before a grant does not depend on the notes", here, there
+        )
         holds("nothing runs without a grant", False, here[0] == "done")
     holds("every call is in the audit log", True, lines >= len(case["calls"]))
 
 
 LAWS: dict[str, Law] = {
-    "consent": Law(_draw, _judge, "what a model sees before a grant does not depend on what the notes hold", ("calls", "files"), cost=10),
+    "consent": Law(
+        _draw,
+        _judge,
+        "what a model sees before a grant does not depend on what the notes hold",
+        ("calls", "files"),
+        cost=10,
+    )
 }

@@ -39,7 +39,9 @@ def draw_calls(rng: Random, dialect: str | None = None, most: int = 3) -> Case:
     dialect = dialect or rng.choice(generate.RENDERED)
     calls = [(rng.choice(NAMES), generate.arguments(rng)) for _ in range(rng.randint(1, most))]
     names = sorted({name for name, _ in calls})
-    schemas = {name: generate.schema_for(rng, [values for other, values in calls if other == name]) for name in names}
+    schemas = {
+        name: generate.schema_for(rng, [values for other, values in calls if other == name]) for name in names
+    }
     others = sorted(DIALECTS) if rng.random() < 0.2 else rng.sample(sorted(DIALECTS), rng.randint(0, 2))
     before = [generate.prose(rng) for _ in range(len(calls) + 1)]
     if dialect in generate.LINE_START:
@@ -56,7 +58,9 @@ def draw_calls(rng: Random, dialect: str | None = None, most: int = 3) -> Case:
 
 
 def _schema(tools: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    return next((inner["parameters"] for tool in tools if (inner := tool.get("function", tool))["name"] == name), None)
+    return next(
+        (inner["parameters"] for tool in tools if (inner := tool.get("function", tool))["name"] == name), None
+    )
 
 
 def _object(written: str) -> dict[str, Any] | None:
@@ -91,8 +95,21 @@ def judge_round_trip(case: Case) -> None:
     expected: Plain = [["text", text[: calls[0].start] if calls else text]]
     behind = [*(call.start for call in calls[1:]), len(text)]
     for number, (call, end) in enumerate(zip(calls, behind, strict=False)):
-        expected += [["begin", number, call.name], ["value", call.value], ["end", number, "ok", []], ["text", text[call.stop : end]]]
-    settings = {**case, "nonce": generate.TOKEN, "quoted": [], "limits": None, "unknown_tool": "text", "checked": False, "reason": "eof"}
+        expected += [
+            ["begin", number, call.name],
+            ["value", call.value],
+            ["end", number, "ok", []],
+            ["text", text[call.stop : end]],
+        ]
+    settings = {
+        **case,
+        "nonce": generate.TOKEN,
+        "quoted": [],
+        "limits": None,
+        "unknown_tool": "text",
+        "checked": False,
+        "reason": "eof",
+    }
     got, _ = scan(settings, generate.pieces(text, sorted(int(cut * len(text)) for cut in case["cuts"])))
     read: Plain = []
     for event in got:
@@ -103,7 +120,9 @@ def judge_round_trip(case: Case) -> None:
         read.append(["no object", event[2]] if value is None else ["value", value])
     wanted = [event for event in expected if event != ["text", ""]]
     if exact(read) != exact(wanted):
-        raise Broken(f"calls and prose come back as they were ({case['dialect']})", f"{wanted!r} of {text!r}", read)
+        raise Broken(
+            f"calls and prose come back as they were ({case['dialect']})", f"{wanted!r} of {text!r}", read
+        )
 
 
 # --- cut off -------------------------------------------------------------------------------------------------------------------------------------
@@ -135,7 +154,11 @@ def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int
         cut = calls[complete] if complete < len(calls) and calls[complete].start < place else None
         now = _told(case, text[:place], calls[:complete], cut)
         if complete == last and now < told:
-            raise Broken(f"a longer piece of a call is told no worse ({case['dialect']})", f"{told} at most {place} of {text!r}", now)
+            raise Broken(
+                f"a longer piece of a call is told no worse ({case['dialect']})",
+                f"{told} at most {place} of {text!r}",
+                now,
+            )
         told, last = now, complete
         if cut is not None:
             counts[now] += 1
@@ -165,7 +188,9 @@ def _told(case: Case, text: str, complete: list[Written], cut: Written | None) -
     for number, call in enumerate(complete):
         got = read[number] if number < len(read) else ["", "", "missing"]
         if (got[0], got[2], exact(_object(got[1]))) != (call.name, "ok", exact(call.value)):
-            raise Broken(f"a call that ended before the cut is whole ({case['dialect']})", f"{call} of {text!r}", got)
+            raise Broken(
+                f"a call that ended before the cut is whole ({case['dialect']})", f"{call} of {text!r}", got
+            )
     if len(read) == len(complete):
         if cut is not None and not behind.endswith(text[cut.start :]):
             raise Broken(f"a call that is not told is text ({case['dialect']})", text[cut.start :], behind)
@@ -176,15 +201,25 @@ def _told(case: Case, text: str, complete: list[Written], cut: Written | None) -
 def _told_call(case: Case, text: str, cut: Written | None, read: list[list[Any]]) -> int:
     name, arguments, status = read[0]
     if cut is None or len(read) > 1 or name != cut.name or status not in ("truncated", "ok"):
-        raise Broken(f"only the call that was cut is told, as cut off or whole ({case['dialect']})", f"{cut} of {text!r}", read)
+        raise Broken(
+            f"only the call that was cut is told, as cut off or whole ({case['dialect']})",
+            f"{cut} of {text!r}",
+            read,
+        )
     value = _object(arguments)
     if status == "ok" or value is not None:
-        holds(f"arguments are never completed by invention ({case['dialect']})", exact(cut.value), exact(value))
+        holds(
+            f"arguments are never completed by invention ({case['dialect']})", exact(cut.value), exact(value)
+        )
     return WHOLE if status == "ok" else TRUNCATED
 
 
 CALLS = ("calls", "prose", "cuts")
 LAWS: dict[str, Law] = {
-    "round_trip": Law(draw_calls, judge_round_trip, "what a dialect writes is read back exactly, prose included", CALLS),
-    "cut_off": Law(draw_cut, judge_some_cuts, "a call that was cut off ends by length and is never completed", CALLS),
+    "round_trip": Law(
+        draw_calls, judge_round_trip, "what a dialect writes is read back exactly, prose included", CALLS
+    ),
+    "cut_off": Law(
+        draw_cut, judge_some_cuts, "a call that was cut off ends by length and is never completed", CALLS
+    ),
 }

@@ -25,7 +25,9 @@ Case = dict[str, Any]
 TOKEN = "k7Qz"
 RENDERED = ("sentinel", *RENDER)
 """The dialects that the project can write as well as read."""
-LINE_START = frozenset(name for name, dialect in DIALECTS.items() if any(opener.line_start for opener in dialect.openers))
+LINE_START = frozenset(
+    name for name, dialect in DIALECTS.items() if any(opener.line_start for opener in dialect.openers)
+)
 
 # --- texts -------------------------------------------------------------------------------------------------------------------------------------
 
@@ -54,22 +56,47 @@ def _markers() -> list[str]:
     for written in ('{"q": "x", "n": 1}', '{"<": 1}'):
         for dialect in DIALECTS:
             found |= set(_TAGS.findall(render(dialect, "look", written, nonce=TOKEN)))
-    return sorted({marker.replace(NONCE, TOKEN).replace(TOOL, "look").replace("{key}", "q") for marker in found} - {""})
+    return sorted(
+        {marker.replace(NONCE, TOKEN).replace(TOOL, "look").replace("{key}", "q") for marker in found} - {""}
+    )
 
 
 MARKERS = _markers()
-NAMES = ("look", "get_weather", "write-file", "a", "functions.look", "Look", "tool_call", "use_tool", "nobody")
+NAMES = (
+    "look",
+    "get_weather",
+    "write-file",
+    "a",
+    "functions.look",
+    "Look",
+    "tool_call",
+    "use_tool",
+    "nobody",
+)
 JSONISH = [
-    *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split("|"),
-    *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split("|"),
+    *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split(
+        "|"
+    ),
+    *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split(
+        "|"
+    ),
 ]
-ODD = [*"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&", "\r\n", "\n\n", "</", "\udc00\udc00", "\ud83d\ude00"]
+ODD = [
+    *"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&",
+    "\r\n",
+    "\n\n",
+    "</",
+    "\udc00\udc00",
+    "\ud83d\ude00",
+]
 WORDS = "The|cat|sat|on|a|mat.|So|x|Ich|gehe|weiß|日本|1 < 2|5 > 3|ok;|then:|…|<b>|</p>|<tool|<us".split("|")
 
 
 def text(rng: Random, most: int = 6) -> str:
     """Any text at all."""
-    return "".join(rng.choice(rng.choice((MARKERS, JSONISH, ODD, WORDS))) for _ in range(rng.randint(0, most)))
+    return "".join(
+        rng.choice(rng.choice((MARKERS, JSONISH, ODD, WORDS))) for _ in range(rng.randint(0, most))
+    )
 
 
 def prose(rng: Random) -> str:
@@ -118,7 +145,11 @@ def mutated(rng: Random, whole: str) -> str:
 
 
 def key(rng: Random) -> str:
-    return rng.choice(("q", "path", "b", "n", "city", "name", "x-y", "a.b")) if rng.random() < 0.8 else text(rng, 2)
+    return (
+        rng.choice(("q", "path", "b", "n", "city", "name", "x-y", "a.b"))
+        if rng.random() < 0.8
+        else text(rng, 2)
+    )
 
 
 def scalar(rng: Random) -> Any:
@@ -128,7 +159,23 @@ def scalar(rng: Random) -> Any:
     if kind == 3:
         return rng.choice((0, -0.0, 1, -1, 7, 2**53, -(2**63), 10**40, 0.1, 1e-300, 1.5e300, 123456.75))
     if kind == 4:
-        return rng.choice(("", " ", "true", "null", "12", "-1.5", '"quoted"', "[1]", "{}", "None", " padded ", "\nline\n", "'single'"))
+        return rng.choice(
+            (
+                "",
+                " ",
+                "true",
+                "null",
+                "12",
+                "-1.5",
+                '"quoted"',
+                "[1]",
+                "{}",
+                "None",
+                " padded ",
+                "\nline\n",
+                "'single'",
+            )
+        )
     return rng.choice((True, False, None))
 
 
@@ -177,7 +224,9 @@ def jsonish(rng: Random) -> str:
     elif kind == 2:
         whole = mutated(rng, whole)
     elif kind == 3:
-        whole = "".join(rng.choice(JSONISH) if rng.random() < 0.8 else rng.choice(ODD) for _ in range(rng.randint(0, 9)))
+        whole = "".join(
+            rng.choice(JSONISH) if rng.random() < 0.8 else rng.choice(ODD) for _ in range(rng.randint(0, 9))
+        )
     return whole
 
 
@@ -196,7 +245,9 @@ def schema_for(rng: Random, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in dict.fromkeys(key for values in calls for key in values):
         words = {_TYPES[type(values[name])] for values in calls if name in values}
         if rng.random() < typed:
-            properties[name] = {"type": sorted(words) if len(words) > 1 or rng.random() < 0.2 else words.pop()}
+            properties[name] = {
+                "type": sorted(words) if len(words) > 1 or rng.random() < 0.2 else words.pop()
+            }
     return {"type": "object", "properties": properties} if properties or rng.random() < 0.5 else {}
 
 
@@ -206,15 +257,25 @@ def tool(rng: Random, name: str, parameters: dict[str, Any], strict: bool = Fals
 
 
 def toolbox(rng: Random) -> list[dict[str, Any]]:
-    parameters: tuple[dict[str, Any], ...] = ({}, {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}})
-    return [tool(rng, name, rng.choice(parameters), rng.random() < 0.15) for name in ("look", *rng.sample(NAMES, rng.randint(0, 2)))]
+    parameters: tuple[dict[str, Any], ...] = (
+        {},
+        {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}},
+    )
+    return [
+        tool(rng, name, rng.choice(parameters), rng.random() < 0.15)
+        for name in ("look", *rng.sample(NAMES, rng.randint(0, 2)))
+    ]
 
 
 def parser_settings(rng: Random) -> Case:
     """Everything a parser is told, beside the text and its cuts."""
     names = list(DIALECTS)
     roll = rng.random()
-    limits = [rng.choice((1, 3, 17, 40, 90, 4095, 4200)), rng.choice((1, 20, 60, 200, 8192)), rng.randint(0, 3)]
+    limits = [
+        rng.choice((1, 3, 17, 40, 90, 4095, 4200)),
+        rng.choice((1, 20, 60, 200, 8192)),
+        rng.randint(0, 3),
+    ]
     return {
         "tools": toolbox(rng),
         "dialects": None if roll < 0.2 else names if roll < 0.5 else rng.sample(names, rng.randint(1, 3)),
@@ -242,14 +303,18 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
 def _block(rng: Random, *inner: str) -> str:
     """Envelopes between the markers of a dialect that takes them."""
     sentinel = (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>")
-    opener, closer = rng.choice((("<tool_call>", "</tool_call>"), sentinel, ("```json\n", "\n```"), ("\n", "\n")))
+    opener, closer = rng.choice(
+        (("<tool_call>", "</tool_call>"), sentinel, ("```json\n", "\n```"), ("\n", "\n"))
+    )
     whole = rng.choice(("\n", " ", ",")).join(inner)
     return opener + (f"[{whole}]" if rng.random() < 0.3 else whole) + (closer if rng.random() < 0.9 else "")
 
 
 def _any_order(rng: Random, name: str, written: str) -> str:
     if rng.random() < 0.4:
-        written = json.dumps(written if rng.random() < 0.6 else dumped(rng, value(rng, 1)), ensure_ascii=rng.random() < 0.5)
+        written = json.dumps(
+            written if rng.random() < 0.6 else dumped(rng, value(rng, 1)), ensure_ascii=rng.random() < 0.5
+        )
     members = [f'"name": {json.dumps(name)}', f'"{rng.choice(("arguments", "parameters"))}": {written}']
     members = [*members, '"type": "function"', '"id": "c"', '"note": [1, {}]'][: rng.randint(1, 5)]
     rng.shuffle(members)
@@ -270,9 +335,17 @@ def _several(rng: Random, name: str, written: str) -> str:
 
 def _tagged(rng: Random, name: str, written: str) -> str:
     """Tags, one wrapper around several calls, with values that are not always closed."""
-    tags = "".join(f"<parameter={key(rng)}>{rng.choice(('', chr(10)))}{text(rng, 3)}</parameter>" for _ in range(rng.randint(0, 2)))
-    xml = "".join(f"<{inner}>{text(rng, 3)}</{inner}>" for inner in rng.sample(("q", "n", "name", "path"), rng.randint(0, 3)))
-    attributes = "".join(f'<parameter name="{key(rng)}">{text(rng, 3)}</parameter>' for _ in range(rng.randint(0, 2)))
+    tags = "".join(
+        f"<parameter={key(rng)}>{rng.choice(('', chr(10)))}{text(rng, 3)}</parameter>"
+        for _ in range(rng.randint(0, 2))
+    )
+    xml = "".join(
+        f"<{inner}>{text(rng, 3)}</{inner}>"
+        for inner in rng.sample(("q", "n", "name", "path"), rng.randint(0, 3))
+    )
+    attributes = "".join(
+        f'<parameter name="{key(rng)}">{text(rng, 3)}</parameter>' for _ in range(rng.randint(0, 2))
+    )
     return rng.choice(
         (
             f"<tool_call><function={name}>{tags}</function><function={name}>{tags}</function></tool_call>",
@@ -294,15 +367,30 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
         "\n",
         "<｜tool▁calls▁end｜>",
     ),
-    ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON<｜tool▁call▁end｜>", "", "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"),
+    (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>JSON<｜tool▁call▁end｜>",
+        "",
+        "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
+    ),
     (
         "<|tool_calls_section_begin|>",
         "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>JSON<|tool_call_end|>",
         "",
         "<|tool_calls_section_end|>",
     ),
-    ("", "<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON<|call|>", "", ""),
-    ("<|channel|>analysis<|message|>VALUE<|end|>", "<|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>JSON<|call|>", "", ""),
+    (
+        "",
+        "<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON<|call|>",
+        "",
+        "",
+    ),
+    (
+        "<|channel|>analysis<|message|>VALUE<|end|>",
+        "<|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>JSON<|call|>",
+        "",
+        "",
+    ),
     ("", "to=functions.NAME <|channel|>commentary<|message|>JSON<|call|>", "", ""),
     ("", "[TOOL_CALLS]NAME[CALL_ID]c1[ARGS]JSON", "", "</s>"),
     ("", "[TOOL_CALLS]NAMEJSON", "", ""),
@@ -313,10 +401,25 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
     ("<|tool_call_start|>[", "NAME(KEY=JSON)", ", ", "]<|tool_call_end|>"),
     ("<|tool_call_start|>", '[{"name": "NAME", "arguments": JSON}]', "", "<|tool_call_end|>"),
     ("<|tool_call>", 'call:NAME{KEY:<|"|>VALUE<|"|>,n:-1.5,b:[JSON]}', "", "<tool_call|>"),
-    ("<start_function_call>", "call:NAME{KEY:<escape>VALUE<escape>,n:<escape>7<escape>}", "", "<end_function_call>"),
-    ("<tool_call>", "NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>", "</tool_call>\n<tool_call>", "</tool_call>"),
+    (
+        "<start_function_call>",
+        "call:NAME{KEY:<escape>VALUE<escape>,n:<escape>7<escape>}",
+        "",
+        "<end_function_call>",
+    ),
+    (
+        "<tool_call>",
+        "NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>",
+        "</tool_call>\n<tool_call>",
+        "</tool_call>",
+    ),
     ("<tool_call>", "NAME", "</tool_call><tool_call>", "</tool_call>"),
-    ("<minimax:tool_call>\n", "<invoke name=NAME>\n<parameter name='KEY'>VALUE</parameter>\n</invoke>", "\n", "\n</minimax:tool_call>"),
+    (
+        "<minimax:tool_call>\n",
+        "<invoke name=NAME>\n<parameter name='KEY'>VALUE</parameter>\n</invoke>",
+        "\n",
+        "\n</minimax:tool_call>",
+    ),
     (
         "<｜DSML｜tool_calls>\n",
         '<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n</｜DSML｜invoke>',
@@ -330,12 +433,22 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
         "",
         "<|close|>tools<|sep|>",
     ),
-    ("", '<|open|>call tool="NAME"<|sep|><|open|>json<|sep|>JSON<|close|>json<|sep|><|close|>call<|sep|>', "", ""),
+    (
+        "",
+        '<|open|>call tool="NAME"<|sep|><|open|>json<|sep|>JSON<|close|>json<|sep|><|close|>call<|sep|>',
+        "",
+        "",
+    ),
     ("", "<NAME>\n<KEY>VALUE</KEY>\n</NAME>", "\n", ""),
     ("", "<NAME>\nKEY: VALUE\nn: [1, 'b']\nb: |\n  VALUE\n</NAME>", "\n", ""),
     ("", "<NAME>JSON</NAME>", "", ""),
     ("<|python_tag|>", '{"name": "NAME", "parameters": JSON}', "; ", "<|eom_id|>"),
-    ("<|START_ACTION|>[", '{"tool_call_id": "0", "tool_name": "NAME", "parameters": JSON}', ",\n", "]<|END_ACTION|>"),
+    (
+        "<|START_ACTION|>[",
+        '{"tool_call_id": "0", "tool_name": "NAME", "parameters": JSON}',
+        ",\n",
+        "]<|END_ACTION|>",
+    ),
     ("<|tool_call|>[", '{"arguments": JSON, "name": "NAME"}', ", ", "]"),
 )
 """Calls as models write them: what stands before several, one, what stands between, what stands behind."""
@@ -345,12 +458,23 @@ def _wrapped(rng: Random, name: str, written: str) -> str:
     before, call, between, behind = rng.choice(WRAPPED)
     calls = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        one = call.replace("NAME", name).replace("KEY", rng.choice(("q", "n", "path", "x-y"))).replace("JSON", written)
+        one = (
+            call.replace("NAME", name)
+            .replace("KEY", rng.choice(("q", "n", "path", "x-y")))
+            .replace("JSON", written)
+        )
         calls.append(one.replace("VALUE", text(rng, 3)))
     return before + between.join(calls) + (behind if rng.random() < 0.9 else "")
 
 
-ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (_one, _nested, _several, _tagged, _tagged, *[_wrapped] * 6)
+ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (
+    _one,
+    _nested,
+    _several,
+    _tagged,
+    _tagged,
+    *[_wrapped] * 6,
+)
 
 
 def thought(rng: Random, around: str = "") -> str:
@@ -358,7 +482,15 @@ def thought(rng: Random, around: str = "") -> str:
     markers = rng.choice(THOUGHTS)
     closer = markers.closer + rng.choice(("", "", *markers.then)) if rng.random() < 0.8 else ""
     space = rng.choice(("", "\n", " ", "\n\n"))
-    return rng.choice(("", space)) + markers.opener + space + (around or rng.choice((prose, text))(rng)) + space + closer + space
+    return (
+        rng.choice(("", space))
+        + markers.opener
+        + space
+        + (around or rng.choice((prose, text))(rng))
+        + space
+        + closer
+        + space
+    )
 
 
 def model_text(rng: Random) -> str:
@@ -366,12 +498,19 @@ def model_text(rng: Random) -> str:
     kind = rng.random()
     if kind < 0.25:
         return text(rng, 14)
-    whole = "".join(rng.choice((prose, text))(rng) + call_text(rng, rng.choice(RENDERED)) for _ in range(rng.randint(1, 3))) + prose(rng)
+    whole = "".join(
+        rng.choice((prose, text))(rng) + call_text(rng, rng.choice(RENDERED))
+        for _ in range(rng.randint(1, 3))
+    ) + prose(rng)
     if rng.random() < 0.4:
         whole = thought(rng, whole) if rng.random() < 0.5 else thought(rng) + whole
     if kind > 0.55:
         whole = mutated(rng, whole)
     if rng.random() < 0.03:
         place = rng.randint(0, len(whole))
-        whole = whole[:place] + rng.choice(("x", "<", " ", "\n", "a b ", "{", "\\")) * rng.choice((500, 4090, 4100)) + whole[place:]
+        whole = (
+            whole[:place]
+            + rng.choice(("x", "<", " ", "\n", "a b ", "{", "\\")) * rng.choice((500, 4090, 4100))
+            + whole[place:]
+        )
     return whole

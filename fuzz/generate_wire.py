@@ -23,8 +23,15 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
     written = json.dumps(arguments(rng), ensure_ascii=False)
     parts = pieces(written, sorted(rng.randint(0, len(written)) for _ in range(rng.randint(0, 4))))
     own = None if rng.random() < 0.5 else f"call_own{index}"
-    events: list[list[Any]] = [["CallBegin", index, rng.choice(NAMES), own, kind], *(["CallArgs", index, part] for part in parts)]
-    return [*events, ["CallEnd", index, rng.choice(("ok", "ok", "repaired", "truncated", "invalid")), []]] if rng.random() < 0.9 else events
+    events: list[list[Any]] = [
+        ["CallBegin", index, rng.choice(NAMES), own, kind],
+        *(["CallArgs", index, part] for part in parts),
+    ]
+    return (
+        [*events, ["CallEnd", index, rng.choice(("ok", "ok", "repaired", "truncated", "invalid")), []]]
+        if rng.random() < 0.9
+        else events
+    )
 
 
 def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
@@ -40,30 +47,46 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
         elif kind == 4 and rng.random() < 0.3:
             events.append(["Refusal", _short(rng)])
         elif kind == 5:
-            events.append(["Usage", rng.randint(0, 9), rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 3)])
+            events.append(
+                ["Usage", rng.randint(0, 9), rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 3)]
+            )
         else:
             events += call_events(rng, calls, custom)
             calls += 1
     if rng.random() < 0.9:
         events.append(["Finish", rng.choice(("stop", "stop", "tool_calls", "length", "content_filter"))])
     elif rng.random() < 0.8:
-        events.append(["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), "!" + _short(rng)])
+        events.append(
+            ["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), "!" + _short(rng)]
+        )
     if wild:
         for _ in range(rng.randint(1, 4)):
-            stray = rng.choice(events) if events and rng.random() < 0.7 else ["CallArgs", rng.randint(0, 3), _short(rng)]
+            stray = (
+                rng.choice(events)
+                if events and rng.random() < 0.7
+                else ["CallArgs", rng.randint(0, 3), _short(rng)]
+            )
             events.insert(rng.randint(0, len(events)), stray)
     return events
 
 
 # --- requests ----------------------------------------------------------------------------------------------------------------------------------
 
-_FUNCTION = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}}
+_FUNCTION = {
+    "name": "look",
+    "description": "Looks.",
+    "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
+}
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"q": "x"}'}}
 _CUSTOM = {"id": "call_2", "type": "custom", "custom": {"name": "free", "input": "x"}}
 _FREE = {"type": "custom", "custom": {"name": "free", "format": {"type": "text"}}}
 _SAID = {"type": "output_text", "text": "so", "annotations": []}
 _SEEN = {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "auto"}
-_FORMAT = {"name": "answer", "schema": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": True}
+_FORMAT = {
+    "name": "answer",
+    "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "strict": True,
+}
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
 
 CHAT_BODY: Case = {
@@ -112,9 +135,25 @@ RESPONSES_BODY: Case = {
     "input": [
         {"role": "user", "content": "Hi"},
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "e"},
-        {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": "{}", "status": "completed"},
-        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "y"}]},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "s"}],
+            "encrypted_content": "e",
+        },
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": "look",
+            "arguments": "{}",
+            "status": "completed",
+        },
+        {
+            "type": "function_call_output",
+            "call_id": "call_1",
+            "output": [{"type": "input_text", "text": "y"}],
+        },
         {"type": "custom_tool_call", "id": "ct_1", "call_id": "call_2", "name": "free", "input": "text"},
         {"type": "custom_tool_call_output", "call_id": "call_2", "output": "z"},
         {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [_SAID]},
@@ -123,9 +162,17 @@ RESPONSES_BODY: Case = {
     ],
     "tools": [
         {"type": "function", **_FUNCTION, "strict": False},
-        {"type": "custom", "name": "free", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"}},
+        {
+            "type": "custom",
+            "name": "free",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"},
+        },
         {"type": "web_search"},
-        {"type": "namespace", "name": "team", "tools": [{"type": "function", "name": "ask", "parameters": {}}]},
+        {
+            "type": "namespace",
+            "name": "team",
+            "tools": [{"type": "function", "name": "ask", "parameters": {}}],
+        },
     ],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
     "parallel_tool_calls": False,
@@ -153,7 +200,13 @@ def _strange(rng: Random) -> Any:
 
 
 def _places(what: Any, out: list[tuple[Any, Any]]) -> None:
-    entries = list(what.items()) if isinstance(what, dict) else list(enumerate(what)) if isinstance(what, list) else []
+    entries = (
+        list(what.items())
+        if isinstance(what, dict)
+        else list(enumerate(what))
+        if isinstance(what, list)
+        else []
+    )
     for place, inner in entries:
         out.append((what, place))
         _places(inner, out)
@@ -179,7 +232,9 @@ def strange_body(rng: Random, body: Case) -> Case:
             other, there = rng.choice(places)
             holder[place] = json.loads(json.dumps(other[there]))
         elif accident == 3 and isinstance(holder, dict):
-            holder[rng.choice(("type", "id", "name", "content", "role", "zz", "n", "tools", "stop", "function"))] = _strange(rng)
+            holder[
+                rng.choice(("type", "id", "name", "content", "role", "zz", "n", "tools", "stop", "function"))
+            ] = _strange(rng)
         elif accident == 4:
             holder[place] = value(rng, 2)
         else:
@@ -191,6 +246,21 @@ def strange_bytes(rng: Random, raw: bytes) -> bytes:
     """The bytes of a request with a few accidents, some of them no UTF-8 and no JSON any more."""
     for _ in range(rng.randint(0, 3)):
         place = rng.randint(0, len(raw))
-        junk = rng.choice((b"", b"\xff", b"\x00", b"\\ud800", b'"', b"{", b"[" * 300, b"1e999", b",", b"\xed\xa0\x80", b"NaN", b"\xef\xbb\xbf"))
+        junk = rng.choice(
+            (
+                b"",
+                b"\xff",
+                b"\x00",
+                b"\\ud800",
+                b'"',
+                b"{",
+                b"[" * 300,
+                b"1e999",
+                b",",
+                b"\xed\xa0\x80",
+                b"NaN",
+                b"\xef\xbb\xbf",
+            )
+        )
         raw = raw[:place] + junk + raw[place + rng.choice((0, 1, 5)) :]
     return raw

@@ -39,7 +39,11 @@ def draw(rng: Random, dialect: str | None = None) -> Case:
     calls = []
     kept = rng.sample(sorted(KEYS), rng.randint(1, 4))
     for _ in range(rng.choice((1, 1, 2))):
-        values: dict[str, Any] = {"city": rng.choice(WORDS), "unit": rng.choice(WORDS), "days": rng.randint(10, 99)}
+        values: dict[str, Any] = {
+            "city": rng.choice(WORDS),
+            "unit": rng.choice(WORDS),
+            "days": rng.randint(10, 99),
+        }
         values |= {"tags": rng.sample(WORDS, 2), "where": {"city": rng.choice(WORDS), "days": 7}}
         calls.append({key: values[key] for key in kept})
     accident = rng.choice((*ACCIDENTS, "twin"))
@@ -70,7 +74,14 @@ def damaged(case: Case) -> str | None:
     """The text of a case; None where this accident can not happen there."""
     separators = (",", ":") if case["compact"] else (", ", ": ")
     written = [
-        render(case["dialect"], NAME, json.dumps(call, separators=separators), schema=schema(case), nonce=generate.TOKEN) for call in case["calls"]
+        render(
+            case["dialect"],
+            NAME,
+            json.dumps(call, separators=separators),
+            schema=schema(case),
+            nonce=generate.TOKEN,
+        )
+        for call in case["calls"]
     ]
     text = "\n".join(written)
     if case["accident"] == "twin":
@@ -80,7 +91,12 @@ def damaged(case: Case) -> str | None:
     if case["dialect"] in TAGGED:
         words += [found.span() for found in re.finditer(r"(?<=>)[^<>]*[^<>\s][^<>]*(?=<)", text)]
     inside = {place for start, stop in words for place in range(start, stop)}
-    values = {place for start, stop in words for place in range(start + 1, stop) if text[start:stop] in " ".join(WORDS)}
+    values = {
+        place
+        for start, stop in words
+        for place in range(start + 1, stop)
+        if text[start:stop] in " ".join(WORDS)
+    }
     text = _accident(case, text, inside, values) or ""
     return text + case["behind"] if text else None
 
@@ -95,12 +111,23 @@ def _accident(case: Case, text: str, inside: set[int], values: set[int]) -> str 
     if kind == "cut":
         return text[: int(case["place"] * len(text))]
     if kind in ("quote", "close"):
-        places = sorted(values) if kind == "close" else [place for place in range(len(text)) if quoted or _in_tag(text, place)]
+        places = (
+            sorted(values)
+            if kind == "close"
+            else [place for place in range(len(text)) if quoted or _in_tag(text, place)]
+        )
         if not places or (kind == "close" and not quoted):
             return None
         place = places[int(case["place"] * len(places))]
-        only = quoted or case["dialect"] in ("dsml", "kimi_k3")  # there an apostrophe has no meaning: it makes another value, or another key
-        mark = ('"' if only else case["mark"]) if kind == "quote" else '"' + ("}", "}}", ")", "]", ")]", "}]")[int(case["place"] * 997) % 6]
+        only = quoted or case["dialect"] in (
+            "dsml",
+            "kimi_k3",
+        )  # there an apostrophe has no meaning: it makes another value, or another key
+        mark = (
+            ('"' if only else case["mark"])
+            if kind == "quote"
+            else '"' + ("}", "}}", ")", "]", ")]", "}]")[int(case["place"] * 997) % 6]
+        )
         return text[:place] + mark + text[place:]
     at = int(case["place"] * (len(tokens) - 1))
     (start, stop), (after, end) = tokens[at], tokens[at + 1]
@@ -127,7 +154,9 @@ def judge(case: Case) -> None:
     text = damaged(case)
     if text is None:
         return
-    parser = ToolCallParser([{"name": NAME, "parameters": schema(case)}], case["dialects"], case["arguments"], generate.TOKEN)
+    parser = ToolCallParser(
+        [{"name": NAME, "parameters": schema(case)}], case["dialects"], case["arguments"], generate.TOKEN
+    )
     whole = plain(parser.feed(text) + parser.finish())
     wanted = [] if case["accident"] == "twin" else [exact(call) for call in case["calls"]]
     if case["accident"] == "twin" and len(case["calls"]) > 1:
@@ -138,12 +167,24 @@ def judge(case: Case) -> None:
             written = ""
         elif event[0] == "arguments":
             written = event[2]
-        elif event[0] == "end" and event[2] in ("ok", "repaired") and _sorted(written) not in map(_sorted, wanted):
-            raise Broken(f"a damaged call never has other arguments ({case['dialect']})", f"{wanted} or no call of {text!r}", (written, event))
+        elif (
+            event[0] == "end"
+            and event[2] in ("ok", "repaired")
+            and _sorted(written) not in map(_sorted, wanted)
+        ):
+            raise Broken(
+                f"a damaged call never has other arguments ({case['dialect']})",
+                f"{wanted} or no call of {text!r}",
+                (written, event),
+            )
 
 
 def _sorted(written: str) -> str:
     return json.dumps(_object(written), sort_keys=True)
 
 
-LAWS: dict[str, Law] = {"damaged_calls": Law(draw, judge, "a damaged call is the same call, text, or marked as broken", ("calls",))}
+LAWS: dict[str, Law] = {
+    "damaged_calls": Law(
+        draw, judge, "a damaged call is the same call, text, or marked as broken", ("calls",)
+    )
+}

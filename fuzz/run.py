@@ -43,7 +43,16 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
             found = failure_of(law.judge, small)
             told = str(found[1]) if found else "it failed once and not again"
             kind = found[0] if found else ("flaky", "")
-            failures.append({"law": name, "seed": seed, "number": number, "kind": list(kind), "told": told, "case": repr(small)})
+            failures.append(
+                {
+                    "law": name,
+                    "seed": seed,
+                    "number": number,
+                    "kind": list(kind),
+                    "told": told,
+                    "case": repr(small),
+                }
+            )
             if len(failures) >= MOST_FAILURES:
                 break
     return name, count, time.process_time() - began, failures
@@ -52,8 +61,14 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
 def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
     whole = sum(1 / PROPERTIES[name].cost for name in names)
     each = {name: max(1, round(cases / PROPERTIES[name].cost / whole)) for name in names}
-    found = [(name, seed, first, min(SLICE, total - first)) for name, total in each.items() for first in range(0, total, SLICE)]
-    return sorted(found, key=lambda work: work[2])  # the laws take turns, so that an early stop has tried them all
+    found = [
+        (name, seed, first, min(SLICE, total - first))
+        for name, total in each.items()
+        for first in range(0, total, SLICE)
+    ]
+    return sorted(
+        found, key=lambda work: work[2]
+    )  # the laws take turns, so that an early stop has tried them all
 
 
 def _report(failure: dict[str, Any]) -> str:
@@ -62,30 +77,49 @@ def _report(failure: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Tries the laws with random cases.", epilog="example: fuzz/run.py --cases 100000 --jobs 2")
+    parser = argparse.ArgumentParser(
+        description="Tries the laws with random cases.", epilog="example: fuzz/run.py --cases 100000 --jobs 2"
+    )
     parser.add_argument("--cases", type=int, default=20_000, help="how many in all, shared among the laws")
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock, and printed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one for each core")
-    parser.add_argument("--only", action="append", choices=sorted(PROPERTIES), metavar="LAW", help=f"one of {', '.join(PROPERTIES)}")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one for each core"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(PROPERTIES),
+        metavar="LAW",
+        help=f"one of {', '.join(PROPERTIES)}",
+    )
     parser.add_argument("--case", type=int, help="try only the case of this number")
     parser.add_argument("--json", metavar="FILE", help="write what was done as JSON")
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     names = arguments.only or list(PROPERTIES)
-    work = [(name, seed, arguments.case, 1) for name in names] if arguments.case is not None else _slices(names, seed, arguments.cases)
+    work = (
+        [(name, seed, arguments.case, 1) for name in names]
+        if arguments.case is not None
+        else _slices(names, seed, arguments.cases)
+    )
     began = time.monotonic()
     counts: dict[str, int] = dict.fromkeys(names, 0)
     costs: dict[str, float] = dict.fromkeys(names, 0.0)
     failures: list[dict[str, Any]] = []
     kinds: set[tuple[str, str]] = set()
     tty = sys.stderr.isatty()
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else _Inline() as pool:
+    with (
+        multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else _Inline() as pool
+    ):
         for done, (name, count, cost, found) in enumerate(pool.imap_unordered(try_slice, work), 1):
             counts[name] += count
             costs[name] += cost
             for failure in found:
                 failures.append(failure)
-                if (name, failure["kind"][1]) not in kinds:  # the first of its kind is told at once, the others are counted
+                if (
+                    name,
+                    failure["kind"][1],
+                ) not in kinds:  # the first of its kind is told at once, the others are counted
                     kinds.add((name, failure["kind"][1]))
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):
@@ -95,9 +129,13 @@ def main(argv: list[str] | None = None) -> int:
     for name in names:
         failed = sum(failure["law"] == name for failure in failures)
         cost = 1e6 * costs[name] / max(1, counts[name])
-        print(f"{name:22} {counts[name]:>9,} cases  {cost:>7.0f} µs each  {f'FAILED {failed}' if failed else 'ok'}")
+        print(
+            f"{name:22} {counts[name]:>9,} cases  {cost:>7.0f} µs each  {f'FAILED {failed}' if failed else 'ok'}"
+        )
     took = time.monotonic() - began
-    print(f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed")
+    print(
+        f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed"
+    )
     if arguments.json:
         told = {
             "cases": sum(counts.values()),

@@ -45,7 +45,9 @@ def plain(events: list[Event]) -> Plain:
         elif isinstance(event, CallEnd):
             out.append(["end", event.index, event.status, list(event.issues)])
         else:
-            raise Broken("the scanner produces texts, thoughts and calls only", "Text, Thought or a call", event)
+            raise Broken(
+                "the scanner produces texts, thoughts and calls only", "Text, Thought or a call", event
+            )
     return out
 
 
@@ -92,7 +94,10 @@ def draw_text(rng: Random) -> Case:
     case = {**generate.parser_settings(rng), "text": text, "cuts": generate.cuts(rng, len(text))}
     if rng.random() < 0.25:
         start = rng.randint(0, len(text))
-        case["quoted"] = [generate.prose(rng) + text[start : rng.randint(start, len(text))] + generate.text(rng), text if rng.random() < 0.3 else ""]
+        case["quoted"] = [
+            generate.prose(rng) + text[start : rng.randint(start, len(text))] + generate.text(rng),
+            text if rng.random() < 0.3 else "",
+        ]
     return case
 
 
@@ -106,15 +111,23 @@ def judge_splits(case: Case) -> None:
 def judge_one_shot(case: Case) -> None:
     options = {key: case[key] for key in ("arguments", "nonce", "quoted", "unknown_tool")}
     limits = ScanLimits(*case["limits"]) if case["limits"] else None
-    whole = plain(parse(case["text"], case["tools"], case["dialects"], limits=limits, thoughts=_thoughts(case), **options))
-    streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[0]
+    whole = plain(
+        parse(
+            case["text"], case["tools"], case["dialects"], limits=limits, thoughts=_thoughts(case), **options
+        )
+    )
+    streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[
+        0
+    ]
     holds("one shot is the stream", whole, streamed)
 
 
 # --- nothing is lost ---------------------------------------------------------------------------------------------------------------------------
 
 
-_MARKUP = re.compile("|".join([r"\s", *(re.escape(mark) for one in THOUGHTS for mark in (one.opener, one.closer, *one.then))]))
+_MARKUP = re.compile(
+    "|".join([r"\s", *(re.escape(mark) for one in THOUGHTS for mark in (one.opener, one.closer, *one.then))])
+)
 
 
 def _markup_end(text: str, start: int) -> int:
@@ -138,7 +151,11 @@ def _end_of(text: str, start: int, piece: str) -> int | None:
 def judge_nothing_lost(case: Case) -> None:
     """Every text and thought that comes out is in the input, in its order; between two of them are only calls and the markers of thoughts."""
     text = case["text"]
-    events = [event for event in scan(case, generate.pieces(text, case["cuts"]))[0] if event[0] in ("text", "thought", "begin")]
+    events = [
+        event
+        for event in scan(case, generate.pieces(text, case["cuts"]))[0]
+        if event[0] in ("text", "thought", "begin")
+    ]
     if case.get("thoughts") is None and all(event[0] == "text" for event in events):
         holds("without calls the text is the input", text, "".join(event[1] for event in events))
         return
@@ -149,12 +166,23 @@ def judge_nothing_lost(case: Case) -> None:
             continue
         piece = event[1]
         if called:
-            starts = {found.start() for found in re.finditer(f"(?={re.escape(piece)})", text) if found.start() > min(places)}
+            starts = {
+                found.start()
+                for found in re.finditer(f"(?={re.escape(piece)})", text)
+                if found.start() > min(places)
+            }
         else:
-            starts = {start for place in places for start in range(place, _markup_end(text, place) + 1) if text.startswith(piece, start)}
+            starts = {
+                start
+                for place in places
+                for start in range(place, _markup_end(text, place) + 1)
+                if text.startswith(piece, start)
+            }
         ends = {start + len(piece) for start in starts}
         if not ends and event[0] == "thought":
-            ends = {end for place in places if (end := _end_of(text, _markup_end(text, place), piece)) is not None}
+            ends = {
+                end for place in places if (end := _end_of(text, _markup_end(text, place), piece)) is not None
+            }
         places, called = ends, False
         if not places:
             raise Broken("texts and thoughts are in the input, in their order", text, events)
@@ -181,7 +209,11 @@ def judge_legal(case: Case) -> None:
         else:
             holds("text comes between calls", -1, open_call)
             texts += 1
-            holds("without the setting there are no thoughts", True, event[0] == "text" or case.get("thoughts") is not None)
+            holds(
+                "without the setting there are no thoughts",
+                True,
+                event[0] == "text" or case.get("thoughts") is not None,
+            )
     holds("every call ends", -1, open_call)
     if case["limits"]:
         holds("there are no more calls than the limit allows", True, count <= case["limits"][2])
@@ -195,7 +227,9 @@ def _is_object(written: str) -> None:
     try:
         value = json.loads(written, parse_constant=_refuse)
     except ValueError as error:
-        raise Broken("arguments that are called good are JSON", "a JSON object", f"{written!r}: {error}") from None
+        raise Broken(
+            "arguments that are called good are JSON", "a JSON object", f"{written!r}: {error}"
+        ) from None
     if not isinstance(value, dict):
         raise Broken("arguments that are called good are a JSON object", "a JSON object", written)
 
@@ -209,7 +243,11 @@ def judge_off(case: Case) -> None:
     for settings in ({**case, "tools": [], "unknown_tool": "text"}, {**case, "dialects": []}):
         parser = _parser(settings)
         for piece in generate.pieces(case["text"], case["cuts"]):
-            holds("without tools a piece goes through untouched", [Text(piece)] if piece else [], parser.feed(piece))
+            holds(
+                "without tools a piece goes through untouched",
+                [Text(piece)] if piece else [],
+                parser.feed(piece),
+            )
         holds("without tools nothing is held", [], parser.finish(case["reason"]))
 
 
@@ -244,7 +282,11 @@ def judge_verbatim(case: Case) -> None:
     flow = JsonFlow()
     out, taken = flow_through(flow, generate.pieces(case["text"], case["cuts"]))
     text = case["text"].rstrip(" \t\r\n")
-    holds("strict JSON goes through verbatim", (text, len(text), True, []), (out[: len(text)], min(taken, len(text)), flow.done, flow.issues))
+    holds(
+        "strict JSON goes through verbatim",
+        (text, len(text), True, []),
+        (out[: len(text)], min(taken, len(text)), flow.done, flow.issues),
+    )
 
 
 def draw_jsonish(rng: Random) -> Case:
@@ -262,11 +304,19 @@ def judge_mended(case: Case) -> None:
         except ValueError as error:
             raise Broken("a flow that is done has written JSON", "JSON", f"{out!r}: {error}") from None
         if not whole.issues:
-            holds("without issues the flow is verbatim", case["text"][:taken].strip(" \t\r\n"), out.strip(" \t\r\n"))
+            holds(
+                "without issues the flow is verbatim",
+                case["text"][:taken].strip(" \t\r\n"),
+                out.strip(" \t\r\n"),
+            )
     for pieces in (generate.pieces(case["text"], case["cuts"]), list(case["text"])):
         cut = JsonFlow()
         again, stop = flow_through(cut, pieces)
-        holds("the cuts do not show", (out, taken, whole.state, whole.issues), (again, stop, cut.state, cut.issues))
+        holds(
+            "the cuts do not show",
+            (out, taken, whole.state, whole.issues),
+            (again, stop, cut.state, cut.issues),
+        )
 
 
 def judge_string(case: Case) -> None:
@@ -292,7 +342,11 @@ def judge_custom_input(case: Case) -> None:
     """A custom tool's input survives its life as a function's argument. Bare surrogates can only come as escapes: UTF-8 does not carry them."""
     unwrap = Unwrap(("free",))
     written = json.dumps({INPUT: case["text"]}) if case["escaped"] else wrap(scrub(case["text"]))
-    events: list[Event] = [CallBegin(0, "free"), *(CallArgs(0, piece) for piece in generate.pieces(written, case["cuts"])), CallEnd(0)]
+    events: list[Event] = [
+        CallBegin(0, "free"),
+        *(CallArgs(0, piece) for piece in generate.pieces(written, case["cuts"])),
+        CallEnd(0),
+    ]
     out = [after for event in events for after in unwrap.feed([event])]
     holds("the call is a custom call", CallBegin(0, "free", None, "custom"), out[0])
     got = "".join(scrub(event.delta) for event in out if isinstance(event, CallArgs))
@@ -301,13 +355,21 @@ def judge_custom_input(case: Case) -> None:
 
 SCANNED = ("text", "cuts", "quoted")
 LAWS: dict[str, Law] = {
-    "scanner_splits": Law(draw_text, judge_splits, "however a text is cut, the same text and calls come out", SCANNED),
+    "scanner_splits": Law(
+        draw_text, judge_splits, "however a text is cut, the same text and calls come out", SCANNED
+    ),
     "scanner_one_shot": Law(draw_text, judge_one_shot, "reading a whole text is reading its stream", SCANNED),
-    "scanner_nothing_lost": Law(draw_text, judge_nothing_lost, "every character is in the text or belongs to a call", SCANNED),
-    "scanner_legal": Law(draw_text, judge_legal, "calls come one at a time, and good arguments are JSON objects", SCANNED),
+    "scanner_nothing_lost": Law(
+        draw_text, judge_nothing_lost, "every character is in the text or belongs to a call", SCANNED
+    ),
+    "scanner_legal": Law(
+        draw_text, judge_legal, "calls come one at a time, and good arguments are JSON objects", SCANNED
+    ),
     "tools_off": Law(draw_text, judge_off, "without tools the text is untouched", SCANNED),
     "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON goes through verbatim"),
     "json_mended": Law(draw_jsonish, judge_mended, "any text: what is done is JSON, and cuts do not show"),
     "json_in_string": Law(draw_jsonish, judge_string, "JSON in a string is unescaped once"),
-    "custom_input": Law(draw_input, judge_custom_input, "a custom tool's input survives the function that stands for it"),
+    "custom_input": Law(
+        draw_input, judge_custom_input, "a custom tool's input survives the function that stands for it"
+    ),
 }

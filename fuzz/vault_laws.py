@@ -18,7 +18,9 @@ from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathPolicy, PathRefused
 from toolwire.vault.query import expression, parse_query
 
-_NAMES = "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e con.md x. etc - NUL C: ..\\ \\".split(" ")
+_NAMES = "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e con.md x. etc - NUL C: ..\\ \\".split(
+    " "
+)
 _NAMES += ["", "a ", "\u200b", "\u202e", "\0", "\uff0e\uff0e", "\u2024\u2024", "\ud800", "\n", "x" * 260]
 _JOINS = ["/", "/", "/", "\\", "//", "", "/./", "\u2215", ":"]
 _MARKUP = [
@@ -85,12 +87,19 @@ def _vault() -> tuple[Vault, Path]:
 
 def _drawn(pieces: list[str], most: int) -> Callable[[Random], Case]:
     return lambda rng: {
-        "text": "".join(rng.choice(pieces) if rng.random() < 0.95 else chr(rng.randrange(0x3000)) for _ in range(rng.randrange(most)))
+        "text": "".join(
+            rng.choice(pieces) if rng.random() < 0.95 else chr(rng.randrange(0x3000))
+            for _ in range(rng.randrange(most))
+        )
     }
 
 
 def _draw_path(rng: Random) -> Case:
-    return {"text": "".join(part for _ in range(rng.randrange(1, 7)) for part in (rng.choice(_NAMES), rng.choice(_JOINS)))[: rng.choice((None, -1))]}
+    return {
+        "text": "".join(
+            part for _ in range(rng.randrange(1, 7)) for part in (rng.choice(_NAMES), rng.choice(_JOINS))
+        )[: rng.choice((None, -1))]
+    }
 
 
 def _judge_path(case: Case) -> None:
@@ -126,7 +135,11 @@ def _judge_note(case: Case) -> None:
     for chunk in note.chunks:
         holds("a chunk begins where the one before ended", line, chunk.first_line)
         line += text.count("\n", chunk.start, chunk.end)
-    holds("frontmatter ends at a line", True, frontmatter(text).end in (0, len(text)) or text[frontmatter(text).end - 1] == "\n")
+    holds(
+        "frontmatter ends at a line",
+        True,
+        frontmatter(text).end in (0, len(text)) or text[frontmatter(text).end - 1] == "\n",
+    )
 
 
 def _judge_query(case: Case) -> None:
@@ -137,8 +150,17 @@ def _judge_query(case: Case) -> None:
 
 
 LAWS: dict[str, Law] = {
-    "vault_paths": Law(_draw_path, _judge_path, "any text is refused, or names a file inside the vault", ("text",)),
-    "vault_policy": Law(_draw_path, _judge_policy, "what the policy of paths allows has no way up, out or into what is hidden", ("text",)),
-    "vault_notes": Law(_drawn(_MARKUP, 60), _judge_note, "any text is a note, and its chunks cover it", ("text",)),
+    "vault_paths": Law(
+        _draw_path, _judge_path, "any text is refused, or names a file inside the vault", ("text",)
+    ),
+    "vault_policy": Law(
+        _draw_path,
+        _judge_policy,
+        "what the policy of paths allows has no way up, out or into what is hidden",
+        ("text",),
+    ),
+    "vault_notes": Law(
+        _drawn(_MARKUP, 60), _judge_note, "any text is a note, and its chunks cover it", ("text",)
+    ),
     "vault_queries": Law(_drawn(_QUERY, 14), _judge_query, "any text is a query", ("text",)),
 }

@@ -17,7 +17,12 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Turn
 from toolwire.wire import body
-from toolwire.wire.aggregator import ToolCallAggregator, ToolCallRecord, extract_use_tool_blocks, to_obsidian_xml
+from toolwire.wire.aggregator import (
+    ToolCallAggregator,
+    ToolCallRecord,
+    extract_use_tool_blocks,
+    to_obsidian_xml,
+)
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
 from toolwire.wire.responses import decode as responses
@@ -26,12 +31,19 @@ from toolwire.wire.sse import SseReader, encode
 
 # --- encoders ------------------------------------------------------------------------------------------------------------------------------------
 
-FAULTS_OF_THE_RUN = frozenset({"invalid_arguments", "cumulative_arguments", "call_id_repeated", "id_repeated"})
+FAULTS_OF_THE_RUN = frozenset(
+    {"invalid_arguments", "cumulative_arguments", "call_id_repeated", "id_repeated"}
+)
 """What a judge may rightly say of a wild run: the encoder passes on arguments and ids as the backend gave them."""
 
 
 def events_of(written: list[list[Any]]) -> list[Event]:
-    return [getattr(vocabulary, entry[0])(*(tuple(value) if isinstance(value, list) else value for value in entry[1:])) for entry in written]
+    return [
+        getattr(vocabulary, entry[0])(
+            *(tuple(value) if isinstance(value, list) else value for value in entry[1:])
+        )
+        for entry in written
+    ]
 
 
 def draw_run(rng: Random, custom: bool) -> Case:
@@ -74,8 +86,12 @@ def judge_chat_run(case: Case) -> None:
     stream += encoder.finish(case["comment"])
     judged = {"include_usage": case["include_usage"], "legacy": case["legacy"]}
     problems = judge_sse(stream, "chat", **judged)
-    if len(runs) > 1:  # the judge is not told how many choices there are: one may fail before it has said anything
-        problems = [problem for problem in problems if problem.code not in ("error_after_finish", "choice_index")]
+    if (
+        len(runs) > 1
+    ):  # the judge is not told how many choices there are: one may fail before it has said anything
+        problems = [
+            problem for problem in problems if problem.code not in ("error_after_finish", "choice_index")
+        ]
     _accepted("the judge accepts the stream", problems, case["wild"])
     try:
         answer = json.loads(fold.bytes())
@@ -83,18 +99,29 @@ def judge_chat_run(case: Case) -> None:
         answer = json.loads(encode(error_object(error.failure)))
         _accepted("the judge accepts the error", judge_error(status_of(error.failure), answer), False)
     else:
-        _accepted("the judge accepts the body", judge_body(answer, "chat", legacy=case["legacy"]), case["wild"])
+        _accepted(
+            "the judge accepts the body", judge_body(answer, "chat", legacy=case["legacy"]), case["wild"]
+        )
         if encoder.usage is None and "usage" not in answer and case["include_usage"]:
-            answer = {**answer, "usage": json.loads(stream.rsplit(b"data: ", 2)[1])["usage"]}  # a stream that must say something says zeros
+            answer = {
+                **answer,
+                "usage": json.loads(stream.rsplit(b"data: ", 2)[1])["usage"],
+            }  # a stream that must say something says zeros
     _accepted("the stream folds to the body", same(stream, answer, "chat"), False)
 
 
 def judge_responses_run(case: Case) -> None:
     run = events_of(case["runs"][0]) if case["runs"] else []
-    encoder = ResponsesEncoder(Turn(api="responses", model="m", items=()), id="resp_1", created=1, ids=counting_ids())
-    stream = b"".join(encoder.feed(batch) for batch in generate.batches(run, case["cuts"])) + encoder.finish(case["comment"])
+    encoder = ResponsesEncoder(
+        Turn(api="responses", model="m", items=()), id="resp_1", created=1, ids=counting_ids()
+    )
+    stream = b"".join(encoder.feed(batch) for batch in generate.batches(run, case["cuts"])) + encoder.finish(
+        case["comment"]
+    )
     answer = json.loads(encode(encoder.response()))
-    whole = ResponsesEncoder(Turn(api="responses", model="m", items=()), id="resp_1", created=1, ids=counting_ids())
+    whole = ResponsesEncoder(
+        Turn(api="responses", model="m", items=()), id="resp_1", created=1, ids=counting_ids()
+    )
     whole.feed(run)
     whole.finish()
     holds("batches do not show", json.loads(encode(whole.response())), answer)
@@ -112,16 +139,29 @@ def draw_fragments(rng: Random) -> Case:
     for number in range(rng.randint(1, 3)):
         written = generate.dumped(rng, generate.arguments(rng))
         places = sorted(rng.randint(0, len(written)) for _ in range(rng.randint(0, 5)))
-        calls.append([f"call_{number}", rng.choice(("look", "get_weather", "a")), [piece for piece in generate.pieces(written, places) if piece]])
+        calls.append(
+            [
+                f"call_{number}",
+                rng.choice(("look", "get_weather", "a")),
+                [piece for piece in generate.pieces(written, places) if piece],
+            ]
+        )
     order = [number for number, call in enumerate(calls) for _ in call[2]]
     if rng.random() < 0.5:
         rng.shuffle(order)
-    return {"calls": calls, "order": order, "shape": rng.choice(("chat", "responses", "chat_by_id")), "repeat_name": rng.random() < 0.1}
+    return {
+        "calls": calls,
+        "order": order,
+        "shape": rng.choice(("chat", "responses", "chat_by_id")),
+        "repeat_name": rng.random() < 0.1,
+    }
 
 
 def _arrivals(case: Case) -> list[tuple[int, str | None, str | None, str]]:
     """(number, id, name, piece): an opener for each call in order, then the pieces in the order of the case."""
-    out: list[tuple[int, str | None, str | None, str]] = [(number, call[0], call[1], "") for number, call in enumerate(case["calls"])]
+    out: list[tuple[int, str | None, str | None, str]] = [
+        (number, call[0], call[1], "") for number, call in enumerate(case["calls"])
+    ]
     waiting = [list(call[2]) for call in case["calls"]]
     for number in case["order"]:
         if number < len(waiting) and waiting[number]:
@@ -136,8 +176,20 @@ def _payload(case: Case, number: int, id: str | None, name: str | None, piece: s
     if case["shape"] == "responses":
         item_id = f"fc_{number}"
         if name is None:
-            return {"type": "response.function_call_arguments.delta", "item_id": item_id, "output_index": number, "delta": piece}
-        item = {"type": "function_call", "id": item_id, "call_id": id, "name": name, "arguments": "", "status": "in_progress"}
+            return {
+                "type": "response.function_call_arguments.delta",
+                "item_id": item_id,
+                "output_index": number,
+                "delta": piece,
+            }
+        item = {
+            "type": "function_call",
+            "id": item_id,
+            "call_id": id,
+            "name": name,
+            "arguments": "",
+            "status": "in_progress",
+        }
         return {"type": "response.output_item.added", "output_index": number, "item": item}
     function = {"arguments": piece} if name is None else {"name": name, "arguments": piece}
     entry: dict[str, Any] = {"index": number, "function": function}
@@ -160,8 +212,16 @@ def judge_aggregator(case: Case) -> None:
                 named[delta.index] = (delta.id, delta.name)
         holds("the input is not changed", before, json.dumps(payload))
     wanted = [(number, call[0], call[1], "".join(call[2])) for number, call in enumerate(case["calls"])]
-    holds("records hold the whole", wanted, [(record.index, record.id, record.name, record.arguments) for record in aggregator.snapshot()])
-    holds("deltas add up to the whole", {number: whole for number, _, _, whole in wanted}, {number: sent.get(number, "") for number, *_ in wanted})
+    holds(
+        "records hold the whole",
+        wanted,
+        [(record.index, record.id, record.name, record.arguments) for record in aggregator.snapshot()],
+    )
+    holds(
+        "deltas add up to the whole",
+        {number: whole for number, _, _, whole in wanted},
+        {number: sent.get(number, "") for number, *_ in wanted},
+    )
     holds("every call was named", {number: (id, name) for number, id, name, _ in wanted}, named)
 
 
@@ -229,7 +289,16 @@ def judge_responses_request(case: Case) -> None:
 
 
 def draw_bytes(rng: Random) -> Case:
-    lines = ["data: x\n\n", "data: é😀\n", "data:\n", "data", "data: [DONE]\n\n", "event: e\n", "id: 1\n", "retry: 5\n\n"]
+    lines = [
+        "data: x\n\n",
+        "data: é😀\n",
+        "data:\n",
+        "data",
+        "data: [DONE]\n\n",
+        "event: e\n",
+        "id: 1\n",
+        "retry: 5\n\n",
+    ]
     lines += ["\n", "\r\n", "\r", ": note\n", "\ufeff", ":", " "]
     raw = "".join(rng.choice(lines) for _ in range(rng.randint(0, 12))).encode()
     return {"raw": raw, "cuts": generate.cuts(rng, len(raw))}
@@ -248,32 +317,72 @@ def judge_sse_reader(case: Case) -> None:
     bounds = [0, *(min(cut, len(raw)) for cut in case["cuts"]), len(raw)]
     whole = _read([raw])
     holds("the cuts do not show", whole, _read([raw[start:stop] for start, stop in pairwise(bounds)]))
-    holds("bytes one by one give the same", whole, _read([raw[place : place + 1] for place in range(len(raw))]))
+    holds(
+        "bytes one by one give the same", whole, _read([raw[place : place + 1] for place in range(len(raw))])
+    )
 
 
 def draw_record(rng: Random) -> Case:
     name = rng.choice(("look", "get_weather", "a"))
-    return {"name": name, "value": generate.arguments(rng), "before": generate.prose(rng), "behind": generate.prose(rng)}
+    return {
+        "name": name,
+        "value": generate.arguments(rng),
+        "before": generate.prose(rng),
+        "behind": generate.prose(rng),
+    }
 
 
 def judge_obsidian(case: Case) -> None:
     """A call that goes out as XML names its tool and can be found again in the text."""
-    block = to_obsidian_xml(ToolCallRecord(0, "call_1", case["name"], json.dumps(case["value"], ensure_ascii=False)))
+    block = to_obsidian_xml(
+        ToolCallRecord(0, "call_1", case["name"], json.dumps(case["value"], ensure_ascii=False))
+    )
     text = case["before"] + block + case["behind"]
     found, behind = extract_use_tool_blocks(text)
-    holds("the block is found", [(case["name"], block)], [(entry.name, text[entry.start : entry.end]) for entry in found])
+    holds(
+        "the block is found",
+        [(case["name"], block)],
+        [(entry.name, text[entry.start : entry.end]) for entry in found],
+    )
     holds("reading goes on behind it", len(case["before"] + block), behind)
-    holds("the arguments are an object with the same keys", sorted(case["value"]), sorted(json.loads(found[0].arguments)))
+    holds(
+        "the arguments are an object with the same keys",
+        sorted(case["value"]),
+        sorted(json.loads(found[0].arguments)),
+    )
 
 
 RUN, PIECES, RAW = ("runs", "cuts"), ("calls", "order"), ("raw",)
 LAWS: dict[str, Law] = {
-    "chat_encoder": Law(draw_chat_run, judge_chat_run, "any run is a legal chat stream that folds to its body", RUN),
-    "responses_encoder": Law(draw_responses_run, judge_responses_run, "any run is a legal Responses stream that folds to its body", RUN),
+    "chat_encoder": Law(
+        draw_chat_run, judge_chat_run, "any run is a legal chat stream that folds to its body", RUN
+    ),
+    "responses_encoder": Law(
+        draw_responses_run,
+        judge_responses_run,
+        "any run is a legal Responses stream that folds to its body",
+        RUN,
+    ),
     "aggregator": Law(draw_fragments, judge_aggregator, "any split of arguments adds up again", PIECES),
-    "assembler": Law(draw_fragments, judge_assembler, "calls come out whole, one at a time, however their pieces are mixed", PIECES),
-    "decode_chat": Law(draw_chat_request, judge_chat_request, "a strange chat request is a turn or an OpenAI error", RAW),
-    "decode_responses": Law(draw_responses_request, judge_responses_request, "a strange Responses request is a turn or an OpenAI error", RAW),
-    "sse_reader": Law(draw_bytes, judge_sse_reader, "however bytes are cut, the same events are read", ("raw", "cuts")),
-    "obsidian_xml": Law(draw_record, judge_obsidian, "a call as XML is found again", ("value", "before", "behind")),
+    "assembler": Law(
+        draw_fragments,
+        judge_assembler,
+        "calls come out whole, one at a time, however their pieces are mixed",
+        PIECES,
+    ),
+    "decode_chat": Law(
+        draw_chat_request, judge_chat_request, "a strange chat request is a turn or an OpenAI error", RAW
+    ),
+    "decode_responses": Law(
+        draw_responses_request,
+        judge_responses_request,
+        "a strange Responses request is a turn or an OpenAI error",
+        RAW,
+    ),
+    "sse_reader": Law(
+        draw_bytes, judge_sse_reader, "however bytes are cut, the same events are read", ("raw", "cuts")
+    ),
+    "obsidian_xml": Law(
+        draw_record, judge_obsidian, "a call as XML is found again", ("value", "before", "behind")
+    ),
 }

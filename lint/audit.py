@@ -41,7 +41,7 @@ CANARY = ("jinja2", "2.4.1")
 UNHASHED = {
     "tests/acp-agents/opencode/package-lock.json": re.compile(
         r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"
-    ),
+    )
 }
 """Packages of other platforms that the registry, from which the lock file was made, does not carry: they have no hash."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*)?")
@@ -63,7 +63,9 @@ def main() -> int:
         print(f"audit: {line}", file=sys.stderr)
     if unchecked:
         print(f"audit: NOT CHECKED for known vulnerabilities: {unchecked}", file=sys.stderr)
-    needed = os.environ.get("AUDIT") == "required" or (is_bad and os.environ.get("CI", "").lower() in ("1", "true"))
+    needed = os.environ.get("AUDIT") == "required" or (
+        is_bad and os.environ.get("CI", "").lower() in ("1", "true")
+    )
     return 1 if problems or found or (unchecked and needed) else 0
 
 
@@ -109,7 +111,11 @@ def parsed(requirement: str) -> tuple[str, str]:
 
 def fitting() -> list[str]:
     told = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    return [] if told.returncode == 0 else [line for line in (told.stdout or told.stderr).splitlines() if line.strip()]
+    return (
+        []
+        if told.returncode == 0
+        else [line for line in (told.stdout or told.stderr).splitlines() if line.strip()]
+    )
 
 
 def locks(root: Path) -> Iterator[str]:
@@ -120,7 +126,12 @@ def locks(root: Path) -> Iterator[str]:
             continue
         for place, package in json.loads(path.read_text("utf-8")).get("packages", {}).items():
             excused = UNHASHED.get(name)
-            if place and "integrity" not in package and not package.get("link") and not (excused and excused.fullmatch(place)):
+            if (
+                place
+                and "integrity" not in package
+                and not package.get("link")
+                and not (excused and excused.fullmatch(place))
+            ):
                 yield f"{name}: {place} has no integrity hash; npm view {place.rpartition('node_modules/')[2]} dist.integrity"
             if "://" in str(package.get("resolved", "")):
                 yield f"{name}: {place} names a registry: remove its `resolved`"
@@ -131,7 +142,13 @@ def locks(root: Path) -> Iterator[str]:
 
 
 def installed() -> list[tuple[str, str]]:
-    return sorted({(one.metadata["Name"], one.version) for one in distributions() if one.metadata["Name"] not in (None, "toolwire")})
+    return sorted(
+        {
+            (one.metadata["Name"], one.version)
+            for one in distributions()
+            if one.metadata["Name"] not in (None, "toolwire")
+        }
+    )
 
 
 Fetch = Callable[[str, str], bytes]
@@ -150,7 +167,9 @@ def checked(packages: list[tuple[str, str]], fetch: Fetch | None = None) -> tupl
     found: list[str] = []
     unknown, unread = [], []
     with ThreadPoolExecutor(8) as threads:
-        for package, answer in zip(packages, threads.map(lambda one: _asked(one, fetch), packages), strict=True):
+        for package, answer in zip(
+            packages, threads.map(lambda one: _asked(one, fetch), packages), strict=True
+        ):
             if isinstance(answer, NoData):
                 unknown.append(package[0])
             elif isinstance(answer, BadData):
@@ -181,11 +200,20 @@ def vulnerabilities(package: tuple[str, str], fetch: Fetch) -> list[str]:
     name, release = package
     try:
         listed = json.loads(fetch(name, release))["vulnerabilities"]
-        living = [one for one in listed if not one.get("withdrawn") and not {one["id"], *one.get("aliases", ())} & set(ACCEPTED)]
-        return [f"{name} {release}: {one['id']} (fixed in {', '.join(one.get('fixed_in') or ['no release'])})" for one in living]
+        living = [
+            one
+            for one in listed
+            if not one.get("withdrawn") and not {one["id"], *one.get("aliases", ())} & set(ACCEPTED)
+        ]
+        return [
+            f"{name} {release}: {one['id']} (fixed in {', '.join(one.get('fixed_in') or ['no release'])})"
+            for one in living
+        ]
     except urllib.error.HTTPError as error:
         if error.code in (403, 404, 405):
-            raise NoData(f"this registry answers {error.code} for {name} {release}: it has no vulnerability data") from None
+            raise NoData(
+                f"this registry answers {error.code} for {name} {release}: it has no vulnerability data"
+            ) from None
         raise BadData(f"{name} {release}: status {error.code}") from None
     except OSError as error:
         raise NoData(f"PyPI cannot be reached ({getattr(error, 'reason', error)})") from None

@@ -28,19 +28,24 @@ from toolwire.settings.types import ServerSettings, Settings, ToolSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.http.app import create_app
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.judges import Judge, OpenApiJudge
+from toolwire.testing.judges import Judge
 
 # No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
-settings.register_profile("toolwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true")
+settings.register_profile(
+    "toolwire",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
 settings.load_profile("toolwire")
 
 # Tests start many hundred processes: without bytecode on the disk each would compile all of Toolwire anew.
 sys.dont_write_bytecode = False
 # Programs that tests start find the doubles too.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-OPENAPI = Path(__file__).resolve().parents[2] / "shared" / "data" / "openai-openapi.json"
 
 
 # --- what a cost is measured with ------------------------------------------------------------------------------------------------------------------
@@ -84,7 +89,17 @@ TOGETHER = {
     "nodes": ("service/test_nodes", "service/test_faults", "service/test_workers"),
 }
 """Files that share what is dear to start: one worker runs them all, one after another. Every other file goes to a worker as a whole."""
-LONG = ("conform/test_client", "web", "backends/local", "service", "backends/acp", "test_d", "surfaces/mcp", "backends/codex", "backends/cursor")
+LONG = (
+    "conform/test_client",
+    "web",
+    "backends/local",
+    "service",
+    "backends/acp",
+    "test_d",
+    "surfaces/mcp",
+    "backends/codex",
+    "backends/cursor",
+)
 """What takes long and so comes first, in this order: what starts the same heavy programs does not stand side by side."""
 
 
@@ -128,12 +143,16 @@ def _allowed(report: Report) -> Report:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     return _allowed((yield))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _allowed((yield))
 
 
@@ -145,9 +164,23 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         pytest.skip("openssl is missing")
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "cert.pem", folder / "key.pem"
-    asked = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    asked = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([openssl, *asked, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    subprocess.run(
+        [openssl, *asked, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
     return certificate, key
 
 
@@ -181,16 +214,7 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def judge() -> Judge:
     """All judges: `.stream(raw, api, …)`, `.body(body, api, …)` and `.error(status, body)` assert that nothing is wrong."""
-    if not OPENAPI.exists() and os.environ.get("CI") == "true":
-        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
-    return Judge(OPENAPI if OPENAPI.exists() else None)
-
-
-@pytest.fixture(scope="session")
-def openapi_judge(judge: Judge) -> OpenApiJudge:
-    if judge.openapi is None:  # under CI=true `judge` has failed already
-        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
-    return judge.openapi
+    return Judge()
 
 
 class Table:

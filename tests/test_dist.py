@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     if built.returncode:
         message = f"the wheel could not be built (no package index?): {built.stderr.strip()[-300:]}"
@@ -38,12 +41,25 @@ def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> N
 @pytest.mark.timeout(400)
 def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "empty")
-    into = [sys.executable, "-m", "pip", "--python", str(tmp_path / "empty" / "bin" / "python"), "install", "-q", "--no-compile"]
+    into = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(tmp_path / "empty" / "bin" / "python"),
+        "install",
+        "-q",
+        "--no-compile",
+    ]
     installed = subprocess.run([*into, str(wheel)], capture_output=True, text=True, timeout=300)
     assert installed.returncode == 0, installed.stderr
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen(
-        [tmp_path / "empty" / "bin" / "toolwire", "serve", "--port", "0"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        [tmp_path / "empty" / "bin" / "toolwire", "serve", "--port", "0"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert server.stdout is not None
@@ -52,12 +68,19 @@ def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path)
         tool = {"type": "function", "function": {"name": "get_weather"}}
         body = {"model": "demo", "messages": [{"role": "user", "content": "weather?"}], "tools": [tool]}
         request = urllib.request.Request(
-            line.removeprefix("listening on ") + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            line.removeprefix("listening on ") + "/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
-            assert json.load(answer)["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": "{}"}
+            assert json.load(answer)["choices"][0]["message"]["tool_calls"][0]["function"] == {
+                "name": "get_weather",
+                "arguments": "{}",
+            }
         root = line.removeprefix("listening on ").removesuffix("/v1")
-        with urllib.request.urlopen(root + "/", timeout=10) as page:  # the pages need no build: the wheel has them
+        with urllib.request.urlopen(
+            root + "/", timeout=10
+        ) as page:  # the pages need no build: the wheel has them
             shell = page.read().decode()
         own = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', shell)
         assert "/ui/static/app.js" in own and "/ui/static/style.css" in own

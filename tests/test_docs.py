@@ -47,7 +47,13 @@ from toolwire.tools.contract import Scope
 from toolwire.wire.responses.encode import SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 OTHER_FILES = [ROOT / ".env.example", ROOT / "toolwire.example.toml", ROOT / "docs" / "supported.py"]
 CLIENTS = ROOT / "tests" / "clients"
 ADDRESS = "127.0.0.1:8788"
@@ -81,7 +87,16 @@ def fenced(page: Path) -> list[Block]:
     for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         mark = re.match(r"(`{3,})(.*)", line)
         if fence and line == fence:
-            out.append(Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n", excuse, number))
+            out.append(
+                Block(
+                    page.relative_to(ROOT).as_posix(),
+                    start,
+                    language,
+                    "\n".join(lines) + "\n",
+                    excuse,
+                    number,
+                )
+            )
             fence = ""
         elif fence:
             lines.append(line)
@@ -109,7 +124,11 @@ def of_language(*languages: str) -> list[Block]:
 SETTINGS = [block for block in of_language("toml") if not re.match(r"# ~/", block.text)]
 COMMANDS = [block for block in of_language("sh", "bash") if block.text.startswith("curl ")]
 SCRIPTS = [block for block in of_language("sh", "bash") if not block.text.startswith("curl ")]
-COMMANDS += [Block(page.relative_to(ROOT).as_posix(), 0, "sh", command) for page in PAGES for command in re.findall(r"`(curl [^`]+)`", prose(page))]
+COMMANDS += [
+    Block(page.relative_to(ROOT).as_posix(), 0, "sh", command)
+    for page in PAGES
+    for command in re.findall(r"`(curl [^`]+)`", prose(page))
+]
 
 
 def missing(what: str) -> None:
@@ -158,7 +177,15 @@ def address(home: Path) -> Iterator[str]:
 
 
 def run(command: list[str], home: Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, env=environment(home), cwd=cwd or home)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        env=environment(home),
+        cwd=cwd or home,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -175,7 +202,9 @@ def contains(whole: Any, part: Any, at: str = "$") -> None:
         for number, (one, other) in enumerate(zip(whole, part, strict=True)):
             contains(one, other, f"{at}[{number}]")
     elif isinstance(part, str) and (prefix := re.match(r"(call_|chatcmpl-|resp_|msg_|fc_)\w+\Z", part)):
-        assert isinstance(whole, str) and whole.startswith(prefix[1]) and len(whole) == len(part), f"{at}: {whole!r} is not such an id as {part!r}"
+        assert isinstance(whole, str) and whole.startswith(prefix[1]) and len(whole) == len(part), (
+            f"{at}: {whole!r} is not such an id as {part!r}"
+        )
     else:
         assert whole == part, at
 
@@ -200,7 +229,13 @@ def compare(output: str, shown: Block | None) -> None:
                 assert one == other
 
 
-APART = {"agents": "python", "haystack": "python", "langchain_openai": "python", "pydantic_ai": "python", "semantic_kernel": "semantic-kernel"}
+APART = {
+    "agents": "python",
+    "haystack": "python",
+    "langchain_openai": "python",
+    "pydantic_ai": "python",
+    "semantic_kernel": "semantic-kernel",
+}
 """The modules of Python clients that have an environment apart, and which."""
 
 
@@ -225,7 +260,10 @@ def test_a_javascript_program_runs_and_prints_what_is_shown(block: Block, addres
     if node is None or not (CLIENTS / "node_modules").is_dir():
         missing("Node, or tests/clients/node_modules,")
     assert node is not None
-    compare(run([node, "--input-type=module", "-e", block.text.replace(ADDRESS, address)], home, CLIENTS), block.shown)
+    compare(
+        run([node, "--input-type=module", "-e", block.text.replace(ADDRESS, address)], home, CLIENTS),
+        block.shown,
+    )
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=str)
@@ -270,16 +308,33 @@ async def asked_before(home: Path, environ: dict[str, str]) -> None:
     vault = str(home / "notes")
     store = Store(load(None, environ, {}).store.url)
     now = time.time()
-    shown = Preview(tuple(Touched(path, path) for path in ("Projects/Alpha.md", "Projects/Beta.md", "Projects/Gamma.md")), pick=True)
+    shown = Preview(
+        tuple(Touched(path, path) for path in ("Projects/Alpha.md", "Projects/Beta.md", "Projects/Gamma.md")),
+        pick=True,
+    )
     made = []
     for id in ("appr_61f8", "appr_9d02", "appr_77aa"):
         one = Approval(
-            id + "0" * 20, now, now + 600, "", "session", "chat", "demo", "vault_search", "share", {"query": "alpha"}, shown, "", vault=vault
+            id + "0" * 20,
+            now,
+            now + 600,
+            "",
+            "session",
+            "chat",
+            "demo",
+            "vault_search",
+            "share",
+            {"query": "alpha"},
+            shown,
+            "",
+            vault=vault,
         )
         made.append(replace(one, token=token_of(one, "x")))
     approvals = Approvals(store, ids=lambda prefix: prefix + "0c2e" + "0" * 20)
     await approvals.records.add(made)
-    await approvals.decide(made[2].id, made[2].token, Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell")
+    await approvals.decide(
+        made[2].id, made[2].token, Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell"
+    )
     await store.close()
 
 
@@ -298,7 +353,9 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=str)
-def test_what_is_typed_into_a_shell_works(block: Block, address: str, lived_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_typed_into_a_shell_works(
+    block: Block, address: str, lived_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bash = shutil.which("bash")
     if bash is None:
         missing("bash")
@@ -311,7 +368,13 @@ def test_what_is_typed_into_a_shell_works(block: Block, address: str, lived_in: 
         asyncio.run(asked_before(home, environ))
     script = block.text.replace(ADDRESS, address)
     done = subprocess.run(
-        [str(bash), "-e", "-c", script], capture_output=True, text=True, timeout=60, env=environ, cwd=home / "checkout", stdin=subprocess.DEVNULL
+        [str(bash), "-e", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
+        cwd=home / "checkout",
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     at_once = block.shown is not None and block.shown.line == block.end + 2
@@ -320,15 +383,25 @@ def test_what_is_typed_into_a_shell_works(block: Block, address: str, lived_in: 
 
 
 def test_the_documents_show_programs_commands_and_settings() -> None:
-    assert len(of_language("python")) >= 5 and len(of_language("js")) >= 3 and len(COMMANDS) >= 5 and len(SETTINGS) >= 4 and len(SCRIPTS) >= 10
+    assert (
+        len(of_language("python")) >= 5
+        and len(of_language("js")) >= 3
+        and len(COMMANDS) >= 5
+        and len(SETTINGS) >= 4
+        and len(SCRIPTS) >= 10
+    )
     assert all(block.shown is not None and block.shown.language in SHOWS for block in COMMANDS if block.line)
 
 
 def test_every_sample_is_run_or_says_why_not() -> None:
     assert {block.language for block in BLOCKS} <= {"sh", "bash", "python", "js", "toml", "", *SHOWS}
     for block in BLOCKS:
-        assert not block.excuse or (len(block.excuse.split()) >= 2 and block.language), f"{block}: why is it not run?"
-        looks_like_one = re.match(r"(?:\$ |toolwire |curl |import |from \w+ import |\[\w+\]\n|\{\n)", block.text)
+        assert not block.excuse or (len(block.excuse.split()) >= 2 and block.language), (
+            f"{block}: why is it not run?"
+        )
+        looks_like_one = re.match(
+            r"(?:\$ |toolwire |curl |import |from \w+ import |\[\w+\]\n|\{\n)", block.text
+        )
         assert block.language or not looks_like_one, f"{block}: a sample without a language is not run"
     excused = [block for block in BLOCKS if block.excuse]
     written = sum(page.read_text("utf-8").count("<!-- not run: ") for page in PAGES)
@@ -382,7 +455,9 @@ def test_the_settings_of_other_programs_are_toml_and_lead_here() -> None:
     for block in others:
         told = tomllib.loads(block.text)
         if servers := told.get("mcp_servers"):
-            assert all((server["command"], server["args"][0]) == ("toolwire", "mcp") for server in servers.values())
+            assert all(
+                (server["command"], server["args"][0]) == ("toolwire", "mcp") for server in servers.values()
+            )
             continue
         provider = told["model_providers"][told["model_provider"]]
         assert (provider["base_url"], provider["wire_api"]) == (f"http://{ADDRESS}/v1", "responses")
@@ -391,12 +466,16 @@ def test_the_settings_of_other_programs_are_toml_and_lead_here() -> None:
 def test_the_example_file_holds_the_defaults(nowhere: Path) -> None:
     text = (ROOT / "toolwire.example.toml").read_text("utf-8")
     settings = loaded(text, nowhere)
-    assert (*(getattr(settings, name) for name in SECTIONS),) == (*(section() for section in SECTIONS.values()),)
+    assert (*(getattr(settings, name) for name in SECTIONS),) == (
+        *(section() for section in SECTIONS.values()),
+    )
     assert set(tomllib.loads(text)) == {*IN_FORCE, "models"}
     assert [model.id for model in settings.models] == ["demo"]
     for name, told in tomllib.loads(text).items():
         if name in SECTIONS:
-            assert {field.name for field in fields(SECTIONS[name])} - set(told) <= {"workers", "redis"}, "a key is not shown"
+            assert {field.name for field in fields(SECTIONS[name])} - set(told) <= {"workers", "redis"}, (
+                "a key is not shown"
+            )
 
 
 def test_the_models_of_the_example_file_can_be_switched_on(nowhere: Path) -> None:
@@ -410,9 +489,13 @@ def test_every_name_in_the_example_environment_is_known(nowhere: Path) -> None:
     environ = {name: shlex.split(value)[0] for name, value in assignments.items()}
     assert environ.pop("TOOLWIRE_CONFIG")
     assert all("__" in name or name in CODEX_FLAGS or f"env:{name}" in text for name in environ)
-    models = {model.id: model for model in load(None, environ, {}).models}  # an unknown name would be an error
+    models = {
+        model.id: model for model in load(None, environ, {}).models
+    }  # an unknown name would be an error
     assert set(models) == {"qwen", "codex"}
-    assert {models["codex"].options[option] for option in CODEX_FLAGS.values()} == {environ[name] for name in CODEX_FLAGS}
+    assert {models["codex"].options[option] for option in CODEX_FLAGS.values()} == {
+        environ[name] for name in CODEX_FLAGS
+    }
 
 
 def test_the_example_environment_as_it_stands_changes_nothing(nowhere: Path) -> None:
@@ -426,7 +509,11 @@ def test_the_example_environment_as_it_stands_changes_nothing(nowhere: Path) -> 
 def as_toml(value: Any) -> str:
     if value is None:
         return "–"
-    return print_config(Settings(models=(ModelSettings("m", "x", {"value": value}),))).strip().rpartition("\nvalue = ")[2]
+    return (
+        print_config(Settings(models=(ModelSettings("m", "x", {"value": value}),)))
+        .strip()
+        .rpartition("\nvalue = ")[2]
+    )
 
 
 def defaults(cls: type[Any]) -> dict[str, str]:
@@ -488,7 +575,10 @@ def test_the_codex_page_tells_the_versions_of_the_code_and_of_the_tests() -> Non
         ([native, marked - 1], "native"),
         ([marked], "native"),
     ]
-    packages = [json.loads((ROOT / "tests" / "codex" / which / "package.json").read_text("utf-8")) for which in ("old", "new")]
+    packages = [
+        json.loads((ROOT / "tests" / "codex" / which / "package.json").read_text("utf-8"))
+        for which in ("old", "new")
+    ]
     old, new = (package["dependencies"]["@openai/codex"] for package in packages)
     assert f"real binaries of {old} and {new} " in CODEX.read_text("utf-8")
 
@@ -497,7 +587,12 @@ def test_the_names_on_the_codex_page_stand_for_their_effort() -> None:
     backend = CodexBackend("codex")
     own, *aliases = (re.findall(r"`([^`]+)`", names) for names, _ in rows("Names and efforts"))
     assert own == ["codex"]
-    assert aliases[0] == list(backend.aliases) and [backend.alias(name) for name in aliases[0]] == ["low", "medium", "high", "xhigh"]
+    assert aliases[0] == list(backend.aliases) and [backend.alias(name) for name in aliases[0]] == [
+        "low",
+        "medium",
+        "high",
+        "xhigh",
+    ]
     assert {backend.alias(name) for name in aliases[1]} == {""}
     assert [backend.alias(name) for name in aliases[2]] == ["low", "low", "xhigh"]
 
@@ -521,7 +616,9 @@ def test_the_doctor_says_what_the_codex_page_shows(home: Path, tmp_path: Path) -
     told = run(command, home, tmp_path)
     assert block.shown is not None
     for line in block.shown.text.splitlines():
-        assert re.sub(r"\s+", " ", line) in re.sub(r"[^\S\n]+", " ", told), "what the page shows is among what the doctor says"
+        assert re.sub(r"\s+", " ", line) in re.sub(r"[^\S\n]+", " ", told), (
+            "what the page shows is among what the doctor says"
+        )
 
 
 # --- the pages about the wire and about parked turns -----------------------------------------------------------------------------------------------
@@ -529,9 +626,13 @@ def test_the_doctor_says_what_the_codex_page_shows(home: Path, tmp_path: Path) -
 
 def test_the_wire_page_names_every_event_of_every_kind_of_item() -> None:
     page = (ROOT / "docs" / "wire.md").read_text("utf-8")
-    row = re.compile(r"(?m)^\| .+? \| (?:–|`(response\.\w+)\.added`, `\.done`) \| `(response\.\w+)\.delta`, `\.done` \| `(\w+_)` \|$")
+    row = re.compile(
+        r"(?m)^\| .+? \| (?:–|`(response\.\w+)\.added`, `\.done`) \| `(response\.\w+)\.delta`, `\.done` \| `(\w+_)` \|$"
+    )
     told = set(row.findall(page))
-    assert told == {(shape.part.events if shape.part else "", shape.events, shape.id_prefix) for shape in SHAPES.values()}
+    assert told == {
+        (shape.part.events if shape.part else "", shape.events, shape.id_prefix) for shape in SHAPES.values()
+    }
 
 
 def test_the_wire_page_names_every_header_that_browsers_may_read() -> None:
@@ -542,7 +643,9 @@ def test_the_wire_page_names_every_header_that_browsers_may_read() -> None:
 
 def test_the_parked_page_shows_the_defaults() -> None:
     block = next(block for block in fenced(ROOT / "docs" / "parked.md") if block.text.startswith("[parked]"))
-    assert {name: as_toml(value) for name, value in tomllib.loads(block.text)["parked"].items()} == defaults(SECTIONS["parked"])
+    assert {name: as_toml(value) for name, value in tomllib.loads(block.text)["parked"].items()} == defaults(
+        SECTIONS["parked"]
+    )
 
 
 def test_the_approvals_page_names_every_scope() -> None:
@@ -573,7 +676,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 @pytest.mark.parametrize("page", [*PAGES, *OTHER_FILES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_document_names_a_development_machine_or_a_registry(page: Path) -> None:
     text = page.read_text("utf-8")
-    found = re.findall(r"(?<!bench)/work/|/root/|/tmp/|/home/\w|pypi\.org|registry\.npmjs|(?<![\w&])#\d+\b", text)
+    found = re.findall(
+        r"(?<!bench)/work/|/root/|/tmp/|/home/\w|pypi\.org|registry\.npmjs|(?<![\w&])#\d+\b", text
+    )
     assert found == []
 
 
@@ -593,7 +698,9 @@ def test_every_make_target_that_is_named_is_there() -> None:
 def test_every_source_file_that_is_named_is_there() -> None:
     for page in PAGES:
         text = page.read_text("utf-8")
-        for path in re.findall(r"`((?:src|tests|docs)/[\w./]+)`", text) + re.findall(r"`([\w/]+\.py)\b", text):
+        for path in re.findall(r"`((?:src|tests|docs)/[\w./]+)`", text) + re.findall(
+            r"`([\w/]+\.py)\b", text
+        ):
             assert (ROOT / path).exists() or (ROOT / "src" / "toolwire" / path).exists(), f"{page}: {path}"
 
 
@@ -609,11 +716,19 @@ def tree(block: Block) -> Iterator[str]:
 
 def test_the_architecture_page_names_every_package_and_module() -> None:
     source = ROOT / "src" / "toolwire"
-    overview, *packages = [block for block in BLOCKS if block.page == "docs/architecture.md" and not block.language]
-    top = {path.removeprefix("src/toolwire/") for path in tree(overview) if path.startswith("src/toolwire/")} - {""}
-    assert top == {path.parent.name + "/" for path in source.glob("*/__init__.py")} | {path.name for path in source.glob("*.py")}
+    overview, *packages = [
+        block for block in BLOCKS if block.page == "docs/architecture.md" and not block.language
+    ]
+    top = {
+        path.removeprefix("src/toolwire/") for path in tree(overview) if path.startswith("src/toolwire/")
+    } - {""}
+    assert top == {path.parent.name + "/" for path in source.glob("*/__init__.py")} | {
+        path.name for path in source.glob("*.py")
+    }
     named = [path for block in packages for path in tree(block) if path.endswith(".py")]
-    modules = {path.relative_to(source).as_posix() for path in source.glob("*/**/*.py") if path.name != "__init__.py"}
+    modules = {
+        path.relative_to(source).as_posix() for path in source.glob("*/**/*.py") if path.name != "__init__.py"
+    }
     assert len(named) == len(set(named))
     assert sorted(set(named) - modules) == [], "these modules are not there any more"
     assert sorted(modules - set(named)) == [], "these modules are missing on the page"
@@ -621,15 +736,21 @@ def test_the_architecture_page_names_every_package_and_module() -> None:
 
 def test_the_scripted_page_names_every_step() -> None:
     page = (ROOT / "docs" / "scripted.md").read_text("utf-8")
-    assert {word for row in re.findall(r"(?m)^\| (`.*?`) \|", page) for word in re.findall(r"`(\w+)", row)} == set(STEPS)
+    assert {
+        word for row in re.findall(r"(?m)^\| (`.*?`) \|", page) for word in re.findall(r"`(\w+)", row)
+    } == set(STEPS)
 
 
 def test_the_dependencies_page_names_every_dependency_with_its_range() -> None:
     page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     told = dict(re.findall(r"(?m)^\| `([\w-]+)` \| `(.*?)` \|", page))
-    assert told == dict(re.fullmatch(r"([\w-]+)([^;\s]*).*", entry).groups() for entry in project["dependencies"])  # type: ignore[union-attr, misc]
-    extras = {re.split(r"[\[<>=]", entry)[0] for entries in project["optional-dependencies"].values() for entry in entries}
+    assert told == dict(re.findall(r"(?m)^([\w-]+)([^;\s]*)", "\n".join(project["dependencies"])))
+    extras = {
+        re.split(r"[\[<>=]", entry)[0]
+        for entries in project["optional-dependencies"].values()
+        for entry in entries
+    }
     assert set(re.findall(r"\*\*([\w-]+)\*\*", page)) == extras
 
 
@@ -649,7 +770,9 @@ def test_the_supported_page_is_what_the_code_says() -> None:
     assert supported().main(["--check"]) == 0
 
 
-def test_a_page_that_differs_is_one_line_and_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_differs_is_one_line_and_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(supported(), "PAGE", tmp_path / "supported.md")
     assert supported().main(["--check"]) == 1
     assert supported().main([]) == 0
@@ -664,7 +787,15 @@ def test_the_supported_page_knows_which_fields_belong_to_which_api() -> None:
     from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
     from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
-    chat, responses = get_type_hints(CompletionCreateParamsStreaming), get_type_hints(ResponseCreateParamsStreaming)
+    chat, responses = (
+        get_type_hints(CompletionCreateParamsStreaming),
+        get_type_hints(ResponseCreateParamsStreaming),
+    )
     known = set(supported().FIELDS)
-    of_the_socket = {"generate"}  # the WebSocket transport's own, which the types of the HTTP client do not have
-    assert supported().ONLY == {"chat": known & (set(chat) - set(responses)), "responses": known & (set(responses) - set(chat) | of_the_socket)}
+    of_the_socket = {
+        "generate"
+    }  # the WebSocket transport's own, which the types of the HTTP client do not have
+    assert supported().ONLY == {
+        "chat": known & (set(chat) - set(responses)),
+        "responses": known & (set(responses) - set(chat) | of_the_socket),
+    }

@@ -19,9 +19,25 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-WITHOUT_A_HEAD = {"index.md", "clients.md", "supported.md", "evidence.md", "conform.md", "benchmarks.md", "websocket.md"}
+WITHOUT_A_HEAD = {
+    "index.md",
+    "clients.md",
+    "supported.md",
+    "evidence.md",
+    "conform.md",
+    "benchmarks.md",
+    "websocket.md",
+}
 """The first page, and those that a command writes or that say it in their own way."""
-ASSETS = {("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("video", "src"), ("img", "srcset"), ("object", "data")}
+ASSETS = {
+    ("script", "src"),
+    ("img", "src"),
+    ("source", "src"),
+    ("iframe", "src"),
+    ("video", "src"),
+    ("img", "srcset"),
+    ("object", "data"),
+}
 
 
 @cache
@@ -91,7 +107,9 @@ def test_every_page_of_the_documents_is_a_page_of_the_site(pages: dict[str, Page
 
 
 def test_every_page_can_be_reached_by_the_navigation(pages: dict[str, Page]) -> None:
-    navigation = re.search(r'(?s)<nav class="md-nav md-nav--primary.*?</nav>\s*</div>', pages["index.html"].source)
+    navigation = re.search(
+        r'(?s)<nav class="md-nav md-nav--primary.*?</nav>\s*</div>', pages["index.html"].source
+    )
     assert navigation is not None
     reached = set(re.findall(r'href="\.?/?([\w-]+\.html)', navigation[0]))
     assert set(pages) - {"index.html"} <= reached
@@ -120,14 +138,21 @@ def test_every_link_and_every_file_is_there(pages: dict[str, Page], site: Path) 
 
 
 def test_every_picture_is_told_in_words(pages: dict[str, Page]) -> None:
-    assert {name: page.images_without_words for name, page in pages.items() if page.images_without_words} == {}
+    assert {
+        name: page.images_without_words for name, page in pages.items() if page.images_without_words
+    } == {}
     for file in (DOCS / "pictures").glob("*.svg"):
         assert re.search(r"<title id=", picture := file.read_text("utf-8")) and "<desc id=" in picture, file
 
 
 def test_no_page_names_a_development_machine_or_a_registry(pages: dict[str, Page]) -> None:
     for name, page in pages.items():
-        assert re.findall(r"(?<!bench)/work/|/root/|/tmp/|/home/\w|pypi\.org|registry\.npmjs|file://", page.source) == [], name
+        assert (
+            re.findall(
+                r"(?<!bench)/work/|/root/|/tmp/|/home/\w|pypi\.org|registry\.npmjs|file://", page.source
+            )
+            == []
+        ), name
 
 
 def test_search_knows_every_page(site: Path, pages: dict[str, Page]) -> None:
@@ -139,7 +164,9 @@ def test_each_guide_begins_with_what_you_get_and_when_to_use_it() -> None:
     for path in sorted(DOCS.glob("*.md")):
         if path.name not in WITHOUT_A_HEAD:
             head = path.read_text("utf-8")[:1500]
-            assert re.match(r"# .+\n\n> \*\*What you get:\*\* (?s:.+?)\n>\n> \*\*(?:Use it when|To use it)\*\* ", head), path.name
+            assert re.match(
+                r"# .+\n\n> \*\*What you get:\*\* (?s:.+?)\n>\n> \*\*(?:Use it when|To use it)\*\* ", head
+            ), path.name
 
 
 # --- what makes a build fail -----------------------------------------------------------------------------------------------------------------------
@@ -147,7 +174,9 @@ def test_each_guide_begins_with_what_you_get_and_when_to_use_it() -> None:
 
 @pytest.fixture
 def nav() -> list[dict[str, object]]:
-    told: list[dict[str, object]] = tomllib.loads((DOCS / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    told: list[dict[str, object]] = tomllib.loads((DOCS / "zensical.toml").read_text("utf-8"))["project"][
+        "nav"
+    ]
     return told
 
 
@@ -173,7 +202,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A site of two pages."""
     docs = tmp_path / "docs"
     (docs / "assets").mkdir(parents=True)
-    (docs / "zensical.toml").write_text('[project]\nsite_name = "x"\ndocs_dir = "pages"\nnav = [{ "A" = "index.md" }, { "B" = "b.md" }]\n', "utf-8")
+    (docs / "zensical.toml").write_text(
+        '[project]\nsite_name = "x"\ndocs_dir = "pages"\nnav = [{ "A" = "index.md" }, { "B" = "b.md" }]\n',
+        "utf-8",
+    )
     (docs / "index.md").write_text("# A\n\n[B](b.md#there)\n", "utf-8")
     (docs / "b.md").write_text("# B\n\n## There\n", "utf-8")
     monkeypatch.setattr(builder(), "DOCS", docs)
@@ -183,7 +215,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("link", ["b.md#nowhere", "nowhere.md"])
-def test_a_dead_link_is_an_error_that_says_where(small: Path, tmp_path: Path, link: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_link_is_an_error_that_says_where(
+    small: Path, tmp_path: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if importlib.util.find_spec("zensical") is None:
         pytest.skip("zensical is missing")
     arguments = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
@@ -196,7 +230,9 @@ def test_a_dead_link_is_an_error_that_says_where(small: Path, tmp_path: Path, li
 # --- in a browser ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search_finds(site: Path, pages: dict[str, Page]) -> None:
+def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search_finds(
+    site: Path, pages: dict[str, Page]
+) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("Chromium is missing")
@@ -207,12 +243,21 @@ def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
-        page.on("request", lambda request: asked.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None)
+        page.on(
+            "request",
+            lambda request: (
+                asked.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None
+            ),
+        )
         page.on("pageerror", lambda error: broken.append(str(error)))
         for name in sorted(pages):
             page.goto((site / name).as_uri(), wait_until="domcontentloaded")
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} is wider than a phone"
-        assert page.evaluate("document.body.dataset.mdColorScheme") == "slate", "the system's dark is followed"
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
+                f"{name} is wider than a phone"
+            )
+        assert page.evaluate("document.body.dataset.mdColorScheme") == "slate", (
+            "the system's dark is followed"
+        )
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto((site / "index.html").as_uri())
         page.keyboard.press("Tab")

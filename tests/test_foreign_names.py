@@ -47,19 +47,29 @@ def upstream() -> Iterator[str]:
 
 @pytest.mark.parametrize("command", [["models"], ["doctor"], ["models", "--json"], ["doctor", "--json"]])
 def test_a_server_s_names_are_shown_and_drive_nothing(
-    command: list[str], upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: list[str],
+    upstream: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "toolwire.toml").write_text(f'[models.up]\nbackend = "openai"\nbase_url = "{upstream}"\nmodel = "*"\n')
+    (tmp_path / "toolwire.toml").write_text(
+        f'[models.up]\nbackend = "openai"\nbase_url = "{upstream}"\nmodel = "*"\n'
+    )
     main([*command, "--config", str(tmp_path / "toolwire.toml")])
     told = capfd.readouterr()
     assert "up/m" in told.out and not DRIVES & set(told.out + told.err)
 
 
 @pytest.mark.parametrize("command", [["ask", "hi", "--model", EVIL], ["models"]])
-def test_a_complaint_drives_nothing(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_complaint_drives_nothing(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "toolwire.toml").write_text('[models.up]\nbackend = "scripted"\nwrong\u009b31m = 1\n' if command == ["models"] else "")
+    (tmp_path / "toolwire.toml").write_text(
+        '[models.up]\nbackend = "scripted"\nwrong\u009b31m = 1\n' if command == ["models"] else ""
+    )
     main([*command, "--config", str(tmp_path / "toolwire.toml")])
     assert not DRIVES & set("".join(capfd.readouterr()))
 
@@ -72,7 +82,9 @@ def test_a_table_drives_nothing_and_lines_up() -> None:
 
 def test_a_line_of_the_log_drives_nothing() -> None:
     formatter = logs.TextFormatter()
-    record = logging.LogRecord("toolwire.mcp", logging.WARNING, __file__, 1, "the client said %s", (EVIL,), None)
+    record = logging.LogRecord(
+        "toolwire.mcp", logging.WARNING, __file__, 1, "the client said %s", (EVIL,), None
+    )
     assert not DRIVES & set(formatter.format(record))
     record.fields = {"event": "request", "model": EVIL, "names": [EVIL]}
     assert not DRIVES & set(formatter.format(record))

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from toolwire.conform.judge import OrderJudge
     from toolwire.wire.aggregator import ToolCallAggregator
 
-__all__ = ["Limits", "OrderJudge", "ScanLimits", "ToolCallAggregator", "ToolCallParser", "__version__", "parse"]
+__all__ = [
+    "Limits",
+    "OrderJudge",
+    "ScanLimits",
+    "ToolCallAggregator",
+    "ToolCallParser",
+    "__version__",
+    "parse",
+]
 __version__ = "0.1.0"
 
 Limits = ScanLimits

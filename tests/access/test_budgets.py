@@ -94,12 +94,20 @@ def alone(store: Store | None = None) -> Place:
 
 async def test_hundreds_of_turns_at_once_get_exactly_the_budget(store: Store) -> None:
     place, allowed = alone(store), KeyLimits(budget_requests=3)
-    tickets = [ticket for ticket in await asyncio.gather(*(place.admitted(allowed) for _ in range(300))) if ticket is not None]
+    tickets = [
+        ticket
+        for ticket in await asyncio.gather(*(place.admitted(allowed) for _ in range(300)))
+        if ticket is not None
+    ]
     assert len(tickets) == 3
-    assert set(place.refusals) == {"requests_limit"}, "while they run, one may still fail and give its request back"
+    assert set(place.refusals) == {"requests_limit"}, (
+        "while they run, one may still fail and give its request back"
+    )
     for ticket in tickets:
         place.end(ticket)
-    assert await place.admitted(allowed) is None, "a turn that has ended and is not counted yet is not forgotten in between"
+    assert await place.admitted(allowed) is None, (
+        "a turn that has ended and is not counted yet is not forgotten in between"
+    )
     await place.settled()
     assert await place.admitted(allowed) is None and place.refusals[-1] == "quota"
     assert place.usage.held("k") == (0, 0)
@@ -147,7 +155,11 @@ async def test_a_restart_does_not_forget_what_was_used(store_url: str) -> None:
     for served in (3, 0):
         store = Store(store_url)
         place = alone(store)
-        tickets = [ticket for ticket in await asyncio.gather(*(place.admitted(allowed) for _ in range(20))) if ticket is not None]
+        tickets = [
+            ticket
+            for ticket in await asyncio.gather(*(place.admitted(allowed) for _ in range(20)))
+            if ticket is not None
+        ]
         assert len(tickets) == served
         for ticket in tickets:
             place.end(ticket)
@@ -174,7 +186,9 @@ async def test_a_process_that_is_killed_has_written_what_a_budget_was_used_for(s
 @given(
     requests=st.integers(0, 6),
     tokens=st.integers(0, 1500),
-    steps=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10), st.booleans(), st.integers(0, 400)), max_size=12),
+    steps=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 10), st.booleans(), st.integers(0, 400)), max_size=12
+    ),
 )
 @settings(max_examples=60, deadline=None)
 def test_whatever_comes_and_ends_in_any_order_no_more_is_served_than_the_budget(
@@ -290,7 +304,9 @@ async def test_nodes_share_a_budget_of_tokens(node: Node) -> None:
     assert not await race(places, allowed, 20)
 
 
-async def test_what_a_dead_node_held_comes_back_and_what_it_used_does_not(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_dead_node_held_comes_back_and_what_it_used_does_not(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
     dead, alive = await node(), await node()
     allowed = KeyLimits(budget_requests=2)
@@ -308,7 +324,9 @@ async def test_what_a_dead_node_held_comes_back_and_what_it_used_does_not(node: 
     assert await alive.admitted(allowed) is None and alive.refusals[-1] == "quota"
 
 
-async def test_a_budget_that_the_store_knows_of_is_not_given_out_by_an_empty_redis(node: Node, redis: RedisServer) -> None:
+async def test_a_budget_that_the_store_knows_of_is_not_given_out_by_an_empty_redis(
+    node: Node, redis: RedisServer
+) -> None:
     place, allowed = await node(), KeyLimits(budget_requests=2)
     for place_, ticket in await race([place], allowed):
         place_.end(ticket)
@@ -323,10 +341,19 @@ async def test_a_budget_that_the_store_knows_of_is_not_given_out_by_an_empty_red
     assert fresh.refusals[-1] == place.refusals[-1] == "quota"
 
 
-async def test_while_redis_is_away_nodes_share_what_is_left_and_charge_it_when_it_is_back(node: Node, redis: RedisServer) -> None:
+async def test_while_redis_is_away_nodes_share_what_is_left_and_charge_it_when_it_is_back(
+    node: Node, redis: RedisServer
+) -> None:
     places, allowed = [await node(), await node()], KeyLimits(budget_requests=20)
-    await becomes(lambda: all(place.limits.shared is not None and place.limits.shared.nodes == 2 for place in places))
-    before = [(place, ticket) for place in places for _ in range(3) if (ticket := await place.admitted(allowed)) is not None]
+    await becomes(
+        lambda: all(place.limits.shared is not None and place.limits.shared.nodes == 2 for place in places)
+    )
+    before = [
+        (place, ticket)
+        for place in places
+        for _ in range(3)
+        if (ticket := await place.admitted(allowed)) is not None
+    ]
     for place, ticket in before:
         place.end(ticket)
     for place in places:
@@ -335,7 +362,9 @@ async def test_while_redis_is_away_nodes_share_what_is_left_and_charge_it_when_i
     redis.kill()
     away = await race(places, allowed, 30)
     assert 10 <= len(away) <= 14, "14 were left"
-    assert {kind for place in places for kind in place.refusals} <= {"overloaded", "requests_limit"}, "nobody is told that the month is over"
+    assert {kind for place in places for kind in place.refusals} <= {"overloaded", "requests_limit"}, (
+        "nobody is told that the month is over"
+    )
     for place, ticket in away[:-2]:
         place.end(ticket)
     for place in places:

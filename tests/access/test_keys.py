@@ -38,7 +38,13 @@ def time() -> Time:
     return Time()
 
 
-def ring(store: Store | None, time: Time, *keys: str, admin: tuple[str, ...] = (), limits: LimitSettings | None = None) -> KeyRing:
+def ring(
+    store: Store | None,
+    time: Time,
+    *keys: str,
+    admin: tuple[str, ...] = (),
+    limits: LimitSettings | None = None,
+) -> KeyRing:
     records = KeyRecords(store, time) if store is not None else None
     return KeyRing(keys, admin, limits, records, clock=time, ticks=time)
 
@@ -65,7 +71,15 @@ async def test_a_stored_key_is_found_and_a_wrong_one_is_not(store: Store, time: 
     assert holder is not None and (holder.key_id, holder.name, holder.grant) == (stored.id, "laptop", None)
     configured = found.find(b"of-the-settings")
     assert configured is not None and configured.key_id == key_id_of("of-the-settings")
-    for wrong in (b"", b"tw_", text[:-1].encode(), text.upper().encode(), b"\xff\xfe", stored.id.encode(), stored.sha256.encode()):
+    for wrong in (
+        b"",
+        b"tw_",
+        text[:-1].encode(),
+        text.upper().encode(),
+        b"\xff\xfe",
+        stored.id.encode(),
+        stored.sha256.encode(),
+    ):
         assert found.find(wrong) is None
 
 
@@ -98,7 +112,9 @@ async def test_what_one_node_revokes_no_node_takes_within_five_seconds(store: St
         assert node.find(text.encode()) is None
 
 
-async def test_a_busy_server_does_not_wait_for_the_keys_to_be_read_again(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_server_does_not_wait_for_the_keys_to_be_read_again(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = KeyRecords(store, time)
     _, text = await records.add("laptop", {}, {})
     found = KeyRing(records=records, clock=time, ticks=time)
@@ -122,7 +138,9 @@ async def test_a_busy_server_does_not_wait_for_the_keys_to_be_read_again(store: 
     assert reads == 1
 
 
-async def test_a_rotated_key_is_the_same_one_and_its_old_text_works_for_a_while(store: Store, time: Time) -> None:
+async def test_a_rotated_key_is_the_same_one_and_its_old_text_works_for_a_while(
+    store: Store, time: Time
+) -> None:
     records = KeyRecords(store, time)
     first, old = await records.add("laptop", {"models": ["m*"], "tools": False}, {"requests_per_minute": 7})
     second, new = await records.rotate(first.id, grace_s=3600)
@@ -169,7 +187,9 @@ async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time)
         found = ring(store, time)
         await found.refresh()
         assert found.find(text.encode()) is None and found.find(old.encode()) is None
-    assert [key.public()["revoked_at"] for key in await records.all() if key.name == "laptop"] == [elsewhere.now - 60]
+    assert [key.public()["revoked_at"] for key in await records.all() if key.name == "laptop"] == [
+        elsewhere.now - 60
+    ]
     assert await records.add("laptop", {}, {})
     with pytest.raises(ToolwireError):
         await KeyRecords(store, time).rotate(plain.id, grace_s=60)
@@ -208,7 +228,9 @@ async def test_revoking_the_last_key_does_not_open_the_door(store: Store, time: 
     assert found.needed
 
 
-async def test_a_new_key_works_at_once_and_wrong_ones_do_not_make_the_store_busy(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_key_works_at_once_and_wrong_ones_do_not_make_the_store_busy(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = 0
     changed = KeyRecords.changed
 
@@ -264,7 +286,9 @@ async def test_keys_that_were_read_hold_while_the_store_is_away_and_it_is_said_o
     assert len(caplog.records) == 2 and "again" in caplog.records[1].message
 
 
-async def test_a_store_that_hangs_holds_one_request_up_and_no_more(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_hangs_holds_one_request_up_and_no_more(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     found = ring(store, time)
     await found.refresh()
@@ -287,7 +311,9 @@ async def test_a_store_that_hangs_holds_one_request_up_and_no_more(store: Store,
     assert not found._failing
 
 
-async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     found = ring(store, time, "of-the-settings")
     gate = Gate(ServerSettings(), found)
@@ -319,7 +345,9 @@ async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(sto
     assert reads == 5 and WAIT_S <= monotonic() - began < 2 * WAIT_S
 
 
-async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(store: Store, time: Time) -> None:
+async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(
+    store: Store, time: Time
+) -> None:
     """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone who asks meanwhile."""
     records = KeyRecords(store, time)
     revoked, old = await records.add("old", {}, {})
@@ -338,7 +366,9 @@ async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_ke
     for gate in gates:
         asked = (gate.caller({b"authorization": f"Bearer {old}".encode()}, None) for _ in range(3))
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert [isinstance(answer, ToolwireError) and answer.failure.kind for answer in answers] == ["authentication"] * 3
+        assert [isinstance(answer, ToolwireError) and answer.failure.kind for answer in answers] == [
+            "authentication"
+        ] * 3
 
 
 async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: Time) -> None:
@@ -354,7 +384,9 @@ async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: 
     assert (await gate.caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
 
 
-async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_a_key_of_the_settings_waits_for_no_store(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing that is stored can take it back. Who has a stored one waits."""
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     found = ring(store, time, "of-the-settings")
@@ -370,9 +402,13 @@ async def test_who_has_a_key_of_the_settings_waits_for_no_store(store: Store, ti
     time.now += 10 * FRESH_S
     async with asyncio.timeout(WAIT_S / 2):
         for _ in range(3):
-            assert (await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))).lasting
+            assert (
+                await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))
+            ).lasting
     assert found._reading is None and found._later is not None  # it is read a moment later
-    asked = asyncio.ensure_future(gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1)))
+    asked = asyncio.ensure_future(
+        gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1))
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not asked.done() and found._reading is not None
@@ -387,7 +423,9 @@ async def test_behind_a_key_of_the_settings_the_stored_ones_are_read_again(store
     _, text = await records.add("laptop", {}, {})
     found = ring(store, time, "of-the-settings", text)
     gate = Gate(ServerSettings(keys=("of-the-settings", text)), found)
-    assert (await gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1))).name == "laptop"
+    assert (
+        await gate.caller({b"authorization": b"Bearer " + text.encode()}, ("127.0.0.1", 1))
+    ).name == "laptop"
     time.now += 10 * FRESH_S
     await gate.caller({b"authorization": b"Bearer of-the-settings"}, ("127.0.0.1", 1))
     async with asyncio.timeout(5):
@@ -397,7 +435,9 @@ async def test_behind_a_key_of_the_settings_the_stored_ones_are_read_again(store
     assert [row.last_used_at is not None for row in await records.all()] == [True]
 
 
-async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_them(store: Store, time: Time) -> None:
+async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_them(
+    store: Store, time: Time
+) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     gate = Gate(ServerSettings(keys=("of-the-settings",)), ring(store, time, "of-the-settings"))
     headers = {b"authorization": b"Bearer " + text.encode()}
@@ -405,7 +445,9 @@ async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_t
     assert {holder.name for holder in holders} == {"laptop"}
 
 
-async def test_before_the_keys_were_ever_read_nobody_gets_in_by_a_key_that_is_not_known(store: Store, time: Time) -> None:
+async def test_before_the_keys_were_ever_read_nobody_gets_in_by_a_key_that_is_not_known(
+    store: Store, time: Time
+) -> None:
     broken: Any = Broken(store)
     broken.up = False
     found = ring(broken, time, "of-the-settings")
@@ -475,7 +517,9 @@ async def test_two_processes_do_not_look_keys_up_in_the_same_order(time: Time) -
         (("other",), "codex", False),
     ],
 )
-def test_a_key_reaches_the_models_of_its_patterns_and_no_others(patterns: tuple[str, ...], model: str, allowed: bool) -> None:
+def test_a_key_reaches_the_models_of_its_patterns_and_no_others(
+    patterns: tuple[str, ...], model: str, allowed: bool
+) -> None:
     grant = KeyGrant(patterns)
     if allowed:
         grant.check(TURN, model)
@@ -493,19 +537,38 @@ def test_a_key_without_tools_is_told_so() -> None:
     assert (caught.value.failure.kind, caught.value.failure.param) == ("permission", "tools")
 
 
-async def test_the_settings_limits_hold_for_keys_that_have_none_of_their_own(store: Store, time: Time) -> None:
+async def test_the_settings_limits_hold_for_keys_that_have_none_of_their_own(
+    store: Store, time: Time
+) -> None:
     records = KeyRecords(store, time)
     _, plain = await records.add("plain", {}, {})
     _, own = await records.add("own", {}, {"requests_per_minute": 5, "budget_tokens": 9})
     _, free = await records.add("free", {}, {"requests_per_minute": 0, "concurrent": 0})
-    found = ring(store, time, "configured", admin=("chief",), limits=LimitSettings(requests_per_minute=100, concurrent=3))
+    found = ring(
+        store,
+        time,
+        "configured",
+        admin=("chief",),
+        limits=LimitSettings(requests_per_minute=100, concurrent=3),
+    )
     await found.refresh()
     limits = {}
-    for name, text in (("plain", plain), ("own", own), ("free", free), ("configured", "configured"), ("chief", "chief")):
+    for name, text in (
+        ("plain", plain),
+        ("own", own),
+        ("free", free),
+        ("configured", "configured"),
+        ("chief", "chief"),
+    ):
         holder = found.find(text.encode())
         assert holder is not None
         limits[name] = holder.grant.limits if holder.grant is not None else None
-    assert limits["plain"] == limits["configured"] == limits["chief"] == KeyLimits(requests_per_minute=100, concurrent=3)
+    assert (
+        limits["plain"]
+        == limits["configured"]
+        == limits["chief"]
+        == KeyLimits(requests_per_minute=100, concurrent=3)
+    )
     assert limits["own"] == KeyLimits(requests_per_minute=5, concurrent=3, budget_tokens=9)
     assert limits["free"] is None
     assert found.anyone.grant is not None and found.anyone.grant.limits == limits["plain"]

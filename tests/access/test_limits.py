@@ -63,7 +63,9 @@ async def refused(work: Awaitable[Any]) -> Failure:
 # --- one node ------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(limits: RateLimits, time: Time) -> None:
+async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(
+    limits: RateLimits, time: Time
+) -> None:
     allowed = KeyLimits(requests_per_minute=3)
     for _ in range(3):
         (await limits.admit("k", allowed, TURN)).settle(Usage(1, 1), ran=True)
@@ -98,11 +100,16 @@ async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limi
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "298"
     await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
-    assert error_object(failure)["error"]["type"] == "tokens" and "Limit 1000, Used 902, Requested 200" in failure.message
+    assert (
+        error_object(failure)["error"]["type"] == "tokens"
+        and "Limit 1000, Used 902, Requested 200" in failure.message
+    )
     assert headers(limits, allowed)["x-ratelimit-reset-tokens"] == "54.12s"
 
 
-async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that_failed_pays_nothing(limits: RateLimits) -> None:
+async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that_failed_pays_nothing(
+    limits: RateLimits,
+) -> None:
     allowed = KeyLimits(tokens_per_minute=1000)
     left = await limits.admit("k", allowed, TURN)
     left.saw([Text("y" * 100), CallArgs(0, "z" * 60)])
@@ -113,7 +120,9 @@ async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "860"
 
 
-async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(limits: RateLimits, time: Time) -> None:
+async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(
+    limits: RateLimits, time: Time
+) -> None:
     allowed = KeyLimits(tokens_per_minute=50)
     ticket = await limits.admit("k", allowed, TURN)
     assert ticket.reserved == 50
@@ -127,7 +136,11 @@ async def test_only_so_many_turns_run_at_once(limits: RateLimits) -> None:
     allowed = KeyLimits(concurrent=2, requests_per_minute=100)
     first, _ = await limits.admit("k", allowed, TURN), await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
-    assert error_object(failure)["error"]["code"] == "rate_limit_exceeded" and "2 requests at once" in failure.message and failure.retry_after_s
+    assert (
+        error_object(failure)["error"]["code"] == "rate_limit_exceeded"
+        and "2 requests at once" in failure.message
+        and failure.retry_after_s
+    )
     assert headers(limits, allowed)["x-ratelimit-remaining-requests"] == "98"  # what is refused costs nothing
     with pytest.raises(ToolwireError):
         limits.check("k", allowed)
@@ -174,7 +187,9 @@ async def test_a_month_s_budget_is_a_quota(limits: RateLimits) -> None:
     for spent.requests, spent.tokens, word in ((2, 0, "2 requests"), (0, 1000, "1,000 tokens")):
         failure = await refused(limits.admit("k", allowed, TURN))
         told = error_object(failure)["error"]
-        assert (told["type"], told["code"]) == ("insufficient_quota", "insufficient_quota") and word in told["message"]
+        assert (told["type"], told["code"]) == ("insufficient_quota", "insufficient_quota") and word in told[
+            "message"
+        ]
         assert failure.retry_after_s and 0 < failure.retry_after_s <= 31 * 86400
     assert headers(limits, allowed) == {}
 
@@ -189,7 +204,11 @@ async def test_while_the_store_is_away_only_a_budget_that_is_not_known_is_refuse
     for allowed in (KeyLimits(budget_requests=2), KeyLimits(budget_tokens=1000, requests_per_minute=5)):
         failure = await refused(limits.admit("k", allowed, TURN))
         told = error_object(failure)["error"]
-        assert (told["code"], failure.retry_after_s, status_of(failure)) == ("overloaded", 1, 503) and "budget" in told["message"]
+        assert (told["code"], failure.retry_after_s, status_of(failure)) == (
+            "overloaded",
+            1,
+            503,
+        ) and "budget" in told["message"]
     await limits.admit("k", KeyLimits(requests_per_minute=5, tokens_per_minute=1000, concurrent=1), TURN)
 
 
@@ -197,7 +216,12 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
     whole = replace(
         TURN,
         instructions="i" * 40,
-        items=(*TURN.items, Call("c", "look", "a" * 36), Result("c", (TextPart("r" * 40),)), Message("user", (ImagePart("data:…"),))),
+        items=(
+            *TURN.items,
+            Call("c", "look", "a" * 36),
+            Result("c", (TextPart("r" * 40),)),
+            Message("user", (ImagePart("data:…"),)),
+        ),
         tools=(ToolSpec("look", "d" * 36),),
         n=2,
     )
@@ -208,7 +232,13 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
 
 def test_a_key_without_limits_is_not_limited() -> None:
     assert not KeyGrant().limited and not KeyGrant(limits=KeyLimits(parked=3)).limited
-    for name in ("requests_per_minute", "tokens_per_minute", "concurrent", "budget_tokens", "budget_requests"):
+    for name in (
+        "requests_per_minute",
+        "tokens_per_minute",
+        "concurrent",
+        "budget_tokens",
+        "budget_requests",
+    ):
         assert KeyGrant(limits=KeyLimits(**{name: 1})).limited
 
 
@@ -310,18 +340,27 @@ async def test_tokens_and_turns_at_once_are_shared_too(node: Node) -> None:
 
 async def test_redis_counts_as_this_process_does(node: Node, time: Time) -> None:
     shared, alone = await node(), RateLimits(Settings(), clock=time)
-    for key, allowed in (("a", KeyLimits(requests_per_minute=7)), ("b", KeyLimits(tokens_per_minute=1_234_567)), ("c", KeyLimits(7, 9999))):
+    for key, allowed in (
+        ("a", KeyLimits(requests_per_minute=7)),
+        ("b", KeyLimits(tokens_per_minute=1_234_567)),
+        ("c", KeyLimits(7, 9999)),
+    ):
         for _ in range(6):
             for limits in (shared, alone):
                 (await limits.admit(key, allowed, TURN)).settle(Usage(77, 3), ran=True)
         await becomes(lambda: not shared._errands)
         for kind, rate in (("requests", allowed.requests_per_minute), ("tokens", allowed.tokens_per_minute)):
             if rate:
-                there, here = (int(headers(limits, allowed, key)[f"x-ratelimit-remaining-{kind}"]) for limits in (shared, alone))
+                there, here = (
+                    int(headers(limits, allowed, key)[f"x-ratelimit-remaining-{kind}"])
+                    for limits in (shared, alone)
+                )
                 assert here <= there <= here + 1 + rate // 10  # some time passed there
 
 
-async def test_what_a_node_that_died_was_running_ends_by_itself(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_node_that_died_was_running_ends_by_itself(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
     dead, alive = await node(), await node()
     allowed = KeyLimits(concurrent=2)
@@ -347,15 +386,21 @@ async def test_a_clock_of_redis_that_goes_back_locks_nobody_out(node: Node) -> N
     while await admitted(limits, allowed) is not None:
         pass
     assert limits.shared is not None
-    await limits.shared._redis.hincrby(f"{shared_limits.METERS}{{k}}", "at", HOUR)  # as it stands there where the clock went back since
+    await limits.shared._redis.hincrby(
+        f"{shared_limits.METERS}{{k}}", "at", HOUR
+    )  # as it stands there where the clock went back since
     failure = await refused(limits.admit("k", allowed, TURN))
-    assert failure.retry_after_s and failure.retry_after_s <= 0.4  # two requests' time: nothing was given for the leap, and nothing taken
+    assert (
+        failure.retry_after_s and failure.retry_after_s <= 0.4
+    )  # two requests' time: nothing was given for the leap, and nothing taken
     async with asyncio.timeout(5):
         while await admitted(limits, allowed) is None:
             await asyncio.sleep(0.02)
 
 
-async def test_what_a_node_that_died_was_running_ends_though_the_clock_of_redis_went_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_node_that_died_was_running_ends_though_the_clock_of_redis_went_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
     limits = await node()
     allowed = KeyLimits(concurrent=2)
@@ -407,7 +452,9 @@ async def test_while_redis_is_away_each_node_allows_its_share_and_says_so_once(
     assert headers(nodes[0], allowed)["x-ratelimit-limit-requests"] == "100"
 
 
-async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_worth(node: Node, redis: RedisServer) -> None:
+async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_worth(
+    node: Node, redis: RedisServer
+) -> None:
     nodes = [await node(), await node()]
     allowed = KeyLimits(requests_per_minute=60, tokens_per_minute=100_000)
     for key in ("quiet", "noisy"):
@@ -416,10 +463,16 @@ async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_wo
             taken += 1
         assert taken >= 60
     redis.kill()
-    assert await admitted(nodes[0], allowed, "noisy") is None  # finds out, as the other one will by its heartbeat
+    assert (
+        await admitted(nodes[0], allowed, "noisy") is None
+    )  # finds out, as the other one will by its heartbeat
     await becomes(lambda: not any(limits.shared is None or limits.shared.up for limits in nodes))
     redis.start()
-    await becomes(lambda: all(limits.shared is not None and limits.shared.up and not limits.shared._owed for limits in nodes))
+    await becomes(
+        lambda: all(
+            limits.shared is not None and limits.shared.up and not limits.shared._owed for limits in nodes
+        )
+    )
     began = real_time.monotonic()
     for key in ("quiet", "noisy"):
         again = 0
@@ -459,7 +512,10 @@ async def test_a_redis_that_is_back_is_told_what_it_forgot_before_it_is_asked(
     await becomes(lambda: not any(limits.shared is None or limits.shared.up for limits in nodes))
     redis.start()
     await told.wait()
-    rounds = [await asyncio.gather(*(admitted(limits, allowed) for limits in nodes for _ in range(20))) for _ in range(3)]
+    rounds = [
+        await asyncio.gather(*(admitted(limits, allowed) for limits in nodes for _ in range(20)))
+        for _ in range(3)
+    ]
     got = sum(ticket is not None for tickets in rounds for ticket in tickets)
     assert got <= 2 + (real_time.monotonic() - began), "one comes back every second"
 
@@ -474,7 +530,12 @@ async def test_a_node_that_did_not_notice_that_redis_began_anew_gives_nothing_ou
     await used_up(nodes, allowed)
     redis.kill()
     redis.start()
-    got = [ticket for limits in nodes for ticket in await asyncio.gather(*(admitted(limits, allowed) for _ in range(20))) if ticket is not None]
+    got = [
+        ticket
+        for limits in nodes
+        for ticket in await asyncio.gather(*(admitted(limits, allowed) for _ in range(20)))
+        if ticket is not None
+    ]
     assert len(got) <= 2 + (real_time.monotonic() - began), "one comes back every second"
 
 
@@ -492,7 +553,9 @@ async def test_how_many_share_the_limits_is_not_forgotten_with_redis(node: Node,
     await becomes(lambda: here.shared is not None and here.shared.nodes == 1)
 
 
-async def test_turns_that_began_or_ended_while_redis_was_away_are_counted_when_it_is_back(node: Node, redis: RedisServer) -> None:
+async def test_turns_that_began_or_ended_while_redis_was_away_are_counted_when_it_is_back(
+    node: Node, redis: RedisServer
+) -> None:
     limits = await node()
     allowed = KeyLimits(concurrent=2)
     before = await limits.admit("k", allowed, TURN)

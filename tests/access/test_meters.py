@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.access.meters import MINUTE, MeterRefusal, Meters, Rates, charge, drain, duration, remaining, reset_us, take
+from toolwire.access.meters import (
+    MINUTE,
+    MeterRefusal,
+    Meters,
+    Rates,
+    charge,
+    drain,
+    duration,
+    remaining,
+    reset_us,
+    take,
+)
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(0, 90_000_000), st.integers(1, 5)), max_size=60))
@@ -28,7 +39,9 @@ def test_what_is_taken_is_what_exact_fractions_would_allow(rate: int, asked: lis
 
 
 @given(st.integers(1, 600), st.lists(st.integers(0, 2_000_000), min_size=1, max_size=200))
-def test_over_any_stretch_no_more_than_the_rate_and_one_minute_s_worth_goes_through(rate: int, pauses: list[int]) -> None:
+def test_over_any_stretch_no_more_than_the_rate_and_one_minute_s_worth_goes_through(
+    rate: int, pauses: list[int]
+) -> None:
     meters, now, taken = Meters(), 0, []
     for pause in pauses:
         now += pause

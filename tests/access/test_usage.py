@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from toolwire.access.usage import DAY, HOUR, MOST_ROWS, STALE_S, WAIT_S, UsageBook, UsageQuery, month_of, next_month
+from toolwire.access.usage import (
+    DAY,
+    HOUR,
+    MOST_ROWS,
+    STALE_S,
+    WAIT_S,
+    UsageBook,
+    UsageQuery,
+    month_of,
+    next_month,
+)
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.records import TurnSummary
 from toolwire.store.store import Store
@@ -18,7 +28,13 @@ from toolwire.store.store import Store
 NOON = int(datetime(2026, 3, 14, 12, tzinfo=UTC).timestamp())
 
 
-def turn(key: str = "k", model: str = "m", tokens: tuple[int, int] = (10, 5), error: str | None = None, calls: int = 0) -> TurnSummary:
+def turn(
+    key: str = "k",
+    model: str = "m",
+    tokens: tuple[int, int] = (10, 5),
+    error: str | None = None,
+    calls: int = 0,
+) -> TurnSummary:
     return TurnSummary(
         request_id="req_1",
         key_id=key,
@@ -74,7 +90,10 @@ async def test_turns_are_summed_by_hour_and_told_at_once(book: UsageBook, time: 
     book.observe(turn(error="backend", tokens=(0, 0)))
     time.now += HOUR
     book.observe(turn())
-    assert await book.ask(day(time)) == [(NOON, (), [2, 1, 11, 6, 6, 2]), (NOON + HOUR, (), [1, 0, 10, 2, 5, 0])]
+    assert await book.ask(day(time)) == [
+        (NOON, (), [2, 1, 11, 6, 6, 2]),
+        (NOON + HOUR, (), [1, 0, 10, 2, 5, 0]),
+    ]
     await book.close()
 
 
@@ -89,7 +108,9 @@ async def test_what_was_counted_is_there_after_the_close(store_url: str, time: T
     await again.close()
 
 
-async def test_it_is_written_by_itself_after_a_moment(store: Store, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_written_by_itself_after_a_moment(
+    store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.access.usage.FLUSH_S", 0.05)
     book, other = UsageBook(store, clock=time), UsageBook(store, clock=time)
     book.observe(turn())
@@ -114,20 +135,32 @@ async def test_a_batch_is_over_in_the_moment_in_which_its_task_is(store: Store, 
 async def test_keys_and_models_are_told_apart_where_that_is_asked(book: UsageBook, time: Time) -> None:
     for key, model in (("a", "m"), ("a", "n"), ("b", "m")):
         book.observe(turn(key, model))
-    assert [group for _, group, _ in await book.ask(day(time, group_by=("key_id", "model")))] == [("a", "m"), ("a", "n"), ("b", "m")]
-    assert [(group, counts[0]) for _, group, counts in await book.ask(day(time, group_by=("model",)))] == [(("m",), 2), (("n",), 1)]
+    assert [group for _, group, _ in await book.ask(day(time, group_by=("key_id", "model")))] == [
+        ("a", "m"),
+        ("a", "n"),
+        ("b", "m"),
+    ]
+    assert [(group, counts[0]) for _, group, counts in await book.ask(day(time, group_by=("model",)))] == [
+        (("m",), 2),
+        (("n",), 1),
+    ]
     assert [counts[0] for _, _, counts in await book.ask(day(time, keys=("a",)))] == [2]
     assert [counts[0] for _, _, counts in await book.ask(day(time, keys=("a",), models=("n",)))] == [1]
     assert await book.ask(day(time, keys=())) == []
     midnight = NOON // DAY * DAY
-    assert [(at, counts[0]) for at, _, counts in await book.ask(UsageQuery(midnight, midnight + DAY, DAY))] == [(midnight, 3)]
+    assert [
+        (at, counts[0]) for at, _, counts in await book.ask(UsageQuery(midnight, midnight + DAY, DAY))
+    ] == [(midnight, 3)]
 
 
 async def test_what_is_not_written_yet_is_told_too(time: Time) -> None:
     book = UsageBook(None, clock=time)
     book.observe(turn("a"))
     book.observe(turn("b"))
-    assert await book.ask(day(time, group_by=("key_id",))) == [(NOON, ("a",), [1, 0, 10, 2, 5, 0]), (NOON, ("b",), [1, 0, 10, 2, 5, 0])]
+    assert await book.ask(day(time, group_by=("key_id",))) == [
+        (NOON, ("a",), [1, 0, 10, 2, 5, 0]),
+        (NOON, ("b",), [1, 0, 10, 2, 5, 0]),
+    ]
     assert await book.ask(day(time, keys=("c",))) == []
     await book.close()
 
@@ -166,7 +199,9 @@ class Troubled:
 
 
 @pytest.mark.parametrize("trouble", ["before", "behind"])
-async def test_nothing_is_lost_or_counted_twice_when_a_write_fails(store: Store, time: Time, trouble: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_lost_or_counted_twice_when_a_write_fails(
+    store: Store, time: Time, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
     troubled: Any = Troubled(store)
     book = UsageBook(troubled, clock=time, ticks=time)
     book.observe(turn())
@@ -180,10 +215,14 @@ async def test_nothing_is_lost_or_counted_twice_when_a_write_fails(store: Store,
         for _ in range(2):
             await book.flush()
     await book.close()
-    assert [counts for _, _, counts in await UsageBook(store, clock=time).ask(day(time))] == [[4, 0, 40, 8, 20, 0]]
+    assert [counts for _, _, counts in await UsageBook(store, clock=time).ask(day(time))] == [
+        [4, 0, 40, 8, 20, 0]
+    ]
 
 
-async def test_a_close_that_can_not_write_says_what_is_lost(store: Store, time: Time, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_close_that_can_not_write_says_what_is_lost(
+    store: Store, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
     troubled: Any = Troubled(store)
     troubled.trouble = "before"
     book = UsageBook(troubled, clock=time)
@@ -268,7 +307,9 @@ async def test_a_month_that_was_never_read_is_read_though_the_disk_is_full(store
     await book.close()
 
 
-async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_it(store: Store, time: Time) -> None:
+async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_it(
+    store: Store, time: Time
+) -> None:
     """What is under way does not ask for their key yet."""
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
@@ -284,7 +325,9 @@ async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_i
     await book.close()
 
 
-async def test_a_store_that_hangs_is_not_waited_for_long_where_a_month_was_never_read(store: Store, time: Time) -> None:
+async def test_a_store_that_hangs_is_not_waited_for_long_where_a_month_was_never_read(
+    store: Store, time: Time
+) -> None:
     answers = asyncio.Event()
 
     class Hangs:
@@ -316,7 +359,9 @@ async def test_a_new_month_begins_at_nothing(book: UsageBook, time: Time) -> Non
     await book.close()
 
 
-@pytest.mark.parametrize(("month", "following"), [((2026, 3), (2026, 4)), ((2026, 12), (2027, 1)), ((2028, 2), (2028, 3))])
+@pytest.mark.parametrize(
+    ("month", "following"), [((2026, 3), (2026, 4)), ((2026, 12), (2027, 1)), ((2028, 2), (2028, 3))]
+)
 def test_months_begin_where_the_calendar_says(month: tuple[int, int], following: tuple[int, int]) -> None:
     inside = datetime(*month, 28, 23, 59, tzinfo=UTC).timestamp()
     assert month_of(inside) == datetime(*month, 1, tzinfo=UTC).timestamp()

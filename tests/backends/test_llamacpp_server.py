@@ -105,7 +105,9 @@ def llama_server(jinja: str) -> Iterator[str]:
     if not path.exists():
         missing(f"no GGUF file at {path}: run toolwire local pull")
     command = [sys.executable, "-c", SERVER, str(path), jinja, TEMPLATE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
             address = next((line.split()[1] for line in process.stdout if line.startswith("listening ")), "")
@@ -130,7 +132,11 @@ def refusing_server() -> Iterator[str]:
 
 def earlier(call_id: str, city: str, weather: str) -> list[dict[str, Any]]:
     """An earlier round of the conversation. So small a model does as it sees done."""
-    call = {"id": call_id, "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
+    call = {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+    }
     return [
         {"role": "user", "content": f"What is the weather in {city}?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -145,7 +151,14 @@ BEFORE = [*earlier("call_1", "Rome", "rainy"), *earlier("call_2", "Oslo", "snowy
 def request(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
     asked = {"role": "user", "content": "What is the weather in Paris?"}
     before = fields.pop("before", [])
-    return {"messages": [*before, asked, *messages], "tools": [WEATHER], "temperature": 0, "max_tokens": 60, "parallel_tool_calls": False, **fields}
+    return {
+        "messages": [*before, asked, *messages],
+        "tools": [WEATHER],
+        "temperature": 0,
+        "max_tokens": 60,
+        "parallel_tool_calls": False,
+        **fields,
+    }
 
 
 def way(backend: OpenAIBackend) -> str:
@@ -155,13 +168,17 @@ def way(backend: OpenAIBackend) -> str:
 def check(choice: dict[str, Any]) -> dict[str, Any]:
     """The call of an answer, valid for its schema."""
     (call,) = choice["message"]["tool_calls"]
-    assert choice["finish_reason"] == "tool_calls" and call["function"]["name"] == "get_weather" and call["id"]
+    assert (
+        choice["finish_reason"] == "tool_calls" and call["function"]["name"] == "get_weather" and call["id"]
+    )
     arguments = json.loads(call["function"]["arguments"])
     assert set(arguments) == {"city"} and isinstance(arguments["city"], str) and len(arguments["city"]) <= 20
     return dict(call)
 
 
-async def test_the_server_is_recognised_and_says_what_it_has(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_server_is_recognised_and_says_what_it_has(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with aiohttp.ClientSession() as session:
         assert await identify(ServerProbe(server, "", session)) is PROFILES["llamacpp"]
         (listed,) = await list_models(ServerProbe(server, "", session), PROFILES["llamacpp"])
@@ -177,7 +194,9 @@ async def test_the_server_is_recognised_and_says_what_it_has(server: str, monkey
 
 
 @pytest.mark.parametrize("tools", ["native", "constrained", "emulated"])
-async def test_a_tool_loop_of_two_requests_is_completed(server: str, table: Any, judge: Judge, tools: str) -> None:
+async def test_a_tool_loop_of_two_requests_is_completed(
+    server: str, table: Any, judge: Judge, tools: str
+) -> None:
     backend = OpenAIBackend("m", {"base_url": server, "tools": tools})
     table.serve(backend)
     before = BEFORE if tools == "emulated" else []
@@ -190,14 +209,21 @@ async def test_a_tool_loop_of_two_requests_is_completed(server: str, table: Any,
     assert b'"get_weather"' in raw and b'"finish_reason":"tool_calls"' in raw
 
     result = {"role": "tool", "tool_call_id": call["id"], "content": "Sunny, 21 degrees."}
-    body = await table.body("chat", request({"role": "assistant", "content": None, "tool_calls": [call]}, result, before=before, max_tokens=40))
+    body = await table.body(
+        "chat",
+        request(
+            {"role": "assistant", "content": None, "tool_calls": [call]}, result, before=before, max_tokens=40
+        ),
+    )
     judge.body(body, "chat")
     choice = body["choices"][0]
     assert choice["finish_reason"] in ("stop", "length") and choice["message"]["content"].strip()
     await backend.close()
 
 
-async def test_under_auto_an_answer_is_text_or_a_valid_call_where_the_decoder_is_held(server: str, table: Any, judge: Judge) -> None:
+async def test_under_auto_an_answer_is_text_or_a_valid_call_where_the_decoder_is_held(
+    server: str, table: Any, judge: Judge
+) -> None:
     backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})
     body = await table.serve(backend).body("chat", request(before=BEFORE))
     judge.body(body, "chat")
@@ -209,7 +235,9 @@ async def test_under_auto_an_answer_is_text_or_a_valid_call_where_the_decoder_is
     await backend.close()
 
 
-async def test_a_server_that_refuses_tools_is_healed_within_one_request(refusing_server: str, table: Any, judge: Judge) -> None:
+async def test_a_server_that_refuses_tools_is_healed_within_one_request(
+    refusing_server: str, table: Any, judge: Judge
+) -> None:
     backend = OpenAIBackend("m", {"base_url": refusing_server})
     await backend.prepare()
     assert way(backend) == "native", "its template takes tools; only the answer shows that it does not"
@@ -220,6 +248,8 @@ async def test_a_server_that_refuses_tools_is_healed_within_one_request(refusing
     judge.body(body, "chat")
     call = check(body["choices"][0])
     result = {"role": "tool", "tool_call_id": call["id"], "content": "Sunny, 21 degrees."}
-    body = await table.body("chat", request({"role": "assistant", "content": None, "tool_calls": [call]}, result, max_tokens=40))
+    body = await table.body(
+        "chat", request({"role": "assistant", "content": None, "tool_calls": [call]}, result, max_tokens=40)
+    )
     judge.body(body, "chat")
     await backend.close()

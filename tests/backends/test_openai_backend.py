@@ -1,4 +1,4 @@
-"""The OpenAI backend against a server on a socket that behaves well, and one that commits every known sin."""
+"""The OpenAI backend against a server on a socket that behaves well, and one that has every known quirk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,43 @@ from hypothesis import strategies as st
 from toolwire.backends.openai import OPTIONS, OpenAIBackend, OpenAIOptions, render
 from toolwire.backends.openai.read import FINISH_REASONS, AnswerReader
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
-from toolwire.core.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
-from toolwire.testing.upstream import SINS, Chunk, FakeUpstream, Reply, Script, answer, chunk, completion, sinned
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Message,
+    OtherPart,
+    OutputFormat,
+    Reasoning,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
+from toolwire.testing.upstream import (
+    QUIRKS,
+    Chunk,
+    FakeUpstream,
+    Reply,
+    Script,
+    answer,
+    chunk,
+    completion,
+    with_quirk,
+)
 
 KEY = "secret-key-0123456789"
 ONE, TWO = '{"query":"Rust","n":1000}', '{"path":"a/b.md"}'
@@ -34,7 +68,15 @@ USAGE = {
 
 def turn(*, stream: bool = True, tools: tuple[ToolSpec, ...] = TOOLS, **fields: Any) -> Turn:
     items = fields.pop("items", (Message("user", (TextPart("hi"),)),))
-    return Turn("chat", "m", items, tools=tools, tool_choice=fields.pop("tool_choice", ToolChoice()), stream=stream, **fields)
+    return Turn(
+        "chat",
+        "m",
+        items,
+        tools=tools,
+        tool_choice=fields.pop("tool_choice", ToolChoice()),
+        stream=stream,
+        **fields,
+    )
 
 
 @asynccontextmanager
@@ -80,24 +122,26 @@ def seen(run: list[Event]) -> dict[str, Any]:
     return out
 
 
-# --- sins --------------------------------------------------------------------------------------------------------------------------------------
+# --- quirks ------------------------------------------------------------
 
 WITHOUT_IDS = ("missing_ids", "legacy_function_call")
 BY_EVIDENCE = {"stop_with_calls": "stop"}
 
 
-@pytest.mark.parametrize("sin", SINS)
-async def test_every_sin_is_healed_in_a_stream(sin: str) -> None:
-    chunks = sinned(sin, answer("Let me look. ", CALLS))
-    run = await play(Reply.stream(chunks), cumulative_arguments=sin == "cumulative_arguments")
-    calls = [(None if sin in WITHOUT_IDS else call_id, name, arguments) for call_id, name, arguments in CALLS]
+@pytest.mark.parametrize("quirk", QUIRKS)
+async def test_every_quirk_is_repaired_in_a_stream(quirk: str) -> None:
+    chunks = with_quirk(quirk, answer("Let me look. ", CALLS))
+    run = await play(Reply.stream(chunks), cumulative_arguments=quirk == "cumulative_arguments")
+    calls = [
+        (None if quirk in WITHOUT_IDS else call_id, name, arguments) for call_id, name, arguments in CALLS
+    ]
     assert seen(run) | {"calls": calls, "text": "Let me look. "} == seen(run)
-    assert run[-1] == Finish(BY_EVIDENCE.get(sin, "tool_calls"))  # type: ignore[arg-type]
+    assert run[-1] == Finish(BY_EVIDENCE.get(quirk, "tool_calls"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sin", SINS)
-async def test_every_sin_is_harmless_to_plain_text(sin: str) -> None:
-    run = await play(Reply.stream(sinned(sin, answer("Hello, wörld 👋"))))
+@pytest.mark.parametrize("quirk", QUIRKS)
+async def test_every_quirk_is_harmless_to_plain_text(quirk: str) -> None:
+    run = await play(Reply.stream(with_quirk(quirk, answer("Hello, wörld 👋"))))
     assert seen(run)["text"] == "Hello, wörld 👋" and run[-1] == Finish("stop")
 
 
@@ -110,7 +154,12 @@ async def test_it_does_not_matter_how_the_bytes_are_cut(write_size: int, newline
 
 
 async def test_comments_pings_and_named_events_are_skipped() -> None:
-    frames = [b": ping\n\n", b"event: message\ndata: " + json.dumps(chunk({"content": "a"})).encode() + b"\n\n", b"data: ping\n\n", b"data:\n\n"]
+    frames = [
+        b": ping\n\n",
+        b"event: message\ndata: " + json.dumps(chunk({"content": "a"})).encode() + b"\n\n",
+        b"data: ping\n\n",
+        b"data:\n\n",
+    ]
     reply = Reply(tuple(frames) + Reply.stream([chunk({}, "stop")]).frames)
     assert await play(reply) == [Text("a"), Finish("stop")]
 
@@ -122,7 +171,9 @@ async def test_a_stream_may_end_without_its_end_mark_once_the_finish_reason_has_
 
 @pytest.mark.parametrize("ending", ["eof", "cut", "reset"])
 @pytest.mark.parametrize("calls", [(), CALLS])
-async def test_a_stream_that_breaks_off_is_a_failure_and_never_a_stop(ending: str, calls: list[tuple[str, str, str]]) -> None:
+async def test_a_stream_that_breaks_off_is_a_failure_and_never_a_stop(
+    ending: str, calls: list[tuple[str, str, str]]
+) -> None:
     chunks = answer("Let me look.", calls)[:-1]
     run = await play(Reply.stream(chunks, done=False).but(ending=ending))
     assert isinstance(run[-1], Failure) and run[-1].kind == "backend_cut"
@@ -143,7 +194,11 @@ async def test_a_call_cut_by_the_token_limit_is_truncated_and_the_reason_stays()
 
 
 async def test_lone_surrogates_become_replacement_characters() -> None:
-    frames = [json.dumps(chunk({"content": "a\ud83d"})), json.dumps(chunk({"content": "👋"})), json.dumps(chunk({}, "stop"))]
+    frames = [
+        json.dumps(chunk({"content": "a\ud83d"})),
+        json.dumps(chunk({"content": "👋"})),
+        json.dumps(chunk({}, "stop")),
+    ]
     assert await play(Reply.stream(frames)) == [Text("a"), Text("\ufffd👋"), Finish("stop")]
 
 
@@ -153,19 +208,28 @@ async def test_a_finish_reason_of_tool_calls_without_a_call_is_a_stop() -> None:
 
 @pytest.mark.parametrize("word", ["max_tokens", "MAX_TOKENS", "safety", "end_turn", "something new"])
 async def test_words_for_the_finish_are_understood(word: str) -> None:
-    assert (await play(Reply.stream(answer("Hi", finish=word))))[-1] == Finish(FINISH_REASONS.get(word.lower(), "stop"))
+    assert (await play(Reply.stream(answer("Hi", finish=word))))[-1] == Finish(
+        FINISH_REASONS.get(word.lower(), "stop")
+    )
 
 
 async def test_thoughts_refusals_and_usage_come_through() -> None:
     run = await play(Reply.stream(answer("", thought="hm hm", refusal="I can't.", usage=USAGE)))
     assert seen(run) == {"text": "", "thought": "hm hm", "refusal": "I can't.", "calls": []}
     assert run[-2:] == [Usage(9, 5, 4, 2), Finish("stop")]
-    other = [chunk({"reasoning": "a", "content": None}), chunk({"reasoning": "b", "reasoning_content": "b"}), chunk({}, "stop")]
+    other = [
+        chunk({"reasoning": "a", "content": None}),
+        chunk({"reasoning": "b", "reasoning_content": "b"}),
+        chunk({}, "stop"),
+    ]
     assert await play(Reply.stream(other)) == [Thought("a"), Thought("b"), Finish("stop")]
 
 
 async def test_usage_that_comes_with_every_chunk_is_said_once() -> None:
-    chunks = [{**entry, "usage": {"prompt_tokens": 1, "completion_tokens": n}} for n, entry in enumerate(answer("Hello"))]
+    chunks = [
+        {**entry, "usage": {"prompt_tokens": 1, "completion_tokens": n}}
+        for n, entry in enumerate(answer("Hello"))
+    ]
     run = await play(Reply.stream(chunks))
     assert [event for event in run if isinstance(event, Usage)] == [Usage(1, len(chunks) - 1)]
 
@@ -189,7 +253,7 @@ async def test_a_call_behind_the_finish_reason_is_not_lost() -> None:
 
 
 async def test_a_second_call_that_waited_streams_on() -> None:
-    async with serving(Reply.stream(sinned("interleaved", answer("", CALLS, size=3)))) as (backend, _):
+    async with serving(Reply.stream(with_quirk("interleaved", answer("", CALLS, size=3)))) as (backend, _):
         run = await events(backend)
     assert seen(run)["calls"] == CALLS
 
@@ -209,25 +273,43 @@ async def test_a_client_that_does_not_stream_gets_one_body_and_one_batch_of_the_
 
 async def test_a_body_for_a_stream_and_a_stream_for_a_body_are_understood() -> None:
     chunks = answer("Hi", CALLS)
-    assert seen(await play(Reply.body(completion(chunks)))) == seen(await play(Reply.stream(chunks), turn(stream=False)))
+    assert seen(await play(Reply.body(completion(chunks)))) == seen(
+        await play(Reply.stream(chunks), turn(stream=False))
+    )
 
 
-@pytest.mark.parametrize("body", ["<html>oops</html>", b"{", {"object": "chat.completion"}, {"choices": []}, "null"])
+@pytest.mark.parametrize(
+    "body", ["<html>oops</html>", b"{", {"object": "chat.completion"}, {"choices": []}, "null"]
+)
 async def test_a_body_without_an_answer_is_a_failure(body: Any) -> None:
     run = await play(Reply.body(body), turn(stream=False))
     assert len(run) == 1 and isinstance(run[0], Failure) and run[0].kind == "backend"
 
 
 async def test_odd_bodies_are_read() -> None:
-    message = {"content": [{"type": "text", "text": "Hi"}], "tool_calls": {"id": 7, "function": {"name": "search", "arguments": {"query": "a"}}}}
-    run = await play(Reply.body({"choices": [{"message": message, "finish_reason": "stop"}]}), turn(stream=False))
-    assert run == [Text("Hi"), CallBegin(0, "search", "7"), CallArgs(0, '{"query":"a"}'), CallEnd(0), Finish("stop")]
+    message = {
+        "content": [{"type": "text", "text": "Hi"}],
+        "tool_calls": {"id": 7, "function": {"name": "search", "arguments": {"query": "a"}}},
+    }
+    run = await play(
+        Reply.body({"choices": [{"message": message, "finish_reason": "stop"}]}), turn(stream=False)
+    )
+    assert run == [
+        Text("Hi"),
+        CallBegin(0, "search", "7"),
+        CallArgs(0, '{"query":"a"}'),
+        CallEnd(0),
+        Finish("stop"),
+    ]
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------------------------------
 
 REFUSALS: list[tuple[Reply, Failure]] = [
-    (Reply.error(400, "Bad temperature", "bad_value", "temperature"), Failure("invalid_request", "Bad temperature", "temperature", "bad_value")),
+    (
+        Reply.error(400, "Bad temperature", "bad_value", "temperature"),
+        Failure("invalid_request", "Bad temperature", "temperature", "bad_value"),
+    ),
     (
         Reply.error(400, "This model's maximum context length is 8192 tokens."),
         Failure("context_length", "This model's maximum context length is 8192 tokens."),
@@ -237,23 +319,43 @@ REFUSALS: list[tuple[Reply, Failure]] = [
         Reply.error(401, f"Incorrect API key provided: {KEY}"),
         Failure("backend_auth", "The upstream server did not accept the gateway's credentials (HTTP 401)."),
     ),
-    (Reply.error(403, "no"), Failure("backend_auth", "The upstream server did not accept the gateway's credentials (HTTP 403).")),
+    (
+        Reply.error(403, "no"),
+        Failure("backend_auth", "The upstream server did not accept the gateway's credentials (HTTP 403)."),
+    ),
     (Reply.error(404, "model 'x' not found"), Failure("model_not_found", "model 'x' not found")),
-    (Reply.body("404 page not found", 404), Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url.")),
-    (Reply.error(429, "Slow down", headers={"Retry-After": "7"}), Failure("rate_limit", "Upstream (HTTP 429): Slow down", retry_after_s=7.0)),
-    (Reply.error(429, "Pay", "insufficient_quota"), Failure("quota", "The upstream account has no quota left (HTTP 429).")),
+    (
+        Reply.body("404 page not found", 404),
+        Failure("backend", "The upstream server does not know this address (HTTP 404). Check base_url."),
+    ),
+    (
+        Reply.error(429, "Slow down", headers={"Retry-After": "7"}),
+        Failure("rate_limit", "Upstream (HTTP 429): Slow down", retry_after_s=7.0),
+    ),
+    (
+        Reply.error(429, "Pay", "insufficient_quota"),
+        Failure("quota", "The upstream account has no quota left (HTTP 429)."),
+    ),
     (Reply.error(500, f"boom {KEY}"), Failure("backend", "Upstream (HTTP 500): boom …")),
-    (Reply.body("<html><style>p{}</style><h1>502</h1>\n<p>Bad  Gateway</p></html>", 502), Failure("backend", "Upstream (HTTP 502): 502 Bad Gateway")),
+    (
+        Reply.body("<html><style>p{}</style><h1>502</h1>\n<p>Bad  Gateway</p></html>", 502),
+        Failure("backend", "Upstream (HTTP 502): 502 Bad Gateway"),
+    ),
     (Reply.body({"detail": [{"loc": ["n"]}]}, 422), Failure("invalid_request", '[{"loc": ["n"]}]')),
     (Reply.body(b"", 503), Failure("backend", "The upstream server failed (HTTP 503).")),
     (
         Reply.body("", 302, headers={"Location": "http://elsewhere.invalid/"}),
-        Failure("backend", "The upstream server answered with a redirect (HTTP 302), which is not followed. Check base_url."),
+        Failure(
+            "backend",
+            "The upstream server answered with a redirect (HTTP 302), which is not followed. Check base_url.",
+        ),
     ),
 ]
 
 
-@pytest.mark.parametrize(("reply", "failure"), REFUSALS, ids=lambda value: getattr(value, "kind", None) or str(value.status))
+@pytest.mark.parametrize(
+    ("reply", "failure"), REFUSALS, ids=lambda value: getattr(value, "kind", None) or str(value.status)
+)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_refusals_are_mapped(reply: Reply, failure: Failure, stream: bool) -> None:
     assert await play(reply, turn(stream=stream)) == [failure]
@@ -370,7 +472,9 @@ async def test_a_fresh_connection_that_is_closed_without_an_answer_is_not_tried_
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-        backend = OpenAIBackend("m", {"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"})
+        backend = OpenAIBackend(
+            "m", {"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"}
+        )
         (failure,) = await events(backend)
         await backend.close()
     assert isinstance(failure, Failure) and failure.kind == "backend_unavailable" and connections == 1
@@ -433,24 +537,50 @@ def test_a_bad_option_says_what_is_wrong(options: dict[str, Any], message: str) 
 
 
 def test_options_that_contradict_each_other_are_refused_however_they_are_made() -> None:
-    for options in ({"profile": "none"}, {"base_url": "ftp://host"}, {"connect_timeout_s": -1.0}, {"headers": {"a": 1}}):
+    for options in (
+        {"profile": "none"},
+        {"base_url": "ftp://host"},
+        {"connect_timeout_s": -1.0},
+        {"headers": {"a": 1}},
+    ):
         with pytest.raises(ValueError):
             OpenAIOptions(**options)
 
 
 def test_options_are_a_table_and_never_show_the_key() -> None:
-    options = OpenAIOptions.parse({"api_key": KEY, "dialects": ["hermes"], "timeout_s": 5, "headers": {"x": KEY}})
+    options = OpenAIOptions.parse(
+        {"api_key": KEY, "dialects": ["hermes"], "timeout_s": 5, "headers": {"x": KEY}}
+    )
     assert options.dialects == ("hermes",) and options.timeout_s == 5.0
     assert KEY not in repr(options)
-    assert set(OPTIONS) >= {"base_url", "api_key", "model", "tools", "dialects", "cumulative_arguments", "headers", "timeout_s", "stream_usage"}
+    assert set(OPTIONS) >= {
+        "base_url",
+        "api_key",
+        "model",
+        "tools",
+        "dialects",
+        "cumulative_arguments",
+        "headers",
+        "timeout_s",
+        "stream_usage",
+    }
     assert OPTIONS["timeout_s"].default == 300.0
 
 
 def test_strategy_and_capabilities_follow_the_setting() -> None:
-    native, emulated, constrained = (OpenAIBackend("m", {"tools": tools}) for tools in ("auto", "emulated", "constrained"))
+    native, emulated, constrained = (
+        OpenAIBackend("m", {"tools": tools}) for tools in ("auto", "emulated", "constrained")
+    )
     assert (native.strategy, emulated.strategy, constrained.strategy) == ("native", "emulated", "constrained")
-    assert native.capabilities.tools and {"temperature", "tools", "max_output_tokens", "parallel_tool_calls"} <= native.capabilities.fields
-    assert not emulated.capabilities.tools and "tools" not in emulated.capabilities.fields and "temperature" in emulated.capabilities.fields
+    assert (
+        native.capabilities.tools
+        and {"temperature", "tools", "max_output_tokens", "parallel_tool_calls"} <= native.capabilities.fields
+    )
+    assert (
+        not emulated.capabilities.tools
+        and "tools" not in emulated.capabilities.fields
+        and "temperature" in emulated.capabilities.fields
+    )
 
 
 # --- the request -------------------------------------------------------------------------------------------------------------------------------
@@ -467,7 +597,11 @@ def user(text: str) -> Message:
 
 
 def test_a_plain_turn_sends_nothing_that_the_client_did_not_send() -> None:
-    assert render(turn(tools=(), stream=False), "up") == {"model": "up", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    assert render(turn(tools=(), stream=False), "up") == {
+        "model": "up",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": False,
+    }
     assert render(turn(tools=()), "up")["stream_options"] == {"include_usage": True}
     assert "stream_options" not in render(turn(tools=()), "up", OpenAIOptions(stream_usage=False))
 
@@ -504,7 +638,13 @@ def test_history_becomes_messages_with_calls_and_results_paired() -> None:
             ],
         },
         {"role": "user", "content": "thanks"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c3", "type": "function", "function": {"name": "search", "arguments": "{}"}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c3", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+            ],
+        },
         {"role": "tool", "tool_call_id": "c3", "content": ""},
     ]
 
@@ -517,7 +657,9 @@ def test_reasoning_goes_back_only_where_the_setting_says_so() -> None:
 
 def test_a_file_by_its_url_is_refused_since_chat_completions_has_no_place_for_it() -> None:
     with pytest.raises(ToolwireError, match="no file by its URL") as refused:
-        messages(Message("user", (OtherPart("input_file", {"type": "input_file", "file_url": "https://x/y.pdf"}),)))
+        messages(
+            Message("user", (OtherPart("input_file", {"type": "input_file", "file_url": "https://x/y.pdf"}),))
+        )
     assert refused.value.failure.kind == "unsupported_value"
 
 
@@ -526,7 +668,11 @@ def test_parts_roles_names_and_refusals() -> None:
         Message("developer", (TextPart("d"),)),
         Message("user", (TextPart("a"), ImagePart("https://x/y.png", "low")), name="ann"),
         Message(
-            "user", (OtherPart("input_file", {"type": "input_file", "filename": "f.pdf", "file_data": "data:…"}), ImagePart(None, file_id="file-1"))
+            "user",
+            (
+                OtherPart("input_file", {"type": "input_file", "filename": "f.pdf", "file_data": "data:…"}),
+                ImagePart(None, file_id="file-1"),
+            ),
         ),
         Message("assistant", (), refusal="no"),
         Message("assistant", (TextPart("ok"),)),
@@ -535,28 +681,43 @@ def test_parts_roles_names_and_refusals() -> None:
         {"role": "system", "content": "d"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}],
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
+            ],
             "name": "ann",
         },
         {
             "role": "user",
-            "content": [{"type": "file", "file": {"file_data": "data:…", "filename": "f.pdf"}}, {"type": "file", "file": {"file_id": "file-1"}}],
+            "content": [
+                {"type": "file", "file": {"file_data": "data:…", "filename": "f.pdf"}},
+                {"type": "file", "file": {"file_id": "file-1"}},
+            ],
         },
         {"role": "assistant", "content": None, "refusal": "no"},
         {"role": "assistant", "content": "ok"},
     ]
     assert messages(*items, options={"system_role": "keep"})[0]["role"] == "developer"
-    assert messages(instructions="i", options={"system_role": "developer"})[0] == {"role": "developer", "content": "i"}
+    assert messages(instructions="i", options={"system_role": "developer"})[0] == {
+        "role": "developer",
+        "content": "i",
+    }
 
 
 def test_tools_and_the_choice_among_them() -> None:
     body = render(turn(), "m")
     assert body["tools"] == [
-        {"type": "function", "function": {"name": "search", "description": "Searches.", "parameters": SCHEMA}},
+        {
+            "type": "function",
+            "function": {"name": "search", "description": "Searches.", "parameters": SCHEMA},
+        },
         {"type": "function", "function": {"name": "read_note", "parameters": SCHEMA, "strict": True}},
     ]
     assert "tool_choice" not in body and "parallel_tool_calls" not in body
-    assert render(turn(tool_choice=ToolChoice("required", "search")), "m")["tool_choice"] == {"type": "function", "function": {"name": "search"}}
+    assert render(turn(tool_choice=ToolChoice("required", "search")), "m")["tool_choice"] == {
+        "type": "function",
+        "function": {"name": "search"},
+    }
     assert render(turn(tool_choice=ToolChoice("none")), "m")["tool_choice"] == "none"
     choice = turn(tool_choice=ToolChoice("required", allowed=("search",)), parallel=False)
     allowed = render(choice, "m", OpenAIOptions(base_url="http://127.0.0.1/v1"))
@@ -565,17 +726,35 @@ def test_tools_and_the_choice_among_them() -> None:
     named = {"type": "function", "function": {"name": "search"}}
     allowed = render(choice, "m")  # OpenAI itself takes it
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search", "read_note"]
-    assert allowed["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    assert allowed["tool_choice"] == {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [named]},
+    }
     sent = render(turn(sent=frozenset({"tool_choice", "parallel_tool_calls"})), "m")
     assert sent["tool_choice"] == "auto" and sent["parallel_tool_calls"] is True
-    assert "tool_choice" not in render(turn(tools=(), tool_choice=ToolChoice("none"), sent=frozenset({"tool_choice"})), "m")
+    assert "tool_choice" not in render(
+        turn(tools=(), tool_choice=ToolChoice("none"), sent=frozenset({"tool_choice"})), "m"
+    )
 
 
 def test_sampling_and_format_fields_are_passed_on() -> None:
     sampling = Sampling(0.5, 0.9, 100, ("END",), 7, 0.1, 0.2, {"50256": -100.0}, "low", None, "high")
     output = OutputFormat("json_schema", "answer", {"type": "object"}, True, "d")
-    body = render(turn(sampling=sampling, output=output, user="u"), "m", OpenAIOptions(base_url="http://127.0.0.1/v1"))
-    assert {key: body[key] for key in ("temperature", "top_p", "max_tokens", "stop", "seed", "presence_penalty", "frequency_penalty")} == {
+    body = render(
+        turn(sampling=sampling, output=output, user="u"), "m", OpenAIOptions(base_url="http://127.0.0.1/v1")
+    )
+    assert {
+        key: body[key]
+        for key in (
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "stop",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+        )
+    } == {
         "temperature": 0.5,
         "top_p": 0.9,
         "max_tokens": 100,
@@ -584,7 +763,12 @@ def test_sampling_and_format_fields_are_passed_on() -> None:
         "presence_penalty": 0.1,
         "frequency_penalty": 0.2,
     }
-    assert (body["logit_bias"], body["reasoning_effort"], body["verbosity"], body["user"]) == ({"50256": -100.0}, "low", "high", "u")
+    assert (body["logit_bias"], body["reasoning_effort"], body["verbosity"], body["user"]) == (
+        {"50256": -100.0},
+        "low",
+        "high",
+        "u",
+    )
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True, "description": "d"},
@@ -597,14 +781,20 @@ def test_sampling_and_format_fields_are_passed_on() -> None:
 # --- the reader alone --------------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.text(max_size=40), st.sampled_from([*SINS]), st.lists(st.integers(1, 60), min_size=1, max_size=20))
-def test_any_cut_of_any_sinful_stream_gives_the_same_events(text: str, sin: str, sizes: list[int]) -> None:
-    chunks: list[Chunk] = sinned(sin, answer(text.encode("utf-8", "replace").decode(), CALLS))
+@given(
+    st.text(max_size=40), st.sampled_from([*QUIRKS]), st.lists(st.integers(1, 60), min_size=1, max_size=20)
+)
+def test_any_cut_of_any_stream_with_a_quirk_gives_the_same_events(
+    text: str, quirk: str, sizes: list[int]
+) -> None:
+    chunks: list[Chunk] = with_quirk(quirk, answer(text.encode("utf-8", "replace").decode(), CALLS))
     wire = b"".join(Reply.stream(chunks).frames)
 
     def read(blocks: list[bytes]) -> list[Event]:
-        reader = AnswerReader(turn(), cumulative=sin == "cumulative_arguments")
-        return [event for block in blocks for event in reader.feed(block)] + ([] if reader.ended else reader.finish())
+        reader = AnswerReader(turn(), cumulative=quirk == "cumulative_arguments")
+        return [event for block in blocks for event in reader.feed(block)] + (
+            [] if reader.ended else reader.finish()
+        )
 
     blocks: list[bytes] = []
     at = 0
@@ -617,7 +807,10 @@ def test_any_cut_of_any_sinful_stream_gives_the_same_events(text: str, sin: str,
 
 @given(
     st.lists(
-        st.binary(max_size=60) | st.sampled_from([b"data: {}\n\n", b"data: [DONE]\n\n", b"data: [1]\n\n", b'data: {"choices":[null]}\n\n']),
+        st.binary(max_size=60)
+        | st.sampled_from(
+            [b"data: {}\n\n", b"data: [DONE]\n\n", b"data: [1]\n\n", b'data: {"choices":[null]}\n\n']
+        ),
         max_size=8,
     )
 )
@@ -626,4 +819,6 @@ def test_no_bytes_whatever_raise_and_every_run_ends_once(blocks: list[bytes]) ->
     run: list[Event] = [event for block in blocks for event in reader.feed(block)]
     if not reader.ended:
         run += reader.finish()
-    assert sum(isinstance(event, Finish | Failure) for event in run) == 1 and isinstance(run[-1], Finish | Failure)
+    assert sum(isinstance(event, Finish | Failure) for event in run) == 1 and isinstance(
+        run[-1], Finish | Failure
+    )

@@ -43,7 +43,12 @@ def part(arguments: Any, index: int = 0, **opener: Any) -> dict[str, Any]:
 def calls(run: list[Event]) -> list[tuple[str, str, str]]:
     begun = [event for event in run if isinstance(event, CallBegin)]
     ends = {event.index: event.status for event in run if isinstance(event, CallEnd)}
-    text = {one.index: "".join(event.delta for event in run if isinstance(event, CallArgs) and event.index == one.index) for one in begun}
+    text = {
+        one.index: "".join(
+            event.delta for event in run if isinstance(event, CallArgs) and event.index == one.index
+        )
+        for one in begun
+    }
     return [(one.name, text[one.index], ends[one.index]) for one in begun]
 
 
@@ -72,7 +77,14 @@ ARGUMENTS = {
 @given(data=some.data())
 def test_arguments_are_repaired_alike_in_a_body_and_in_any_stream(kind: str, data: Any) -> None:
     sent, out, status = ARGUMENTS[kind]
-    body = whole({"tool_calls": [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": sent}}]}, "tool_calls")
+    body = whole(
+        {
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": sent}}
+            ]
+        },
+        "tool_calls",
+    )
     places = data.draw(some.lists(some.integers(0, len(sent)), max_size=6).map(sorted))
     marks = [0, *places, len(sent)]
     pieces = [sent[start:end] for start, end in itertools.pairwise(marks)]
@@ -110,14 +122,26 @@ def test_arguments_that_go_on_after_the_finish_reason_are_all_there(reason: str)
 @pytest.mark.parametrize("cut", ['{"city": ', "{", '{"city": "Paris",', '"{\\"city'])
 def test_a_call_that_stays_incomplete_ends_with_length(cut: str, reason: str) -> None:
     entry = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": cut}}
-    for run in (streamed(part(cut, id="c", name="get_weather"), chunk({}, reason)), whole({"tool_calls": [entry]}, reason)):
+    for run in (
+        streamed(part(cut, id="c", name="get_weather"), chunk({}, reason)),
+        whole({"tool_calls": [entry]}, reason),
+    ):
         assert calls(run) == [("get_weather", cut, "truncated")] and run[-1] == Finish("length")
 
 
 def test_arguments_that_come_after_their_call_was_sent_without_any_are_a_failure() -> None:
     """Call 0 had to end, as `{}`, when call 1 began: what comes for it now cannot be sent and must not be lost."""
-    run = streamed(part("{}", id="a", name="clock"), part("{}", 1, id="b", name="clock"), part('{"zone": "CET"}'), chunk({}, "tool_calls"))
-    assert isinstance(run[-1], Failure) and run[-1].kind == "backend" and "after the call had ended" in run[-1].message
+    run = streamed(
+        part("{}", id="a", name="clock"),
+        part("{}", 1, id="b", name="clock"),
+        part('{"zone": "CET"}'),
+        chunk({}, "tool_calls"),
+    )
+    assert (
+        isinstance(run[-1], Failure)
+        and run[-1].kind == "backend"
+        and "after the call had ended" in run[-1].message
+    )
 
 
 # --- names -------------------------------------------------------------------------------------------------------------------------------------
@@ -125,16 +149,29 @@ def test_arguments_that_come_after_their_call_was_sent_without_any_are_a_failure
 
 @pytest.mark.parametrize(
     "name",
-    ["get_weather<|channel|>commentary", "functions.get_weather<|channel|>commentary json", "get_weather<|constrain|>json", "get_weather <|end|>"],
+    [
+        "get_weather<|channel|>commentary",
+        "functions.get_weather<|channel|>commentary json",
+        "get_weather<|constrain|>json",
+        "get_weather <|end|>",
+    ],
 )
 def test_special_tokens_are_no_part_of_a_name(name: str) -> None:
     entry = {"id": "c", "type": "function", "function": {"name": name, "arguments": PARIS}}
-    for run in (streamed(part(PARIS, id="c", name=name), chunk({}, "tool_calls")), whole({"tool_calls": [entry]}, "tool_calls")):
+    for run in (
+        streamed(part(PARIS, id="c", name=name), chunk({}, "tool_calls")),
+        whole({"tool_calls": [entry]}, "tool_calls"),
+    ):
         assert calls(run) == [("get_weather", PARIS, "ok")]
 
 
 def test_a_special_token_in_a_chunk_of_its_own_is_no_call() -> None:
-    run = streamed(part(None, id="c", name="get_weather"), part(None, name="<|channel|>commentary"), part(PARIS), chunk({}, "tool_calls"))
+    run = streamed(
+        part(None, id="c", name="get_weather"),
+        part(None, name="<|channel|>commentary"),
+        part(PARIS),
+        chunk({}, "tool_calls"),
+    )
     assert calls(run) == [("get_weather", PARIS, "ok")]
 
 
@@ -146,15 +183,32 @@ def thinking(text: str) -> dict[str, Any]:
 
 
 def test_thinking_parts_are_thoughts_in_their_place() -> None:
-    parts = [thinking("Hmm."), {"type": "text", "text": "Hi"}, thinking("Now?"), {"type": "text", "text": " there"}]
+    parts = [
+        thinking("Hmm."),
+        {"type": "text", "text": "Hi"},
+        thinking("Now?"),
+        {"type": "text", "text": " there"},
+    ]
     body = whole({"content": parts}, "stop")
     stream = streamed(*(chunk({"content": [one]}) for one in parts), chunk({}, "stop"))
-    mixed = streamed(chunk({"content": parts[:1]}), chunk({"content": "Hi"}), chunk({"content": parts[2:]}), chunk({}, "stop"))
-    assert body == stream == mixed == [Thought("Hmm."), Text("Hi"), Thought("Now?"), Text(" there"), Finish("stop")]
+    mixed = streamed(
+        chunk({"content": parts[:1]}),
+        chunk({"content": "Hi"}),
+        chunk({"content": parts[2:]}),
+        chunk({}, "stop"),
+    )
+    assert (
+        body
+        == stream
+        == mixed
+        == [Thought("Hmm."), Text("Hi"), Thought("Now?"), Text(" there"), Finish("stop")]
+    )
 
 
 def test_a_thinking_part_may_be_a_text() -> None:
-    assert whole({"content": [{"type": "thinking", "thinking": "Hmm."}, {"type": "text", "text": "Hi"}]}, "stop")[:2] == [Thought("Hmm."), Text("Hi")]
+    assert whole(
+        {"content": [{"type": "thinking", "thinking": "Hmm."}, {"type": "text", "text": "Hi"}]}, "stop"
+    )[:2] == [Thought("Hmm."), Text("Hi")]
 
 
 DETAILS = [
@@ -166,14 +220,27 @@ DETAILS = [
 
 def test_reasoning_details_alone_are_thoughts() -> None:
     body = whole({"content": "Hi", "reasoning_details": DETAILS}, "stop")
-    stream = streamed(*(chunk({"content": "", "reasoning_details": [one]}) for one in DETAILS), chunk({"content": "Hi"}), chunk({}, "stop"))
+    stream = streamed(
+        *(chunk({"content": "", "reasoning_details": [one]}) for one in DETAILS),
+        chunk({"content": "Hi"}),
+        chunk({}, "stop"),
+    )
     for run in (body, stream):
         assert (said(run, Thought), said(run, Text)) == ("In short. At length.", "Hi")
 
 
 def test_reasoning_details_beside_reasoning_are_not_said_twice_and_text_beside_them_is_not_lost() -> None:
-    run = streamed(chunk({"reasoning": "At length.", "reasoning_details": DETAILS[1:]}), chunk({"content": "Hi"}), chunk({}, "stop"))
+    run = streamed(
+        chunk({"reasoning": "At length.", "reasoning_details": DETAILS[1:]}),
+        chunk({"content": "Hi"}),
+        chunk({}, "stop"),
+    )
     assert (said(run, Thought), said(run, Text)) == ("At length.", "Hi")
-    late = [chunk({"content": "a"}), chunk({"content": "b"}), chunk({"content": "c", "reasoning_details": DETAILS[1:2]}), chunk({"content": "d"})]
+    late = [
+        chunk({"content": "a"}),
+        chunk({"content": "b"}),
+        chunk({"content": "c", "reasoning_details": DETAILS[1:2]}),
+        chunk({"content": "d"}),
+    ]
     run = streamed(*late, chunk({}, "stop"))
     assert (said(run, Thought), said(run, Text)) == ("At length.", "abcd")

@@ -114,7 +114,9 @@ def test_an_answer_that_is_not_compressed_is_left_alone() -> None:
 
 async def asked(reply: Reply, stream: bool, proxied: bool) -> list[Event]:
     async with FakeUpstream(reply) as upstream:
-        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "generic", "proxy_from_env": proxied})
+        backend = OpenAIBackend(
+            "m", {"base_url": upstream.base_url, "profile": "generic", "proxy_from_env": proxied}
+        )
         turn = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), stream=stream)
         try:
             return [event async for batch in backend.run(turn) for event in batch]
@@ -138,7 +140,10 @@ async def test_a_compressed_answer_is_read(kind: str, stream: bool, proxied: boo
 
 async def test_a_compressed_stream_is_live() -> None:
     packer, gate = zlib.compressobj(wbits=31), asyncio.Event()
-    frames = [packer.compress(frame) + packer.flush(zlib.Z_SYNC_FLUSH) for frame in Reply.stream(answer("Hello")).frames]
+    frames = [
+        packer.compress(frame) + packer.flush(zlib.Z_SYNC_FLUSH)
+        for frame in Reply.stream(answer("Hello")).frames
+    ]
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     async with FakeUpstream(Reply((*frames, packer.flush()), headers=headers, gate=gate)) as upstream:
         backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "generic"})
@@ -154,8 +159,14 @@ async def test_a_compressed_stream_is_live() -> None:
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "aiohttp"])
 async def test_errors_are_read_too_and_an_unknown_encoding_has_a_message(proxied: bool) -> None:
     wrong = json.dumps({"error": {"message": "Too hot."}}).encode()
-    packed = Reply((gzip.compress(wrong),), 400, {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    packed = Reply(
+        (gzip.compress(wrong),), 400, {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    )
     [failure] = await asked(packed, False, proxied)
     assert isinstance(failure, Failure) and failure.message == "Too hot."
-    [failure] = await asked(Reply((b"??",), headers={"Content-Type": "application/json", "Content-Encoding": "br"}), False, proxied)
+    [failure] = await asked(
+        Reply((b"??",), headers={"Content-Type": "application/json", "Content-Encoding": "br"}),
+        False,
+        proxied,
+    )
     assert isinstance(failure, Failure) and failure.kind == "backend" and "'br'" in failure.message

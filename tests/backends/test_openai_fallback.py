@@ -23,11 +23,20 @@ KEY = "secret-key-0123456789"
 
 
 def turn(stream: bool = True, choice: ToolChoice | None = None) -> Turn:
-    return Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(CLOCK,), tool_choice=choice or ToolChoice(), stream=stream)
+    return Turn(
+        "chat",
+        "m",
+        (Message("user", (TextPart("hi"),)),),
+        tools=(CLOCK,),
+        tool_choice=choice or ToolChoice(),
+        stream=stream,
+    )
 
 
 def held() -> Turn:
-    return Turn("chat", "m", (Message("user", (TextPart("hi"),)),), constraint=Constraint((CLOCK,), "", "", True))
+    return Turn(
+        "chat", "m", (Message("user", (TextPart("hi"),)),), constraint=Constraint((CLOCK,), "", "", True)
+    )
 
 
 @asynccontextmanager
@@ -52,7 +61,15 @@ def way(model: OpenAIBackend | ToolSupport) -> str:
 
 NO_TOOLS = {
     "ollama": Reply.body(
-        {"error": {"message": "registry.ollama.ai/library/gemma3:4b does not support tools", "type": "api_error", "param": None, "code": None}}, 400
+        {
+            "error": {
+                "message": "registry.ollama.ai/library/gemma3:4b does not support tools",
+                "type": "api_error",
+                "param": None,
+                "code": None,
+            }
+        },
+        400,
     ),
     "openrouter": Reply.body(
         {
@@ -74,8 +91,13 @@ NO_TOOLS = {
         },
         400,
     ),
-    "vllm, required": Reply.body({"error": {"message": 'tool_choice="required" requires --tool-call-parser to be set', "code": 400}}, 400),
-    "llamacpp": Reply.body({"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}}, 500),
+    "vllm, required": Reply.body(
+        {"error": {"message": 'tool_choice="required" requires --tool-call-parser to be set', "code": 400}},
+        400,
+    ),
+    "llamacpp": Reply.body(
+        {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}}, 500
+    ),
     "litellm": Reply.body(
         {
             "error": {
@@ -87,14 +109,30 @@ NO_TOOLS = {
         400,
     ),
     "openai": Reply.error(
-        400, "tools is not supported in this model. For a list of supported models, refer to https://platform.openai.com/docs/guides"
+        400,
+        "tools is not supported in this model. For a list of supported models, refer to https://platform.openai.com/docs/guides",
     ),
-    "deepinfra": Reply.error(405, "Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"),
+    "deepinfra": Reply.error(
+        405, "Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"
+    ),
     "google": Reply.body(
-        [{"error": {"code": 400, "message": "Function calling is not enabled for models/gemma-3-27b-it", "status": "INVALID_ARGUMENT"}}], 400
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "Function calling is not enabled for models/gemma-3-27b-it",
+                    "status": "INVALID_ARGUMENT",
+                }
+            }
+        ],
+        400,
     ),
-    "in a body of 200": Reply.body({"error": {"message": "No endpoints found that support tool use.", "code": 404}}),
-    "in a stream of 200": Reply.stream([{"error": {"message": "qwen:4b does not support tools", "code": 400}}]),
+    "in a body of 200": Reply.body(
+        {"error": {"message": "No endpoints found that support tool use.", "code": 404}}
+    ),
+    "in a stream of 200": Reply.stream(
+        [{"error": {"message": "qwen:4b does not support tools", "code": 400}}]
+    ),
 }
 
 
@@ -105,7 +143,11 @@ async def test_a_refusal_of_tools_is_the_only_event_and_the_way_changes(server: 
         assert way(backend) == "native"
         (failure,) = await events(backend, turn(stream))
         assert isinstance(failure, Failure) and failure.kind == "tools_unsupported" and failure.message
-        assert way(backend) == "constrained" and not backend.capabilities.tools and backend.capabilities.constrain == {"call"}
+        assert (
+            way(backend) == "constrained"
+            and not backend.capabilities.tools
+            and backend.capabilities.constrain == {"call"}
+        )
         assert "tools" in upstream.requests[0].body
 
 
@@ -113,7 +155,9 @@ async def test_a_refusal_of_tools_is_the_only_event_and_the_way_changes(server: 
 async def test_with_native_tools_a_refusal_is_an_error_like_any_other(tools: str) -> None:
     async with serving(NO_TOOLS["ollama"], tools=tools) as (backend, _):
         (failure,) = await events(backend, turn())
-        assert isinstance(failure, Failure) and failure.kind == ("invalid_request" if tools == "native" else "tools_unsupported")
+        assert isinstance(failure, Failure) and failure.kind == (
+            "invalid_request" if tools == "native" else "tools_unsupported"
+        )
         assert way(backend) == ("native" if tools == "native" else "constrained")
 
 
@@ -132,13 +176,21 @@ async def test_with_native_tools_a_refusal_is_an_error_like_any_other(tools: str
 async def test_any_other_error_stays_what_it_is(reply: Reply) -> None:
     async with serving(reply) as (backend, _):
         (failure,) = await events(backend, turn())
-        assert isinstance(failure, Failure) and failure.kind != "tools_unsupported" and way(backend) == "native"
+        assert (
+            isinstance(failure, Failure) and failure.kind != "tools_unsupported" and way(backend) == "native"
+        )
 
 
 async def test_a_router_that_finds_nobody_to_answer_is_quoted() -> None:
-    async with serving(Reply.body({"error": {"message": "No allowed providers are available.", "code": 404}}, 404)) as (backend, _):
+    async with serving(
+        Reply.body({"error": {"message": "No allowed providers are available.", "code": 404}}, 404)
+    ) as (backend, _):
         (failure,) = await events(backend, turn())
-        assert isinstance(failure, Failure) and failure.kind == "backend" and "No allowed providers" in failure.message
+        assert (
+            isinstance(failure, Failure)
+            and failure.kind == "backend"
+            and "No allowed providers" in failure.message
+        )
 
 
 async def test_a_turn_without_tools_is_refused_nothing() -> None:
@@ -156,7 +208,11 @@ async def test_words_in_an_answer_that_went_well_refuse_nothing() -> None:
 async def test_the_words_of_a_refusal_hold_no_secret() -> None:
     async with serving(Reply.error(400, f"key {KEY}: model x does not support tools")) as (backend, _):
         (failure,) = await events(backend, turn())
-        assert isinstance(failure, Failure) and failure.kind == "tools_unsupported" and KEY not in failure.message
+        assert (
+            isinstance(failure, Failure)
+            and failure.kind == "tools_unsupported"
+            and KEY not in failure.message
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +227,11 @@ async def test_a_refused_choice_leaves_the_tools_and_constrains_the_turns_that_n
     async with serving(Reply.error(404, words)) as (backend, upstream):
         (failure,) = await events(backend, turn(choice=ToolChoice("required")))
         assert isinstance(failure, Failure) and failure.kind == "tools_unsupported"
-        assert way(backend) == "native" and not backend.capabilities.tool_choice and backend.capabilities.constrain
+        assert (
+            way(backend) == "native"
+            and not backend.capabilities.tool_choice
+            and backend.capabilities.constrain
+        )
         await events(backend, turn(choice=ToolChoice("required")))
         assert "tool_choice" in upstream.requests[0].body and "tool_choice" not in upstream.requests[1].body
 
@@ -198,7 +258,10 @@ async def test_a_refused_schema_leaves_nothing_but_words(words: str, tools: str)
 
 
 async def test_a_native_model_whose_schema_is_refused_keeps_its_tools() -> None:
-    async with serving(Reply.error(400, "response_format is not supported"), profile="ollama") as (backend, _):
+    async with serving(Reply.error(400, "response_format is not supported"), profile="ollama") as (
+        backend,
+        _,
+    ):
         assert backend.capabilities.constrain == {"call"}
         (failure,) = await events(backend, held())
         assert isinstance(failure, Failure) and failure.kind == "tools_unsupported"
@@ -209,7 +272,9 @@ def test_every_pattern_is_found_in_what_was_asked_for_and_nowhere_else() -> None
     assert {what for what, _, _ in REFUSALS} == {"tools", "choice", "constraint"}
     words = "m does not support tools"
     assert (
-        refused(words, frozenset({"tools"})) == "tools" and refused(words, frozenset({"constraint"})) is None and refused(words, frozenset()) is None
+        refused(words, frozenset({"tools"})) == "tools"
+        and refused(words, frozenset({"constraint"})) is None
+        and refused(words, frozenset()) is None
     )
 
 
@@ -251,11 +316,18 @@ CALL = completion(answer('{"name": "clock", "arguments": {"city": "Rome"}}'))
 @pytest.mark.parametrize("server", ["ollama", "openrouter", "vllm", "llamacpp", "litellm"])
 async def test_one_request_of_a_client_heals_the_refusal(table: Any, server: str) -> None:
     async with serving(refuses_tools(Reply.body(CALL), NO_TOOLS[server])) as (backend, upstream):
-        asked = {"messages": [{"role": "user", "content": "What time is it in Rome?"}], "tools": [TOOL], "tool_choice": "required"}
+        asked = {
+            "messages": [{"role": "user", "content": "What time is it in Rome?"}],
+            "tools": [TOOL],
+            "tool_choice": "required",
+        }
         said = await table.serve(backend).answer("chat", {**asked, "stream": False})
         choice = json.loads(said.body)["choices"][0]
         (call,) = choice["message"]["tool_calls"]
-        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("clock", {"city": "Rome"})
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+            "clock",
+            {"city": "Rome"},
+        )
         assert choice["finish_reason"] == "tool_calls"
         chats = [request.body for request in upstream.requests if request.path.endswith("/chat/completions")]
         assert ["tools" in body for body in chats] == [True, False] and "response_format" in chats[1]
@@ -273,10 +345,16 @@ async def test_a_server_that_refuses_both_is_taught_in_words(table: Any) -> None
         taught = request.body["messages"][0]["content"]
         opening = next(word for word in taught.split() if word.startswith("<tool_call"))
         closing = opening.replace("<", "</")
-        return Reply.body(completion(answer(f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{closing}')))
+        return Reply.body(
+            completion(answer(f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{closing}'))
+        )
 
     async with serving(script) as (backend, _):
-        asked = {"messages": [{"role": "user", "content": "What time is it in Rome?"}], "tools": [TOOL], "tool_choice": "required"}
+        asked = {
+            "messages": [{"role": "user", "content": "What time is it in Rome?"}],
+            "tools": [TOOL],
+            "tool_choice": "required",
+        }
         body = await table.serve(backend).body("chat", asked)
         (call,) = body["choices"][0]["message"]["tool_calls"]
         assert json.loads(call["function"]["arguments"]) == {"city": "Rome"} and way(backend) == "emulated"
@@ -288,8 +366,12 @@ async def test_ollama_is_held_to_a_schema_where_a_call_is_required(table: Any) -
         asked = {"messages": [{"role": "user", "content": "What time is it in Rome?"}], "tools": [TOOL]}
         await table.serve(backend).body("chat", asked)
         await table.body("chat", {**asked, "tool_choice": "required"})
-        native, forced = (request.body for request in upstream.requests if request.path.endswith("/chat/completions"))
-        assert "tools" in native and "tools" not in forced and forced["response_format"]["type"] == "json_schema"
+        native, forced = (
+            request.body for request in upstream.requests if request.path.endswith("/chat/completions")
+        )
+        assert (
+            "tools" in native and "tools" not in forced and forced["response_format"]["type"] == "json_schema"
+        )
 
 
 async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_the_tools(table: Any) -> None:
@@ -309,8 +391,13 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
                     await table.serve(backend).answer("chat", asked)
             else:
                 said = await table.serve(backend).answer("chat", asked)
-                assert dict(said.headers)[b"x-toolwire-report"] == b"tool_choice=emulated" and b'"clock"' in said.body
-            chats = [request.body for request in upstream.requests if request.path.endswith("/chat/completions")]
+                assert (
+                    dict(said.headers)[b"x-toolwire-report"] == b"tool_choice=emulated"
+                    and b'"clock"' in said.body
+                )
+            chats = [
+                request.body for request in upstream.requests if request.path.endswith("/chat/completions")
+            ]
             told = [("tools" in body, body.get("tool_choice")) for body in chats]
             assert told == [(True, "required"), (True, None), *[(True, None)] * silent]
 
@@ -318,20 +405,37 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
 # --- an answer in a form, beside tools -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("tools", "choice"), [("emulated", "auto"), ("emulated", "required"), ("constrained", "auto")])
-async def test_an_answer_whose_calls_are_text_is_not_held_to_a_format_that_has_no_place_for_them(table: Any, tools: str, choice: str) -> None:
+@pytest.mark.parametrize(
+    ("tools", "choice"), [("emulated", "auto"), ("emulated", "required"), ("constrained", "auto")]
+)
+async def test_an_answer_whose_calls_are_text_is_not_held_to_a_format_that_has_no_place_for_them(
+    table: Any, tools: str, choice: str
+) -> None:
     def script(request: Recorded) -> Reply:
         assert "response_format" not in request.body
         taught = request.body["messages"][0]["content"]
         assert ("fits this JSON schema" in taught) == (choice == "auto")
         opening = next(word for word in taught.split() if word.startswith("<tool_call"))
-        return Reply.body(completion(answer(f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}')))
+        return Reply.body(
+            completion(
+                answer(
+                    f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}'
+                )
+            )
+        )
 
     async with serving(script, tools=tools) as (backend, _):
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": CITY}}
-        asked = {"messages": [{"role": "user", "content": "?"}], "tools": [TOOL], "tool_choice": choice, "response_format": form}
+        asked = {
+            "messages": [{"role": "user", "content": "?"}],
+            "tools": [TOOL],
+            "tool_choice": choice,
+            "response_format": form,
+        }
         said = await table.serve(backend).answer("chat", asked)
-        assert ("response_format=emulated" in dict(said.headers)[b"x-toolwire-report"].decode()) == (choice == "auto")
+        assert ("response_format=emulated" in dict(said.headers)[b"x-toolwire-report"].decode()) == (
+            choice == "auto"
+        )
         assert json.loads(said.body)["choices"][0]["finish_reason"] == "tool_calls"
 
 
@@ -341,7 +445,9 @@ async def test_a_stop_sequence_ends_text_and_never_a_call(table: Any, stream: bo
         assert "stop" not in request.body
         taught = request.body["messages"][0]["content"]
         opening = next(word for word in taught.split() if word.startswith("<tool_call"))
-        call = f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}'
+        call = (
+            f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}'
+        )
         said = answer(f"Here.\n{call}" if "look" in str(request.body["messages"]) else "One. Two: } Three.")
         return Reply.stream(said) if stream else Reply.body(completion(said))
 

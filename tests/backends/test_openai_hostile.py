@@ -17,7 +17,18 @@ from toolwire.backends.openai import OpenAIBackend, OpenAIOptions, read
 from toolwire.backends.openai import backend as connection
 from toolwire.backends.openai.failures import RETRY_LIMIT_S, http_failure, stream_failure
 from toolwire.backends.openai.read import AnswerReader
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
 
@@ -34,7 +45,9 @@ def entry(call_id: str | None, name: str, arguments: Any, **more: Any) -> dict[s
 
 
 def body(message: dict[str, Any], finish: str | None = "stop", **more: Any) -> bytes:
-    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}).encode()
+    return json.dumps(
+        {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}
+    ).encode()
 
 
 def whole(raw: bytes) -> list[Event]:
@@ -51,7 +64,12 @@ def streamed(*chunks: Any, **options: Any) -> list[Event]:
 def calls(run: list[Event]) -> list[tuple[str | None, str, str, str]]:
     begun = [event for event in run if isinstance(event, CallBegin)]
     ends = {event.index: event.status for event in run if isinstance(event, CallEnd)}
-    text = {begin.index: "".join(event.delta for event in run if isinstance(event, CallArgs) and event.index == begin.index) for begin in begun}
+    text = {
+        begin.index: "".join(
+            event.delta for event in run if isinstance(event, CallArgs) and event.index == begin.index
+        )
+        for begin in begun
+    }
     return [(begin.id, begin.name, text[begin.index], ends[begin.index]) for begin in begun]
 
 
@@ -74,19 +92,36 @@ async def play(reply: Reply, request: Turn, **options: Any) -> list[Event]:
 @pytest.mark.parametrize("more", [{}, {"index": 0}])
 def test_in_a_body_every_entry_is_a_call_of_its_own_even_if_ids_repeat(more: dict[str, Any]) -> None:
     same = [entry("look", "look", '{"a":1}', **more), entry("look", "look", '{"a":2}', **more)]
-    assert calls(whole(body({"tool_calls": same}, "tool_calls"))) == [("look", "look", '{"a":1}', "ok"), (None, "look", '{"a":2}', "ok")]
-    mixed = [entry("x", "look", "{}", **more), entry("x", "read_note", "{}", **more), entry("x", "look", "{}", **more)]
-    assert [call[:3] for call in calls(whole(body({"tool_calls": mixed})))] == [("x", "look", "{}"), (None, "read_note", "{}"), (None, "look", "{}")]
+    assert calls(whole(body({"tool_calls": same}, "tool_calls"))) == [
+        ("look", "look", '{"a":1}', "ok"),
+        (None, "look", '{"a":2}', "ok"),
+    ]
+    mixed = [
+        entry("x", "look", "{}", **more),
+        entry("x", "read_note", "{}", **more),
+        entry("x", "look", "{}", **more),
+    ]
+    assert [call[:3] for call in calls(whole(body({"tool_calls": mixed})))] == [
+        ("x", "look", "{}"),
+        (None, "read_note", "{}"),
+        (None, "look", "{}"),
+    ]
 
 
 def test_a_call_that_the_token_limit_cut_is_truncated_in_a_body_as_in_a_stream() -> None:
     cut = entry("x", "look", '{"a": "unfin')
     run = whole(body({"tool_calls": [entry("w", "look", "{}"), cut]}, "length"))
     assert [call[3] for call in calls(run)] == ["ok", "truncated"] and run[-1] == Finish("length")
-    assert calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "length"))) == calls(run)[1:]
-    run = whole(body({"tool_calls": [cut]}, "tool_calls"))  # whatever the server says: the call is not complete
+    assert (
+        calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "length"))) == calls(run)[1:]
+    )
+    run = whole(
+        body({"tool_calls": [cut]}, "tool_calls")
+    )  # whatever the server says: the call is not complete
     assert [call[3] for call in calls(run)] == ["truncated"] and run[-1] == Finish("length")
-    assert calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "tool_calls"))) == calls(run)
+    assert calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "tool_calls"))) == calls(
+        run
+    )
 
 
 @pytest.mark.parametrize("arguments", ["", " ", "\r\n", " \t\n "])
@@ -98,7 +133,10 @@ def test_arguments_of_white_space_are_no_arguments(arguments: str) -> None:
 
 
 def test_white_space_before_arguments_is_kept() -> None:
-    pieces = [chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in (" ", "\n", '{"a"', ":1}", " ")]
+    pieces = [
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+        for piece in (" ", "\n", '{"a"', ":1}", " ")
+    ]
     run = streamed(chunk({"tool_calls": [entry("x", "look", "", index=0)]}), *pieces, chunk({}, "tool_calls"))
     assert calls(run) == [("x", "look", ' \n{"a":1} ', "ok")]
 
@@ -109,11 +147,16 @@ def test_white_space_before_arguments_is_kept() -> None:
 @pytest.mark.parametrize("written", ["functions.look:0", "functions.look", "look:12", "Look", "look"])
 def test_a_declared_name_is_known_in_its_habitual_disguises(written: str) -> None:
     assert [call[1] for call in calls(whole(body({"tool_calls": [entry("x", written, "{}")]})))] == ["look"]
-    run = streamed(chunk({"tool_calls": [entry("x", written, "", index=0)]}), chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}))
+    run = streamed(
+        chunk({"tool_calls": [entry("x", written, "", index=0)]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}),
+    )
     assert [call[1] for call in calls(run)] == ["look"]
 
 
-@pytest.mark.parametrize("written", ["functions.other:0", "look up", "búsqueda", "n" * 300, "look:", "look:0:x"])
+@pytest.mark.parametrize(
+    "written", ["functions.other:0", "look up", "búsqueda", "n" * 300, "look:", "look:0:x"]
+)
 def test_any_other_name_is_passed_on_as_it_is(written: str) -> None:
     assert calls(whole(body({"tool_calls": [entry("x", written, "{}")]}))) == [("x", written, "{}", "ok")]
 
@@ -121,9 +164,14 @@ def test_any_other_name_is_passed_on_as_it_is(written: str) -> None:
 # --- numbers -----------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [-1, -(10**30), 10**30, True, "x", "-5", float("nan"), float("inf"), 1e300, [1], None])
+@pytest.mark.parametrize(
+    "bad", [-1, -(10**30), 10**30, True, "x", "-5", float("nan"), float("inf"), 1e300, [1], None]
+)
 def test_an_absurd_count_of_tokens_is_none(bad: Any) -> None:
-    details = {"prompt_tokens_details": {"cached_tokens": bad}, "completion_tokens_details": {"reasoning_tokens": bad}}
+    details = {
+        "prompt_tokens_details": {"cached_tokens": bad},
+        "completion_tokens_details": {"reasoning_tokens": bad},
+    }
     run = whole(body({"content": "a"}, usage={"prompt_tokens": bad, "completion_tokens": 2, **details}))
     assert run == [Text("a"), Usage(0, 2), Finish("stop")]
     last = {**chunk({}, "stop"), "usage": {"prompt_tokens": 3, "completion_tokens": bad, **details}}
@@ -136,9 +184,14 @@ def test_a_long_time_to_wait_is_a_day(value: str) -> None:
     assert http_failure(429, headers, b"{}").retry_after_s == RETRY_LIMIT_S
 
 
-@pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e9", "", "Fri, 31 Dec 9999 23:59:59 -9999", "Mon, 01 Jan 0001 00:00:00 +2359"])
+@pytest.mark.parametrize(
+    "value",
+    ["-5", "nan", "inf", "1e9", "", "Fri, 31 Dec 9999 23:59:59 -9999", "Mon, 01 Jan 0001 00:00:00 +2359"],
+)
 def test_a_time_to_wait_that_is_none_is_ignored(value: str) -> None:
-    assert http_failure(429, {"retry-after": value, "date": "Mon, 01 Jan 2024 00:00:00 -0000"}, b"{}").retry_after_s in (None, 0.0)
+    assert http_failure(
+        429, {"retry-after": value, "date": "Mon, 01 Jan 2024 00:00:00 -0000"}, b"{}"
+    ).retry_after_s in (None, 0.0)
 
 
 # --- errors ------------------------------------------------------------------------------------------------------------------------------------
@@ -146,18 +199,31 @@ def test_a_time_to_wait_that_is_none_is_ignored(value: str) -> None:
 
 def test_an_error_with_lone_surrogates_can_be_sent_on() -> None:
     raw = b'{"error":{"message":"bad \\ud800 thing","param":"x\\udfff","code":"a\\ud801","type":"invalid_request_error\\ud800"}}'
-    for failure in (http_failure(400, {}, raw), stream_failure({**json.loads(raw)["error"], "type": "invalid_request_error"})):
-        assert (failure.kind, failure.message, failure.param, failure.code) == ("invalid_request", "bad \ufffd thing", "x\ufffd", "a\ufffd")
+    for failure in (
+        http_failure(400, {}, raw),
+        stream_failure({**json.loads(raw)["error"], "type": "invalid_request_error"}),
+    ):
+        assert (failure.kind, failure.message, failure.param, failure.code) == (
+            "invalid_request",
+            "bad \ufffd thing",
+            "x\ufffd",
+            "a\ufffd",
+        )
     assert stream_failure("bad \ud800").message.encode().endswith("bad \ufffd".encode())
 
 
 def test_param_and_code_of_an_error_are_short_and_hold_no_secret() -> None:
-    raw = json.dumps({"error": {"message": "m", "param": "p" * 9999, "code": "the key hunter22hunter"}}).encode()
+    raw = json.dumps(
+        {"error": {"message": "m", "param": "p" * 9999, "code": "the key hunter22hunter"}}
+    ).encode()
     failure = http_failure(400, {}, raw, ("hunter22hunter",))
     assert failure.param is not None and len(failure.param) <= 500 and failure.code == "the key …"
 
 
-@pytest.mark.parametrize("error", [{"code": [[1]], "type": {"a": 1}, "message": [[[["x"]]]]}, [["x"]], 7, {"message": float("nan")}])
+@pytest.mark.parametrize(
+    "error",
+    [{"code": [[1]], "type": {"a": 1}, "message": [[[["x"]]]]}, [["x"]], 7, {"message": float("nan")}],
+)
 def test_an_error_of_any_shape_is_a_failure(error: Any) -> None:
     assert stream_failure(error).kind == "backend"
 
@@ -177,8 +243,14 @@ def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> N
     outcomes: list[list[Event]] = [[Failure("backend", "The upstream server's answer is nested too deeply.")]]
     if depth < 1000:
         outcomes.append([Finish("stop")])  # newer interpreters read it, and find no text
-    assert whole(b'{"choices":[{"index":0,"message":{"content":' + nested + b'},"finish_reason":"stop"}]}') in outcomes
-    assert streamed(b'{"choices":[{"index":0,"delta":{"content":' + nested + b'},"finish_reason":"stop"}]}') in outcomes
+    assert (
+        whole(b'{"choices":[{"index":0,"message":{"content":' + nested + b'},"finish_reason":"stop"}]}')
+        in outcomes
+    )
+    assert (
+        streamed(b'{"choices":[{"index":0,"delta":{"content":' + nested + b'},"finish_reason":"stop"}]}')
+        in outcomes
+    )
 
 
 # --- surrogate pairs ---------------------------------------------------------------------------------------------------------------------------
@@ -191,12 +263,21 @@ def delta(key: str, escaped: str) -> str:
 
 
 def arguments(escaped: str, index: int = 0) -> str:
-    return json.dumps(chunk({"tool_calls": [{"index": index, "function": {"arguments": "TEXT"}}]})).replace("TEXT", escaped)
+    return json.dumps(chunk({"tool_calls": [{"index": index, "function": {"arguments": "TEXT"}}]})).replace(
+        "TEXT", escaped
+    )
 
 
-@pytest.mark.parametrize(("key", "kind"), [("content", Text), ("reasoning_content", Thought), ("reasoning", Thought), ("refusal", Refusal)])
-def test_a_surrogate_pair_cut_between_two_chunks_is_joined(key: str, kind: type[Text | Thought | Refusal]) -> None:
-    run = streamed(delta(key, HALVES[0]), chunk({"role": "assistant"}), delta(key, HALVES[1]), chunk({}, "stop"))
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("content", Text), ("reasoning_content", Thought), ("reasoning", Thought), ("refusal", Refusal)],
+)
+def test_a_surrogate_pair_cut_between_two_chunks_is_joined(
+    key: str, kind: type[Text | Thought | Refusal]
+) -> None:
+    run = streamed(
+        delta(key, HALVES[0]), chunk({"role": "assistant"}), delta(key, HALVES[1]), chunk({}, "stop")
+    )
     assert said(run, kind) == "a😀b" and run[-1] == Finish("stop")
 
 
@@ -217,7 +298,12 @@ def test_a_half_that_stays_alone_becomes_a_replacement_character_in_its_place() 
 
 def test_a_surrogate_pair_cut_inside_arguments_is_joined_in_its_own_call() -> None:
     openers = [chunk({"tool_calls": [entry(f"c{at}", "look", '{"a":"', index=at)]}) for at in (0, 1)]
-    interleaved = [arguments(r"x\ud83d", 0), arguments(r"y\ud83e", 1), arguments(r"\ude00", 0), arguments(r"\udd16", 1)]
+    interleaved = [
+        arguments(r"x\ud83d", 0),
+        arguments(r"y\ud83e", 1),
+        arguments(r"\ude00", 0),
+        arguments(r"\udd16", 1),
+    ]
     closers = [chunk({"tool_calls": [{"index": at, "function": {"arguments": '"}'}}]}) for at in (0, 1)]
     run = streamed(*openers, *interleaved, *closers, chunk({}, "tool_calls"))
     assert calls(run) == [("c0", "look", '{"a":"x😀"}', "ok"), ("c1", "look", '{"a":"y🤖"}', "ok")]
@@ -225,9 +311,16 @@ def test_a_surrogate_pair_cut_inside_arguments_is_joined_in_its_own_call() -> No
 
 def test_a_half_that_stays_alone_in_arguments_becomes_a_replacement_character() -> None:
     opener = chunk({"tool_calls": [entry("c", "look", '{"a":"', index=0)]})
-    run = streamed(opener, arguments(r"x\ud83d"), chunk({"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}), chunk({}, "tool_calls"))
+    run = streamed(
+        opener,
+        arguments(r"x\ud83d"),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}),
+        chunk({}, "tool_calls"),
+    )
     assert calls(run) == [("c", "look", '{"a":"x\ufffd"}', "ok")]
-    assert calls(streamed(opener, arguments(r"x\ud83d"), chunk({}, "length"))) == [("c", "look", '{"a":"x\ufffd', "truncated")]
+    assert calls(streamed(opener, arguments(r"x\ud83d"), chunk({}, "length"))) == [
+        ("c", "look", '{"a":"x\ufffd', "truncated")
+    ]
     raw = r'{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"look","arguments":{"a":"\ud800"}}}]}}]}'
     assert calls(whole(raw.encode())) == [("c", "look", '{"a":"\ufffd"}', "ok")]
 
@@ -235,7 +328,9 @@ def test_a_half_that_stays_alone_in_arguments_becomes_a_replacement_character() 
 def test_cumulative_arguments_may_be_cut_inside_a_surrogate_pair() -> None:
     opener = chunk({"tool_calls": [entry("c", "look", "", index=0)]})
     pieces = [arguments(r"{\"a\":\"x\ud83d"), arguments(r"{\"a\":\"x\ud83d\ude00\"}")]
-    assert calls(streamed(opener, *pieces, chunk({}, "tool_calls"), cumulative=True)) == [("c", "look", '{"a":"x😀"}', "ok")]
+    assert calls(streamed(opener, *pieces, chunk({}, "tool_calls"), cumulative=True)) == [
+        ("c", "look", '{"a":"x😀"}', "ok")
+    ]
 
 
 # --- floods and stalls -------------------------------------------------------------------------------------------------------------------------
@@ -268,7 +363,9 @@ async def pinging() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_pings_behind_the_finish_reason_do_not_hold_the_answer_for_ever(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pings_behind_the_finish_reason_do_not_hold_the_answer_for_ever(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "END_MARK_S", 0.2)
     async with pinging() as address, asyncio.timeout(5):
         backend = OpenAIBackend("m", {"base_url": address})
@@ -288,11 +385,21 @@ OPEN_CALL = chunk({"tool_calls": [entry("a", "look", '{"a":"', index=0)]})
         {"content": "", "reasoning": "x" * 1000},
     ],
 )
-def test_what_waits_behind_an_open_call_is_limited(flood: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_behind_an_open_call_is_limited(
+    flood: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(read, "HELD_LIMIT", 20_000)
     run = streamed(OPEN_CALL, *[chunk(flood)] * 40, chunk({}, "stop"))
-    assert run[-1] == Failure("backend", LIMITS) and sum(isinstance(event, Finish | Failure) for event in run) == 1
-    within = streamed(OPEN_CALL, *[chunk(flood)] * 10, chunk({"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}), chunk({}, "stop"))
+    assert (
+        run[-1] == Failure("backend", LIMITS)
+        and sum(isinstance(event, Finish | Failure) for event in run) == 1
+    )
+    within = streamed(
+        OPEN_CALL,
+        *[chunk(flood)] * 10,
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}),
+        chunk({}, "stop"),
+    )
     assert within[-1] == Finish("stop") and calls(within)[0][2] == '{"a":""}'
 
 
@@ -311,7 +418,9 @@ def test_what_is_kept_of_calls_is_limited(flood: Any, monkeypatch: pytest.Monkey
     assert run[-1] == Failure("backend", LIMITS)
 
 
-async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "BODY_LIMIT", 20_000)
     flood = Reply.stream(answer("x" * 1000, size=4))
     run = await play(flood, turn(stream=False))
@@ -356,7 +465,12 @@ def test_options_that_can_not_work_are_refused_in_one_line_that_shows_no_secret(
 
 def test_options_that_work_are_taken() -> None:
     options = OpenAIOptions.parse(
-        {"api_key": " key\n", "headers": {"X-Title": "Grüße", "x_y.z": ""}, "dialects": ["hermes"], "base_url": "http://[::1]:8080/v1"}
+        {
+            "api_key": " key\n",
+            "headers": {"X-Title": "Grüße", "x_y.z": ""},
+            "dialects": ["hermes"],
+            "base_url": "http://[::1]:8080/v1",
+        }
     )
     assert options.api_key == "key" and options.dialects == ("hermes",)
 
@@ -366,9 +480,13 @@ def test_options_that_work_are_taken() -> None:
 DELTAS = some.fixed_dictionaries(
     {},
     optional={
-        "content": some.sampled_from(["a", "", None, "\ud83d", "\ude00", "é😀", 7, ["x"], [{"type": "text", "text": "p"}]]),
+        "content": some.sampled_from(
+            ["a", "", None, "\ud83d", "\ude00", "é😀", 7, ["x"], [{"type": "text", "text": "p"}]]
+        ),
         "role": some.just("assistant"),
-        "tool_calls": some.sampled_from([None, [], [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]]),
+        "tool_calls": some.sampled_from(
+            [None, [], [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]]
+        ),
         "reasoning_content": some.sampled_from([None, "", "t"]),
         "reasoning": some.sampled_from([None, "", "t"]),
         "refusal": some.sampled_from([None, "", "no"]),
@@ -398,13 +516,15 @@ TEXT = {"choices": [{"index": 0, "delta": {"content": "w "}, "finish_reason": No
 
 def _fed(blocks: list[bytes]) -> list[list[Event]]:
     reader = AnswerReader(turn())
-    return [*(reader.feed(block) for block in blocks if not reader.ended), [] if reader.ended else reader.finish()]
+    return [
+        *(reader.feed(block) for block in blocks if not reader.ended),
+        [] if reader.ended else reader.finish(),
+    ]
 
 
 @given(some.lists(some.one_of(CHUNKS, some.just(TEXT)), max_size=8), some.sets(some.integers(0, 8)))
 def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
-    chunks: list[dict[str, Any]],
-    alone: set[int],
+    chunks: list[dict[str, Any]], alone: set[int]
 ) -> None:
     blocks = [b""]
     for place, one in enumerate(chunks):
@@ -424,12 +544,37 @@ TEXT_BODIES: tuple[tuple[dict[str, Any], Usage | None], ...] = (
     ({}, None),
     ({"usage": None, "error": None}, None),
     ({"usage": USED}, Usage(3, 2)),
-    ({"usage": {**USED, "prompt_tokens_details": None, "completion_tokens_details": {"reasoning_tokens": None}}}, Usage(3, 2)),
-    ({"usage": {**USED, "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 1}}}, Usage(3, 2, 2, 1)),
+    (
+        {
+            "usage": {
+                **USED,
+                "prompt_tokens_details": None,
+                "completion_tokens_details": {"reasoning_tokens": None},
+            }
+        },
+        Usage(3, 2),
+    ),
+    (
+        {
+            "usage": {
+                **USED,
+                "prompt_tokens_details": {"cached_tokens": 2},
+                "completion_tokens_details": {"reasoning_tokens": 1},
+            }
+        },
+        Usage(3, 2, 2, 1),
+    ),
 )
 
 
 @pytest.mark.parametrize(("more", "used"), TEXT_BODIES)
-def test_a_body_of_text_becomes_the_text_its_usage_and_its_end(more: dict[str, Any], used: Usage | None) -> None:
-    raw = body({"role": "assistant", "content": "hi", "refusal": None, "annotations": []}, id="c", object="chat.completion", **more)
+def test_a_body_of_text_becomes_the_text_its_usage_and_its_end(
+    more: dict[str, Any], used: Usage | None
+) -> None:
+    raw = body(
+        {"role": "assistant", "content": "hi", "refusal": None, "annotations": []},
+        id="c",
+        object="chat.completion",
+        **more,
+    )
     assert whole(raw) == [event for event in (Text("hi"), used, Finish("stop")) if event is not None]

@@ -60,7 +60,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(answer: Callable[[Streams, int], Awaitable[None]], tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Http1Client, Server]]:
+async def serving(
+    answer: Callable[[Streams, int], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Http1Client, Server]]:
     server, client = Server(answer), Http1Client()
     listener = await asyncio.start_server(server, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
@@ -75,7 +77,9 @@ async def serving(answer: Callable[[Streams, int], Awaitable[None]], tls: ssl.SS
         await listener.wait_closed()
 
 
-def to(port: int, *, scheme: str = "http", connect_s: float = 5, read_s: float = 5, **headers: str) -> Request:
+def to(
+    port: int, *, scheme: str = "http", connect_s: float = 5, read_s: float = 5, **headers: str
+) -> Request:
     return Request(URL(f"{scheme}://127.0.0.1:{port}/v1/chat?x=1"), headers, connect_s, read_s)
 
 
@@ -112,9 +116,15 @@ ANSWERS = {
     "of a length": (writes(WHOLE), 1),
     "in pieces": (writes(*(WHOLE[at : at + 1] for at in range(len(WHOLE)))), 1),
     "in chunks": (writes(CHUNKED, b"1\r\nh\r\n", b"1;x=y\r\ni\r\n", b"0\r\n\r\n"), 1),
-    "in chunks, with a long extension": (writes(CHUNKED, b"1\r\nh\r\n", b"1;x=" + b"y" * 300_000, b"\r\ni\r\n0\r\n\r\n"), 1),
+    "in chunks, with a long extension": (
+        writes(CHUNKED, b"1\r\nh\r\n", b"1;x=" + b"y" * 300_000, b"\r\ni\r\n0\r\n\r\n"),
+        1,
+    ),
     "in chunks, with trailers": (writes(CHUNKED + b"2\r\nhi\r\n0\r\nx-sum: 1\r\n\r\n"), 1),
-    "after hints": (writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + WHOLE), 1),
+    "after hints": (
+        writes(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + WHOLE),
+        1,
+    ),
     "until the end": (then_closes(b"HTTP/1.1 200 OK\r\n\r\nh", b"i"), 2),
     "of an old server": (then_closes(b"HTTP/1.0 200 OK\r\n\r\nhi"), 2),
     "and no more after it": (writes(WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")), 2),
@@ -150,8 +160,14 @@ FAULTS: dict[str, tuple[Callable[[Streams, int], Awaitable[None]], type[Transpor
     "closes before the last chunk": (then_closes(CHUNKED + b"2\r\nhi\r\n"), CutOff),
     "breaks a chunk": (writes(CHUNKED + b"2\r\nhi\r\n", b"nonsense\r\n"), CutOff),
     "does not speak HTTP": (writes(b"SSH-2.0-x\r\n"), NotHttp),
-    "sends a head without end": (writes(b"HTTP/1.1 200 OK\r\n" + b"x-a: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 4000), NotHttp),
-    "changes the protocol": (writes(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"), NotHttp),
+    "sends a head without end": (
+        writes(b"HTTP/1.1 200 OK\r\n" + b"x-a: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 4000),
+        NotHttp,
+    ),
+    "changes the protocol": (
+        writes(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
+        NotHttp,
+    ),
 }
 
 
@@ -282,10 +298,15 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 LATE = WHOLE.replace(b"hi", b"no")
 
 
-@pytest.mark.parametrize("late", [LATE, LATE[:9], b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"])
+@pytest.mark.parametrize(
+    "late",
+    [LATE, LATE[:9], b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"],
+)
 @pytest.mark.parametrize("read", [True, False], ids=["read by the loop", "in the socket only"])
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "aiohttp"])
-async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(late: bytes, read: bool, proxied: bool) -> None:
+async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(
+    late: bytes, read: bool, proxied: bool
+) -> None:
     idle: list[asyncio.StreamWriter] = []
 
     async def answer(streams: Streams, number: int) -> None:
@@ -302,14 +323,18 @@ async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(late:
                     said += block
                 reply.release()
                 assert (reply.status, said, server.connections) == (200, b"hi", number)
-                idle[-1].write(late)  # loopback: it is in the other socket at once, and the loop has not looked there
+                idle[-1].write(
+                    late
+                )  # loopback: it is in the other socket at once, and the loop has not looked there
                 if read:
                     await asyncio.sleep(0.02)
         finally:
             await client.leave(None)
 
 
-async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> None:
+async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> (
+    None
+):
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
         await reader.readuntil(b"\r\n\r\n")
@@ -330,7 +355,10 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("behind", [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"])
+@pytest.mark.parametrize(
+    "behind",
+    [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"],
+)
 @pytest.mark.parametrize("whole", [WHOLE, CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"], ids=["length", "chunks"])
 async def test_what_comes_behind_a_whole_answer_is_nobodys(whole: bytes, behind: bytes) -> None:
     async with serving(writes(whole + behind)) as (client, server):
@@ -355,7 +383,9 @@ async def test_the_time_limit_of_an_earlier_request_does_not_hold_for_the_next()
         assert asyncio.get_running_loop().time() - began < 5
 
 
-async def test_a_host_whose_first_address_leads_nowhere_is_reached_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_whose_first_address_leads_nowhere_is_reached_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with serving(writes(WHOLE)) as (client, server):
         kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
         nowhere, here = (*kind, ("192.0.2.1", server.port)), (*kind, ("127.0.0.1", server.port))
@@ -409,13 +439,17 @@ async def test_kept_connections_are_closed_after_a_while(monkeypatch: pytest.Mon
 # --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_tls_with_a_trusted_certificate_and_with_another(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_with_a_trusted_certificate_and_with_another(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*certificate)
     async with serving(writes(CHUNKED, b"2\r\nhi\r\n", b"0\r\n\r\n"), tls) as (client, server):
         with pytest.raises(TlsRefused):
             await asked(client, to(server.port, scheme="https"))
-        monkeypatch.setattr(http1, "tls_context", lambda: ssl.create_default_context(cafile=str(certificate[0])))
+        monkeypatch.setattr(
+            http1, "tls_context", lambda: ssl.create_default_context(cafile=str(certificate[0]))
+        )
         for _ in range(2):
             assert await asked(client, to(server.port, scheme="https")) == (200, b"hi")
         assert len(server.heads) == 2 and server.connections == 1, "a handshake that failed reached nobody"

@@ -1,4 +1,7 @@
-"""What is known of each kind of server: how it is recognised, asked, listed, and how its sins are healed. Wires are as those servers send them."""
+"""What is known of each kind of server: how it is recognised, asked and listed, and how its quirks are repaired.
+
+The wires are as those servers send them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,33 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import PROFILES, ListedModel, OpenAIBackend, OpenAIOptions, ServerProbe, identify, list_models, render
+from toolwire.backends.openai import (
+    PROFILES,
+    ListedModel,
+    OpenAIBackend,
+    OpenAIOptions,
+    ServerProbe,
+    identify,
+    list_models,
+    render,
+)
 from toolwire.backends.openai.backend import ASK_AGAIN_S
 from toolwire.backends.openai.discover import ProbeAnswer, facts_of
 from toolwire.backends.openai.profiles import by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
 from toolwire.backends.openai.strategy import Facts
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Usage
-from toolwire.core.turn import Constraint, Message, OutputFormat, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    Constraint,
+    Message,
+    OutputFormat,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
@@ -28,7 +50,14 @@ LOCAL = ("ollama", "lmstudio", "vllm", "sglang", "llamacpp", "litellm")
 
 def turn(**fields: Any) -> Turn:
     items = fields.pop("items", (Message("user", (TextPart("hi"),)),))
-    return Turn("chat", "m", items, tools=fields.pop("tools", (WEATHER, CLOCK)), tool_choice=fields.pop("tool_choice", ToolChoice()), **fields)
+    return Turn(
+        "chat",
+        "m",
+        items,
+        tools=fields.pop("tools", (WEATHER, CLOCK)),
+        tool_choice=fields.pop("tool_choice", ToolChoice()),
+        **fields,
+    )
 
 
 def body(profile: str, **fields: Any) -> dict[str, Any]:
@@ -54,7 +83,10 @@ def test_every_server_has_its_row_and_its_page() -> None:
 def test_a_named_profile_brings_its_address(name: str) -> None:
     options = OpenAIOptions.parse({"profile": name})
     assert options.base_url == PROFILES[name].base_url and options.server is PROFILES[name]
-    assert OpenAIOptions.parse({"profile": name, "base_url": "http://10.0.0.7/v1"}).base_url == "http://10.0.0.7/v1"
+    assert (
+        OpenAIOptions.parse({"profile": name, "base_url": "http://10.0.0.7/v1"}).base_url
+        == "http://10.0.0.7/v1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,9 +110,22 @@ def test_an_address_tells_the_server_only_where_it_is_sure(address: str, name: s
 
 def test_owners_and_headers_tell_the_server() -> None:
     found = [
-        by_models([owner], server) for owner, server in (("vllm", ""), ("sglang", "uvicorn"), ("llamacpp", ""), ("x", "llama.cpp"), ("x", "nginx"))
+        by_models([owner], server)
+        for owner, server in (
+            ("vllm", ""),
+            ("sglang", "uvicorn"),
+            ("llamacpp", ""),
+            ("x", "llama.cpp"),
+            ("x", "nginx"),
+        )
     ]
-    assert [profile.name if profile else None for profile in found] == ["vllm", "sglang", "llamacpp", "llamacpp", None]
+    assert [profile.name if profile else None for profile in found] == [
+        "vllm",
+        "sglang",
+        "llamacpp",
+        "llamacpp",
+        None,
+    ]
 
 
 def test_only_servers_near_by_are_asked_who_they_are() -> None:
@@ -97,7 +142,10 @@ def test_only_servers_near_by_are_asked_who_they_are() -> None:
 
 
 def models(owner: str, **more: Any) -> dict[str, Any]:
-    return {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": owner, **more}]}
+    return {
+        "object": "list",
+        "data": [{"id": "m", "object": "model", "created": 1, "owned_by": owner, **more}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,7 +155,15 @@ def models(owner: str, **more: Any) -> dict[str, Any]:
         ({"/v1/models": models("sglang")}, "sglang"),
         ({"/v1/models": models("llamacpp")}, "llamacpp"),
         ({"/": "Ollama is running"}, "ollama"),
-        ({"/api/v0/models": {"object": "list", "data": [{"id": "q", "type": "llm", "compatibility_type": "gguf"}]}}, "lmstudio"),
+        (
+            {
+                "/api/v0/models": {
+                    "object": "list",
+                    "data": [{"id": "q", "type": "llm", "compatibility_type": "gguf"}],
+                }
+            },
+            "lmstudio",
+        ),
         ({"/v1/models": None, "/health/liveliness": json.dumps("I'm alive!")}, "litellm"),
         ({}, "generic"),
         ({"/v1/models": "<html>"}, "generic"),
@@ -130,7 +186,9 @@ async def test_a_server_that_is_not_there_says_nothing_and_one_far_away_is_not_a
 async def test_a_model_is_asked_about_once_and_the_answer_decides_its_way() -> None:
     props = {"chat_template_caps": {"supports_tools": False}}
     built = {"generation_settings": {"grammar": '%llguidance {}\nstart: %json {"type":"null"}'}}
-    async with FakeUpstream(Reply(), pages={"/v1/models": models("llamacpp"), "/props": props, "/completion": built}) as upstream:
+    async with FakeUpstream(
+        Reply(), pages={"/v1/models": models("llamacpp"), "/props": props, "/completion": built}
+    ) as upstream:
         backend = OpenAIBackend("m", {"base_url": upstream.base_url})
         assert way(backend) == "native"
         await backend.prepare()
@@ -143,11 +201,15 @@ async def test_a_model_is_asked_about_once_and_the_answer_decides_its_way() -> N
 
 @pytest.mark.parametrize("tools", ["emulated", "native", "auto", "constrained"])
 async def test_a_model_is_not_asked_about_where_its_tools_are_settled(tools: str) -> None:
-    async with FakeUpstream(Reply(), pages={"/v1/models": models("llamacpp"), "/props": {}, "/completion": {}}) as upstream:
+    async with FakeUpstream(
+        Reply(), pages={"/v1/models": models("llamacpp"), "/props": {}, "/completion": {}}
+    ) as upstream:
         backend = OpenAIBackend("m", {"base_url": upstream.base_url, "tools": tools})
         await backend.prepare()
         assert backend.profile.name == "llamacpp"
-        assert any(request.path == "/props" for request in upstream.requests) == (tools in ("auto", "constrained"))
+        assert any(request.path == "/props" for request in upstream.requests) == (
+            tools in ("auto", "constrained")
+        )
         await backend.close()
 
 
@@ -155,19 +217,33 @@ async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -
     """A server that was built without llguidance aborts on one."""
     gbnf = {"generation_settings": {"grammar": 'root ::= "null" space'}}
     for page in (gbnf, {}, None, "oops"):
-        async with FakeUpstream(Reply(), pages={"/props": {}, "/completion": page}) as upstream, aiohttp.ClientSession() as session:
-            assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") == Facts(None, False)
+        async with (
+            FakeUpstream(Reply(), pages={"/props": {}, "/completion": page}) as upstream,
+            aiohttp.ClientSession() as session,
+        ):
+            assert await facts_of(
+                ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m"
+            ) == Facts(None, False)
     backend = OpenAIBackend("m", {"profile": "llamacpp", "tools": "constrained"})
     assert backend.capabilities.constrain == {"call"} and backend.profile.grammar == "none"
-    assert OpenAIBackend("m", {"profile": "llamacpp", "grammar": "lark"}).capabilities.constrain == {"text", "call"}
+    assert OpenAIBackend("m", {"profile": "llamacpp", "grammar": "lark"}).capabilities.constrain == {
+        "text",
+        "call",
+    }
 
 
 @pytest.mark.parametrize("profile", ["llamacpp", "ollama"])
-async def test_a_server_that_was_not_there_is_asked_again_soon(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_was_not_there_is_asked_again_soon(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = OpenAIBackend("m", {"base_url": "http://127.0.0.1:1/v1", "profile": profile})
     await backend.prepare()
     assert way(backend) == "native"
-    pages = {"/props": {"chat_template_caps": {"supports_tools": False}}, "/completion": {}, "/api/show": {"capabilities": ["completion"]}}
+    pages = {
+        "/props": {"chat_template_caps": {"supports_tools": False}},
+        "/completion": {},
+        "/api/show": {"capabilities": ["completion"]},
+    }
     async with FakeUpstream(Reply(), pages=pages) as upstream:
         backend.options = replace(backend.options, base_url=upstream.base_url)
         await backend.prepare()
@@ -180,7 +256,10 @@ async def test_a_server_that_was_not_there_is_asked_again_soon(profile: str, mon
 
 
 async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
-    async with FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream, aiohttp.ClientSession() as session:
+    async with (
+        FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream,
+        aiohttp.ClientSession() as session,
+    ):
         assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
 
 
@@ -199,8 +278,13 @@ async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
 async def test_ollama_says_whether_a_model_has_tools() -> None:
     for capabilities, tools in ((["completion"], False), (["completion", "tools"], True), (None, None)):
         page = {"capabilities": capabilities} if capabilities else {}
-        async with FakeUpstream(Reply(), pages={"/api/show": page}) as upstream, aiohttp.ClientSession() as session:
-            assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"], "gemma3:4b") == Facts(tools)
+        async with (
+            FakeUpstream(Reply(), pages={"/api/show": page}) as upstream,
+            aiohttp.ClientSession() as session,
+        ):
+            assert await facts_of(
+                ServerProbe(upstream.base_url, "", session), PROFILES["ollama"], "gemma3:4b"
+            ) == Facts(tools)
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
 
@@ -221,15 +305,24 @@ async def test_ollama_says_whether_a_model_has_tools() -> None:
         ("generic", True, True, {"call"}, True),
     ],
 )
-def test_capabilities_are_the_profiles(name: str, tool_choice: bool, strict: bool, constrain: set[str], image_urls: bool) -> None:
+def test_capabilities_are_the_profiles(
+    name: str, tool_choice: bool, strict: bool, constrain: set[str], image_urls: bool
+) -> None:
     native = OpenAIBackend("m", {"profile": name}).capabilities
-    assert (native.tools, native.tool_choice, native.strict, native.image_urls) == (True, tool_choice, strict, image_urls)
+    assert (native.tools, native.tool_choice, native.strict, native.image_urls) == (
+        True,
+        tool_choice,
+        strict,
+        image_urls,
+    )
     assert native.constrain == constrain and not native.prefill
     constrained = OpenAIBackend("m", {"profile": name, "tools": "constrained"}).capabilities
     assert constrained.constrain == constrain and not constrained.tools and "tools" not in constrained.fields
     for tools in ("native", "emulated"):
         assert not OpenAIBackend("m", {"profile": name, "tools": tools}).capabilities.constrain
-    assert OpenAIBackend("m", {"profile": name, "tools": "native"}).capabilities.tool_choice == (name != "ollama")
+    assert OpenAIBackend("m", {"profile": name, "tools": "native"}).capabilities.tool_choice == (
+        name != "ollama"
+    )
 
 
 def test_fields_that_a_server_does_not_read_are_not_said_to_be_honoured() -> None:
@@ -251,7 +344,10 @@ def test_a_named_choice_is_said_in_words_that_the_server_knows(name: str) -> Non
     elif name == "ollama":
         assert "tool_choice" not in sent and tools == ["clock"]
     else:
-        assert sent["tool_choice"] == {"type": "function", "function": {"name": "clock"}} and tools == ["get_weather", "clock"]
+        assert sent["tool_choice"] == {"type": "function", "function": {"name": "clock"}} and tools == [
+            "get_weather",
+            "clock",
+        ]
 
 
 def test_a_server_that_does_not_read_the_choice_gets_no_tools_for_none() -> None:
@@ -261,10 +357,9 @@ def test_a_server_that_does_not_read_the_choice_gets_no_tools_for_none() -> None
 
 def test_the_name_of_the_token_limit_is_the_servers() -> None:
     limit = Sampling(max_tokens=7)
-    assert {name: next(key for key in body(name, sampling=limit) if key.startswith("max_")) for name in PROFILES} == {
-        **dict.fromkeys(PROFILES, "max_tokens"),
-        "openai": "max_completion_tokens",
-    }
+    assert {
+        name: next(key for key in body(name, sampling=limit) if key.startswith("max_")) for name in PROFILES
+    } == {**dict.fromkeys(PROFILES, "max_tokens"), "openai": "max_completion_tokens"}
 
 
 def test_lm_studio_gets_a_schema_for_any_json_object() -> None:
@@ -274,7 +369,9 @@ def test_lm_studio_gets_a_schema_for_any_json_object() -> None:
 
 def test_ollama_gets_one_text_where_it_would_make_several_messages() -> None:
     items = (Result("call_1", (TextPart("a"), TextPart("b"))),)
-    assert body("ollama", items=items)["messages"] == [{"role": "tool", "tool_call_id": "call_1", "content": "a\n\nb"}]
+    assert body("ollama", items=items)["messages"] == [
+        {"role": "tool", "tool_call_id": "call_1", "content": "a\n\nb"}
+    ]
     assert len(body("vllm", items=items)["messages"][0]["content"]) == 2
 
 
@@ -286,20 +383,32 @@ FREE = Constraint((WEATHER, CLOCK), "<tool_call:x1>\n", "\n</tool_call:x1>", Fal
 
 def constrained(constraint: Constraint, **options: Any) -> dict[str, Any]:
     backend = OpenAIBackend("m", options)
-    return render(turn(tools=(), constraint=constraint, output=OutputFormat("json_object")), "m", backend.options, backend.profile)
+    return render(
+        turn(tools=(), constraint=constraint, output=OutputFormat("json_object")),
+        "m",
+        backend.options,
+        backend.profile,
+    )
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_bare_call_is_a_schema_for_the_whole_answer(name: str) -> None:
     sent = constrained(BARE, profile=name)
     asked = sent["response_format"]["json_schema"]
-    assert sent["response_format"]["type"] == "json_schema" and asked["strict"] == PROFILES[name].strict_schema
+    assert (
+        sent["response_format"]["type"] == "json_schema" and asked["strict"] == PROFILES[name].strict_schema
+    )
     assert "get_weather" in json.dumps(asked["schema"]) and "clock" in json.dumps(asked["schema"])
     assert not {"tools", "tool_choice", "grammar"} & set(sent)
 
 
 @pytest.mark.parametrize(
-    ("field", "path"), [("json_schema", ("json_schema",)), ("structured_outputs", ("structured_outputs", "json")), ("guided_json", ("guided_json",))]
+    ("field", "path"),
+    [
+        ("json_schema", ("json_schema",)),
+        ("structured_outputs", ("structured_outputs", "json")),
+        ("guided_json", ("guided_json",)),
+    ],
 )
 def test_the_field_of_the_schema_can_be_set(field: str, path: tuple[str, ...]) -> None:
     sent: Any = constrained(BARE, profile="generic", schema_field=field)
@@ -313,14 +422,23 @@ def test_the_field_of_the_schema_can_be_set(field: str, path: tuple[str, ...]) -
 def test_text_with_calls_is_held_by_structural_tags(name: str) -> None:
     form = constrained(FREE, profile=name)["response_format"]
     assert form["type"] == "structural_tag" and form["format"]["type"] == "triggered_tags"
-    assert form["format"]["triggers"] == ["<tool_call:x1>\n"] and not form["format"]["stop_after_first"] and not form["format"]["at_least_one"]
+    assert (
+        form["format"]["triggers"] == ["<tool_call:x1>\n"]
+        and not form["format"]["stop_after_first"]
+        and not form["format"]["at_least_one"]
+    )
     first = form["format"]["tags"][0]
-    assert (first["begin"], first["end"]) == ('<tool_call:x1>\n{"name": "get_weather", "arguments": ', "}\n</tool_call:x1>")
+    assert (first["begin"], first["end"]) == (
+        '<tool_call:x1>\n{"name": "get_weather", "arguments": ',
+        "}\n</tool_call:x1>",
+    )
     assert first["content"]["json_schema"]["required"] == ["city"]
 
 
 def test_calls_alone_are_tags_with_nothing_between_them() -> None:
-    form = constrained(Constraint((CLOCK,), "<c>", "</c>", True, 1), profile="vllm")["response_format"]["format"]
+    form = constrained(Constraint((CLOCK,), "<c>", "</c>", True, 1), profile="vllm")["response_format"][
+        "format"
+    ]
     assert form["type"] == "tags_with_separator" and form["at_least_one"] and form["stop_after_first"]
 
 
@@ -333,16 +451,35 @@ def test_llama_cpp_gets_a_lark_grammar() -> None:
 
 LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
     "openai": (
-        {"/v1/models": {"object": "list", "data": [{"id": "gpt-5"}, {"id": "text-embedding-3-small"}, {"id": "whisper-1"}, {"id": 5}, "x"]}},
+        {
+            "/v1/models": {
+                "object": "list",
+                "data": [
+                    {"id": "gpt-5"},
+                    {"id": "text-embedding-3-small"},
+                    {"id": "whisper-1"},
+                    {"id": 5},
+                    "x",
+                ],
+            }
+        },
         [ListedModel("gpt-5")],
     ),
     "openrouter": (
         {
             "/v1/models": {
                 "data": [
-                    {"id": "a/tools", "context_length": 131072, "supported_parameters": ["tools", "tool_choice"]},
+                    {
+                        "id": "a/tools",
+                        "context_length": 131072,
+                        "supported_parameters": ["tools", "tool_choice"],
+                    },
                     {"id": "a/plain", "context_length": 8192, "supported_parameters": ["temperature"]},
-                    {"id": "a/image", "architecture": {"output_modalities": ["image"]}, "supported_parameters": []},
+                    {
+                        "id": "a/image",
+                        "architecture": {"output_modalities": ["image"]},
+                        "supported_parameters": [],
+                    },
                 ]
             }
         },
@@ -352,8 +489,18 @@ LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
         {
             "/api/tags": {
                 "models": [
-                    {"name": "qwen3:8b", "model": "qwen3:8b", "details": {"context_length": 40960}, "capabilities": ["completion", "tools"]},
-                    {"name": "gemma3:4b", "model": "gemma3:4b", "details": {"family": "gemma3"}, "capabilities": ["completion", "vision"]},
+                    {
+                        "name": "qwen3:8b",
+                        "model": "qwen3:8b",
+                        "details": {"context_length": 40960},
+                        "capabilities": ["completion", "tools"],
+                    },
+                    {
+                        "name": "gemma3:4b",
+                        "model": "gemma3:4b",
+                        "details": {"family": "gemma3"},
+                        "capabilities": ["completion", "vision"],
+                    },
                     {"name": "bge-m3:latest", "model": "bge-m3:latest", "capabilities": ["embedding"]},
                 ]
             }
@@ -365,9 +512,19 @@ LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
             "/api/v0/models": {
                 "object": "list",
                 "data": [
-                    {"id": "qwen2.5-7b", "type": "llm", "capabilities": ["tool_use"], "max_context_length": 32768, "loaded_context_length": 4096},
+                    {
+                        "id": "qwen2.5-7b",
+                        "type": "llm",
+                        "capabilities": ["tool_use"],
+                        "max_context_length": 32768,
+                        "loaded_context_length": 4096,
+                    },
                     {"id": "qwen2-vl", "object": "model", "type": "vlm", "max_context_length": 32768},
-                    {"id": "text-embedding-nomic-embed-text-v1.5", "type": "embeddings", "max_context_length": 2048},
+                    {
+                        "id": "text-embedding-nomic-embed-text-v1.5",
+                        "type": "embeddings",
+                        "max_context_length": 2048,
+                    },
                 ],
             }
         },
@@ -376,15 +533,32 @@ LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
     "vllm": ({"/v1/models": models("vllm", max_model_len=4096)}, [ListedModel("m", None, 4096)]),
     "sglang": ({"/v1/models": models("sglang", max_model_len=8192)}, [ListedModel("m", None, 8192)]),
     "llamacpp": (
-        {"/v1/models": models("llamacpp", meta={"n_ctx": 2048, "n_ctx_train": 8192}), "/props": {"chat_template_caps": {"supports_tools": True}}},
+        {
+            "/v1/models": models("llamacpp", meta={"n_ctx": 2048, "n_ctx_train": 8192}),
+            "/props": {"chat_template_caps": {"supports_tools": True}},
+        },
         [ListedModel("m", True, 2048)],
     ),
     "litellm": (
         {
             "/v1/model/info": {
                 "data": [
-                    {"model_name": "gpt", "model_info": {"mode": "chat", "supports_function_calling": True, "max_input_tokens": 100}},
-                    {"model_name": "gpt", "model_info": {"mode": "chat", "supports_function_calling": True, "max_input_tokens": 100}},
+                    {
+                        "model_name": "gpt",
+                        "model_info": {
+                            "mode": "chat",
+                            "supports_function_calling": True,
+                            "max_input_tokens": 100,
+                        },
+                    },
+                    {
+                        "model_name": "gpt",
+                        "model_info": {
+                            "mode": "chat",
+                            "supports_function_calling": True,
+                            "max_input_tokens": 100,
+                        },
+                    },
                     {"model_name": "embed", "model_info": {"mode": "embedding"}},
                 ]
             }
@@ -405,16 +579,27 @@ async def test_models_are_listed_and_embeddings_left_out(name: str) -> None:
 
 async def test_an_older_ollama_is_asked_about_each_model() -> None:
     tags = {"models": [{"name": "llama3.2:latest"}, {"name": "nomic-embed-text:latest"}]}
-    shown = {"capabilities": ["completion", "tools"], "model_info": {"general.architecture": "llama", "llama.context_length": 131072}}
-    async with FakeUpstream(Reply(), pages={"/api/tags": tags, "/api/show": shown}) as upstream, aiohttp.ClientSession() as session:
-        assert await list_models(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"]) == [ListedModel("llama3.2:latest", True, 131072)]
+    shown = {
+        "capabilities": ["completion", "tools"],
+        "model_info": {"general.architecture": "llama", "llama.context_length": 131072},
+    }
+    async with (
+        FakeUpstream(Reply(), pages={"/api/tags": tags, "/api/show": shown}) as upstream,
+        aiohttp.ClientSession() as session,
+    ):
+        assert await list_models(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"]) == [
+            ListedModel("llama3.2:latest", True, 131072)
+        ]
 
 
 @pytest.mark.parametrize("name", PROFILES)
 async def test_a_list_of_its_own_that_is_missing_is_replaced_by_the_common_one(name: str) -> None:
     missing = dict.fromkeys(("/api/tags", "/api/v0/models", "/v1/model/info", "/props", "/api/show"))
     async with FakeUpstream(Reply(), pages=missing) as upstream, aiohttp.ClientSession() as session:
-        assert [model.id for model in await list_models(ServerProbe(upstream.base_url, "", session), PROFILES[name])] == ["fake"]
+        assert [
+            model.id
+            for model in await list_models(ServerProbe(upstream.base_url, "", session), PROFILES[name])
+        ] == ["fake"]
 
 
 async def test_a_server_that_is_not_there_has_no_models() -> None:
@@ -422,11 +607,13 @@ async def test_a_server_that_is_not_there_has_no_models() -> None:
         assert await list_models(ServerProbe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
 
 
-# --- sins, as the servers send them ------------------------------------------------------------------------------------------------------------
+# --- quirks, as the servers send them ------------------------------------
 
 
 def wire(*frames: str) -> bytes:
-    return "".join(frame + "\n\n" if frame.startswith(":") else f"data: {frame}\n\n" for frame in frames).encode()
+    return "".join(
+        frame + "\n\n" if frame.startswith(":") else f"data: {frame}\n\n" for frame in frames
+    ).encode()
 
 
 def read(*frames: str) -> list[Event]:
@@ -474,7 +661,11 @@ LM_STUDIO = (
 def test_lm_studio_repeats_an_empty_name() -> None:
     piece = '{"tool_calls":[{"index":0,"type":"function","function":{"name":"","arguments":"%s"}}]}'
     run = read(
-        LM_STUDIO % ('{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock","arguments":""}}]}', "null"),
+        LM_STUDIO
+        % (
+            '{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock","arguments":""}}]}',
+            "null",
+        ),
         *(LM_STUDIO % (piece % text, "null") for text in ('{\\"', "city", '\\":', '\\"Rome\\"}')),
         LM_STUDIO % ("{}", '"tool_calls"'),
     )
@@ -483,13 +674,21 @@ def test_lm_studio_repeats_an_empty_name() -> None:
 
 def test_lm_studio_ends_an_answer_with_calls_that_are_none() -> None:
     nothing = '{"tool_calls":[{"index":0,"id":"","type":"function","function":{}}]}'
-    run = read(LM_STUDIO % ('{"role":"assistant","content":"Done."}', "null"), LM_STUDIO % (nothing, "null"), LM_STUDIO % ("{}", '"tool_calls"'))
+    run = read(
+        LM_STUDIO % ('{"role":"assistant","content":"Done."}', "null"),
+        LM_STUDIO % (nothing, "null"),
+        LM_STUDIO % ("{}", '"tool_calls"'),
+    )
     assert calls(run) == [] and Text("Done.") in run and run[-1] == Finish("stop")
 
 
 def test_lm_studio_gives_no_id() -> None:
     run = read(
-        LM_STUDIO % ('{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock","arguments":"{}"}}]}', "null"),
+        LM_STUDIO
+        % (
+            '{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock","arguments":"{}"}}]}',
+            "null",
+        ),
         LM_STUDIO % ("{}", '"tool_calls"'),
     )
     assert calls(run) == [(None, "clock", "{}")]
@@ -503,12 +702,19 @@ def test_vllm_ends_a_named_call_with_stop() -> None:
     run = read(
         chunk % ('{"role":"assistant","content":""}', "null"),
         chunk
-        % ('{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock","arguments":"{\\"city\\": "}}]}', "null"),
+        % (
+            '{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock","arguments":"{\\"city\\": "}}]}',
+            "null",
+        ),
         chunk % ('{"tool_calls":[{"index":0,"function":{"arguments":"\\"Rome\\"}"}}]}', "null"),
         chunk % ('{"content":""}', '"stop"'),
         '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}',
     )
-    assert calls(run) == [("chatcmpl-tool-7", "clock", '{"city": "Rome"}')] and Usage(5, 4) in run and isinstance(run[-1], Finish)
+    assert (
+        calls(run) == [("chatcmpl-tool-7", "clock", '{"city": "Rome"}')]
+        and Usage(5, 4) in run
+        and isinstance(run[-1], Finish)
+    )
 
 
 def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
@@ -539,7 +745,11 @@ def test_litellm_passes_objects_on_as_arguments() -> None:
         '{"role":"assistant","content":"","tool_calls":[{"id":"%s","function":{"arguments":{"city":"%s"},'
         '"name":"clock"},"type":"function","index":0}]}'
     )
-    run = read(chunk % (call % ("u1", "Rome"), "null"), chunk % (call % ("u2", "Oslo"), "null"), chunk % ("{}", '"stop"'))
+    run = read(
+        chunk % (call % ("u1", "Rome"), "null"),
+        chunk % (call % ("u2", "Oslo"), "null"),
+        chunk % ("{}", '"stop"'),
+    )
     assert calls(run) == [("u1", "clock", '{"city":"Rome"}'), ("u2", "clock", '{"city":"Oslo"}')]
 
 
@@ -553,7 +763,9 @@ def test_openrouter_says_that_it_waits_and_fails_in_the_middle() -> None:
         '"message":"Provider disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
     )
     run = read(": OPENROUTER PROCESSING", ": OPENROUTER PROCESSING", chunk, error)
-    assert run[0] == Text("Hm") and isinstance(run[-1], Failure) and "Provider disconnected" in run[-1].message
+    assert (
+        run[0] == Text("Hm") and isinstance(run[-1], Failure) and "Provider disconnected" in run[-1].message
+    )
 
 
 def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
@@ -563,9 +775,14 @@ def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
     )
     run = read(
         chunk % ("null", '{"role":"assistant","content":null}'),
-        chunk % ("null", '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock","arguments":"{"}}]}'),
+        chunk
+        % (
+            "null",
+            '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock","arguments":"{"}}]}',
+        ),
         *(
-            chunk % ("null", f'{{"tool_calls":[{{"index":0,"function":{{"arguments":{json.dumps(text)}}}}}]}}')
+            chunk
+            % ("null", f'{{"tool_calls":[{{"index":0,"function":{{"arguments":{json.dumps(text)}}}}}]}}')
             for text in ('"city":', ' "Rome"', "}")
         ),
         chunk % ('"tool_calls"', "{}"),
@@ -588,10 +805,16 @@ async def test_a_beginning_that_was_given_is_not_said_twice(said: str, kept: str
     """llama.cpp repeats it, or does not, as its version will."""
     begun = (Message("user", (TextPart("hi"),)), Message("assistant", (TextPart('<call>{"name":'),)))
     async with FakeUpstream(Reply.stream(answer(said, size=size))) as upstream:
-        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "llamacpp", "tools": "emulated"})
+        backend = OpenAIBackend(
+            "m", {"base_url": upstream.base_url, "profile": "llamacpp", "tools": "emulated"}
+        )
         assert backend.capabilities.prefill
-        run = [event async for batch in backend.run(turn(items=begun, tools=(), stream=True)) for event in batch]
-        assert "".join(event.text for event in run if isinstance(event, Text)) == kept and run[-1] == Finish("stop")
+        run = [
+            event async for batch in backend.run(turn(items=begun, tools=(), stream=True)) for event in batch
+        ]
+        assert "".join(event.text for event in run if isinstance(event, Text)) == kept and run[-1] == Finish(
+            "stop"
+        )
         await backend.close()
 
 

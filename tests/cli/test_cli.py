@@ -42,8 +42,13 @@ def test_without_a_command_the_help_is_shown_and_the_status_is_2(capsys: pytest.
     assert shown.out == "" and all(command.name in shown.err for command in COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--bogus"], ["serve", "--port", "x"], ["nonsense"], ["serve", "--log-level", "loud"]])
-def test_a_wrong_call_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", "--bogus"], ["serve", "--port", "x"], ["nonsense"], ["serve", "--log-level", "loud"]],
+)
+def test_a_wrong_call_is_one_line_and_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -61,11 +66,18 @@ def test_a_wrong_call_is_one_line_and_status_2(arguments: list[str], capsys: pyt
         ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "postgresql"),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_status_2(text: str, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_is_one_line_and_status_2(
+    text: str, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("toolwire.toml").write_text(text)
     assert main(arguments) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.startswith("toolwire: ") and shown.err.count("\n") == 1 and word in shown.err
+    assert (
+        shown.out == ""
+        and shown.err.startswith("toolwire: ")
+        and shown.err.count("\n") == 1
+        and word in shown.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,16 +89,33 @@ def test_a_wrong_setting_is_one_line_and_status_2(text: str, arguments: list[str
         ('dialects = ["klingon"]', "models.m: dialects: unknown dialect 'klingon'"),
     ],
 )
-def test_a_typo_in_a_script_is_one_line_with_the_model_and_the_place(model: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typo_in_a_script_is_one_line_with_the_model_and_the_place(
+    model: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("toolwire.toml").write_text(f'[models.m]\nbackend = "scripted"\n{model}\n')
     Path("parts.txt").write_text("say a\n\npause long\n")
     assert main(["models"]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.count("\n") == 1 and words in shown.err and "unexpected" not in shown.err
+    assert (
+        shown.out == ""
+        and shown.err.count("\n") == 1
+        and words in shown.err
+        and "unexpected" not in shown.err
+    )
 
 
 @pytest.mark.parametrize(
-    "arguments", [["models"], ["models", "--json"], ["doctor"], ["approvals", "audit"], ["keys"], ["ask", "hi"], ["--version"], ["--help"]]
+    "arguments",
+    [
+        ["models"],
+        ["models", "--json"],
+        ["doctor"],
+        ["approvals", "audit"],
+        ["keys"],
+        ["ask", "hi"],
+        ["--version"],
+        ["--help"],
+    ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str], unbuffered: str) -> None:
@@ -96,7 +125,15 @@ def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str],
     try:
         command = [sys.executable, "-m", "toolwire", *arguments]
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            timeout=60,
+        )
     finally:
         os.close(writing)
     assert done.stderr == "" and (done.returncode == 141 or arguments == ["--help"])
@@ -105,17 +142,31 @@ def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str],
 @pytest.mark.parametrize("arguments", [["models"], ["--help"]])
 def test_an_output_that_can_not_be_written_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "toolwire", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "toolwire: the output could not be written: the disk is full\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "toolwire", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "toolwire: the output could not be written: the disk is full\n",
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--debug", "serve", "--config", "gone.toml"], ["serve", "--config", "gone.toml", "--debug"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--debug", "serve", "--config", "gone.toml"], ["serve", "--config", "gone.toml", "--debug"]],
+)
 def test_debug_shows_the_traceback(arguments: list[str]) -> None:
     with pytest.raises(Exception, match=r"gone\.toml"):
         main(arguments)
 
 
-def test_print_config_shows_what_is_in_force_and_no_secret(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_config_shows_what_is_in_force_and_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("toolwire.toml").write_text('[server]\nkeys = ["sk-secret"]\nport = 1\n')
     monkeypatch.setenv("TOOLWIRE_SERVER__PORT", "2")
     monkeypatch.setenv("TOOLWIRE_TOOLS__DEDUP", "true")
@@ -127,7 +178,9 @@ def test_print_config_shows_what_is_in_force_and_no_secret(capsys: pytest.Captur
 
 
 def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("toolwire.toml").write_text('[models."acme/one"]\nbackend = "scripted"\n[models.two]\nbackend = "scripted"\n')
+    Path("toolwire.toml").write_text(
+        '[models."acme/one"]\nbackend = "scripted"\n[models.two]\nbackend = "scripted"\n'
+    )
     assert main(["models"]) == 0
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.split() == ["MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES"]
@@ -137,7 +190,9 @@ def test_models_are_listed_with_backend_strategy_and_capabilities(capsys: pytest
     assert [row["id"] for row in rows] == ["acme/one", "two"] and "tools" in rows[0]["capabilities"]
 
 
-def test_images_by_url_are_listed_only_for_models_that_take_images(capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_by_url_are_listed_only_for_models_that_take_images(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("toolwire.toml").write_text(
         '[models.seeing]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n[models.blind]\nbackend = "local"\ngguf = "none.gguf"\n'
     )

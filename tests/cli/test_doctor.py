@@ -27,27 +27,52 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_a_model_that_works_and_a_codex_that_is_missing(run: Any) -> None:
-    status, page = run('[models.demo]\nbackend = "scripted"\n[models.codex]\nbackend = "codex"\nbin = "no-such-codex"\n')
+    status, page = run(
+        '[models.demo]\nbackend = "scripted"\n[models.codex]\nbackend = "codex"\nbin = "no-such-codex"\n'
+    )
     assert status == 1
     assert "✓ model demo" in page and "scripted, tools native" in page
-    assert "✗ model codex" in page and "no command 'no-such-codex'" in page and "→ npm install -g @openai/codex" in page
+    assert (
+        "✗ model codex" in page
+        and "no command 'no-such-codex'" in page
+        and "→ npm install -g @openai/codex" in page
+    )
 
 
 def test_an_upstream_that_does_not_answer_is_told_with_what_to_do(run: Any) -> None:
     status, page = run('[models.far]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n', "--json")
     findings = json.loads(page)
-    assert status == 1 and findings[0]["subject"] == "model far" and findings[0]["mark"] == "problem" and "start its server" in findings[0]["fix"]
+    assert (
+        status == 1
+        and findings[0]["subject"] == "model far"
+        and findings[0]["mark"] == "problem"
+        and "start its server" in findings[0]["fix"]
+    )
 
 
-def test_a_server_with_models_of_its_own_and_a_key_that_is_none_are_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_models_of_its_own_and_a_key_that_is_none_are_told(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
-    status, page = run('[models.all]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "*"\n', "--json")
+    status, page = run(
+        '[models.all]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "*"\n', "--json"
+    )
     findings = {finding["subject"]: finding for finding in json.loads(page)}
-    assert status == 1 and findings["model all"]["mark"] == "problem" and "did not list any model" in findings["model all"]["told"]
-    assert findings["openai"]["mark"] == "problem" and "OPENAI_API_KEY" in findings["openai"]["told"] and "sk-" not in page
+    assert (
+        status == 1
+        and findings["model all"]["mark"] == "problem"
+        and "did not list any model" in findings["model all"]["told"]
+    )
+    assert (
+        findings["openai"]["mark"] == "problem"
+        and "OPENAI_API_KEY" in findings["openai"]["told"]
+        and "sk-" not in page
+    )
 
 
-def test_an_embedded_model_without_its_file_or_without_llamacpp_is_told_with_what_to_do(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_embedded_model_without_its_file_or_without_llamacpp_is_told_with_what_to_do(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from toolwire.backends.local import model
 
     config = '[models.b]\nbackend = "local"\ngguf = "/nope.gguf"\n[models.c]\nbackend = "local"\n'
@@ -60,12 +85,16 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_told_with_wha
     assert pulled["told"] == "no model was pulled" and pulled["fix"] == "toolwire local pull"
     monkeypatch.setattr(model, "importable", lambda: False)
     _, page = run(config)
-    assert page.count("llama.cpp is not installed") == 2 and page.count("→ pip install 'toolwire[local]'") == 2
+    assert (
+        page.count("llama.cpp is not installed") == 2 and page.count("→ pip install 'toolwire[local]'") == 2
+    )
     _, page = run('[models.demo]\nbackend = "scripted"\n')
     assert "– embedded model" in page
 
 
-def test_an_embedded_model_with_its_file_is_told_by_its_name(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_embedded_model_with_its_file_is_told_by_its_name(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from toolwire.backends.local import model
 
     (tmp_path / "mine.gguf").write_bytes(b"GGUF")
@@ -79,7 +108,11 @@ def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_pat
     store = tmp_path / "data" / "toolwire.db"
     config = f'{demo}[store]\nurl = "sqlite:///{store}"\n[vault]\nroot = "~/nope"\nenabled = true\n'
     status, page = run(config)
-    assert status == 1 and f"{tmp_path}/nope can not be read: No such file or directory" in page and "correct vault.root" in page
+    assert (
+        status == 1
+        and f"{tmp_path}/nope cannot be read: No such file or directory" in page
+        and "correct vault.root" in page
+    )
     assert f"{store}, made when it is first needed" in page and not store.parent.exists()
     (tmp_path / "nope").mkdir()
     status, page = run(config, "--json")
@@ -89,13 +122,19 @@ def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_pat
     assert "– vault" in page and "none is enabled" in page and "in memory" in page
 
 
-def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_is(run: Any, tmp_path: Path) -> None:
+def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_is(
+    run: Any, tmp_path: Path
+) -> None:
     store = tmp_path / "toolwire.db"
     config = f'[models.demo]\nbackend = "scripted"\n[store]\nurl = "sqlite:///{store}"\n'
     store.write_text("certainly not a database " * 200)
     status, page = run(config)
     assert status == 1 and "✗ store" in page and f"{store}: cannot be opened: file is not a database" in page
-    for version, told in ((8, f"{store}\n"), (7, f"{store}: written by a Toolwire before 0.1"), (999, f"{store}: written by a newer Toolwire")):
+    for version, told in (
+        (8, f"{store}\n"),
+        (7, f"{store}: written by a Toolwire before 0.1"),
+        (999, f"{store}: written by a newer Toolwire"),
+    ):
         store.unlink()
         with closing(sqlite3.connect(store)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")

@@ -41,16 +41,48 @@ def test_a_key_is_shown_once_and_listed_without_it(keys: Any) -> None:
     (text,) = [word for word in shown.split() if word.startswith("tw_")]
     assert len(text) == 43 and "once" in shown
     listed = keys("list")
-    assert "laptop" in listed and text[:8] in listed and text not in listed and "all models" in listed and "never" in listed
+    assert (
+        "laptop" in listed
+        and text[:8] in listed
+        and text not in listed
+        and "all models" in listed
+        and "never" in listed
+    )
     assert keys() == listed
 
 
 def test_scopes_and_limits_are_kept(keys: Any) -> None:
     made = keys(
-        *("add", "robot", "--models", "qwen*,claude", "m", "--no-tools", "--admin", "--requests-per-minute", "5", "--tokens-per-minute", "600"),
-        *("--concurrent", "2", "--parked", "1", "--budget-tokens", "7000", "--budget-requests", "0", "--json"),
+        *(
+            "add",
+            "robot",
+            "--models",
+            "qwen*,claude",
+            "m",
+            "--no-tools",
+            "--admin",
+            "--requests-per-minute",
+            "5",
+            "--tokens-per-minute",
+            "600",
+        ),
+        *(
+            "--concurrent",
+            "2",
+            "--parked",
+            "1",
+            "--budget-tokens",
+            "7000",
+            "--budget-requests",
+            "0",
+            "--json",
+        ),
     )
-    assert made["key"].startswith("tw_") and made["scopes"] == {"models": ["qwen*", "claude", "m"], "tools": False, "admin": True}
+    assert made["key"].startswith("tw_") and made["scopes"] == {
+        "models": ["qwen*", "claude", "m"],
+        "tools": False,
+        "admin": True,
+    }
     assert made["limits"] == {
         "requests_per_minute": 5,
         "tokens_per_minute": 600,
@@ -69,12 +101,20 @@ def test_a_rotated_key_has_two_texts_until_the_grace_time_is_over(keys: Any) -> 
     shown = keys("rotate", "laptop", "--grace", "30m")
     assert "works for 30m more" in shown
     old, new = keys("list", "--json")
-    assert old["id"] == first["id"] == new["rotated_from"] and new["limits"] == {"concurrent": 2} and new["revoked_at"] is None
+    assert (
+        old["id"] == first["id"] == new["rotated_from"]
+        and new["limits"] == {"concurrent": 2}
+        and new["revoked_at"] is None
+    )
     assert 1790 < old["revoked_at"] - new["created_at"] <= 1800.5
     _, was, now = keys("list").splitlines()
     assert was.endswith("replaced, ends in 29 min") and now.endswith("active")
     keys("rotate", "laptop", "--grace", "0")
-    assert [line.split()[-1] for line in keys("list", "--all").splitlines()[1:]] == ["min", "replaced", "active"]
+    assert [line.split()[-1] for line in keys("list", "--all").splitlines()[1:]] == [
+        "min",
+        "replaced",
+        "active",
+    ]
     assert [one["rotated_from"] for one in keys("list", "--json")] == ["", first["id"]]
     assert len(keys("revoke", "laptop", "--json")["revoked"]) == 2
     assert keys("list", "--json") == [] and len(keys("list", "--all", "--json")) == 3
@@ -89,7 +129,9 @@ def test_a_key_is_revoked_by_name_id_or_the_beginning_of_it(keys: Any) -> None:
     assert keys("list", "--all").count("revoked") == 3
 
 
-def test_when_a_key_was_revoked_is_listed_as_a_time_whichever_clock_is_asked(keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_key_was_revoked_is_listed_as_a_time_whichever_clock_is_asked(
+    keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = keys("add", "laptop", "--json")
     keys("revoke", "laptop")
     (listed,) = keys("list", "--all", "--json")
@@ -116,7 +158,9 @@ def test_what_is_wrong_is_one_line(keys: Any, arguments: list[str], word: str) -
     assert word in keys(*arguments, status=2)
 
 
-def test_a_server_that_others_reach_may_start_once_there_is_a_key(keys: Any, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_others_reach_may_start_once_there_is_a_key(
+    keys: Any, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (home / "toolwire.toml").open("a") as file:
         file.write('[server]\nhost = "0.0.0.0"\n[models.demo]\nbackend = "scripted"\n')
     assert main(["serve", "--print-config"]) == 2

@@ -23,7 +23,9 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "notes"
     folder.mkdir()
     for number in range(18):
-        (folder / f"{number:02}.md").write_text(f"garden {'plan' if number < 3 else 'shed'} {'tools' if number == 0 else ''} hello\n")
+        (folder / f"{number:02}.md").write_text(
+            f"garden {'plan' if number < 3 else 'shed'} {'tools' if number == 0 else ''} hello\n"
+        )
     return folder
 
 
@@ -55,7 +57,9 @@ def found(out: str) -> list[str]:
         ("DIR", "garden", "--limit", "5", "plan", "--debug"),
     ],
 )
-def test_words_may_stand_before_and_behind_options(vault: Run, notes: Path, arguments: tuple[str, ...]) -> None:
+def test_words_may_stand_before_and_behind_options(
+    vault: Run, notes: Path, arguments: tuple[str, ...]
+) -> None:
     status, out, err = vault("search", *(str(notes) if one == "DIR" else one for one in arguments))
     assert (status, found(out), err) == (0, ["00.md", "01.md", "02.md"], "")
 
@@ -70,7 +74,9 @@ def test_words_may_stand_before_and_behind_options(vault: Run, notes: Path, argu
         (("plan", "-path:01"), ["00.md", "02.md"]),
     ],
 )
-def test_a_word_may_begin_with_a_minus(vault: Run, notes: Path, words: tuple[str, ...], expected: list[str]) -> None:
+def test_a_word_may_begin_with_a_minus(
+    vault: Run, notes: Path, words: tuple[str, ...], expected: list[str]
+) -> None:
     status, out, err = vault("search", str(notes), *words)
     assert (status, found(out), err) == (0, expected, "")
 
@@ -106,7 +112,9 @@ def test_json_is_json_and_nothing_else(vault: Run, notes: Path, query: str) -> N
     assert err == "" and status == (0 if told["hits"] else 1) and told["truncated"] is (query == "garden")
 
 
-def test_an_index_that_can_not_be_kept_is_one_line_without_a_traceback(vault: Run, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_can_not_be_kept_is_one_line_without_a_traceback(
+    vault: Run, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(notes / "00.md"))
     for arguments in (("search", str(notes), "garden"), ("index", str(notes))):
         status, out, err = vault(*arguments)

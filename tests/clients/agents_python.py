@@ -6,10 +6,30 @@ import json
 from functools import cache
 from typing import Any
 
-from agents import Agent, FunctionTool, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, set_tracing_disabled
+from agents import (
+    Agent,
+    FunctionTool,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 
-from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, SCHEMAS, Api, Job, Step, await_on, main, run_tool, running_loop
+from jobs import (
+    DESCRIPTIONS,
+    MAX_STEPS,
+    PROMPT,
+    SCHEMAS,
+    Api,
+    Job,
+    Step,
+    await_on,
+    main,
+    run_tool,
+    running_loop,
+)
 
 
 def tool(name: str) -> Any:
@@ -27,7 +47,9 @@ def step(response: Any) -> Step:
     parts = [part for item in response.output if item.type == "message" for part in item.content]
     return {
         "text": "".join(part.text for part in parts if part.type == "output_text"),
-        "calls": [{"id": call.call_id, "name": call.name, "arguments": json.loads(call.arguments)} for call in calls],
+        "calls": [
+            {"id": call.call_id, "name": call.name, "arguments": json.loads(call.arguments)} for call in calls
+        ],
         "finish": None,  # the package does not tell
         "usage": {"input": response.usage.input_tokens, "output": response.usage.output_tokens},
     }
@@ -44,7 +66,12 @@ def connected(base_url: str, key: str) -> AsyncOpenAI:
 async def loop(job: Job, base_url: str, steps: list[Step], kind: Any) -> None:
     client = connected(base_url, job.get("apiKey", "unused"))
     settings = ModelSettings(include_usage=True)
-    agent = Agent(name="Weather", model=kind(model=job["model"], openai_client=client), tools=TOOLS, model_settings=settings)
+    agent = Agent(
+        name="Weather",
+        model=kind(model=job["model"], openai_client=client),
+        tools=TOOLS,
+        model_settings=settings,
+    )
     history: list[Any] = []
     for question in (PROMPT, *job.get("then", ())):
         history.append({"role": "user", "content": question})

@@ -23,7 +23,14 @@ from playwright.sync_api import sync_playwright
 
 OBSIDIAN = "app://obsidian.md"
 PAGE = "<!doctype html><title>client</title><script src=browser.js></script>"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 HOP = {"host", "connection", "content-length", "transfer-encoding", "content-encoding", "date", "server"}
 
 
@@ -56,10 +63,14 @@ class Relay:
             headers["Origin"] = self.origin
         body = await request.read()
         async with aiohttp.ClientSession(auto_decompress=False) as session:
-            sending = session.request(request.method, self.upstream + request.path_qs, headers=headers, data=body or None)
+            sending = session.request(
+                request.method, self.upstream + request.path_qs, headers=headers, data=body or None
+            )
             async with sending as answer:
                 if request.method == "OPTIONS":
-                    asked, answered = ({k.lower(): v for k, v in told.items()} for told in (headers, answer.headers))
+                    asked, answered = (
+                        {k.lower(): v for k, v in told.items()} for told in (headers, answer.headers)
+                    )
                     self.seen.append(Preflight(request.path, asked, answer.status, answered))
                 response = web.StreamResponse(status=answer.status)
                 for name, value in answer.headers.items():
@@ -85,21 +96,29 @@ async def _listening(handle: Callable[[web.Request], Awaitable[web.StreamRespons
         await runner.cleanup()
 
 
-async def _site(stack: AsyncExitStack, roots: list[str], origin: str, seen: list[Preflight]) -> tuple[str, dict[str, str]]:
+async def _site(
+    stack: AsyncExitStack, roots: list[str], origin: str, seen: list[Preflight]
+) -> tuple[str, dict[str, str]]:
     """The page's origin, and the relay's address for each gateway."""
 
     async def page(request: web.Request) -> web.Response:
         if request.path.endswith(".js"):
-            return web.Response(text=Path(__file__).with_name("browser.js").read_text("utf-8"), content_type="text/javascript")
+            return web.Response(
+                text=Path(__file__).with_name("browser.js").read_text("utf-8"), content_type="text/javascript"
+            )
         return web.Response(text=PAGE, content_type="text/html")
 
     page_url = await stack.enter_async_context(_listening(page))
     relays = [Relay(root, origin, page_url, seen) for root in roots]
-    return page_url, {relay.upstream: await stack.enter_async_context(_listening(relay.handle)) for relay in relays}
+    return page_url, {
+        relay.upstream: await stack.enter_async_context(_listening(relay.handle)) for relay in relays
+    }
 
 
 @contextmanager
-def _in_a_thread(roots: list[str], origin: str, seen: list[Preflight]) -> Iterator[tuple[str, dict[str, str]]]:
+def _in_a_thread(
+    roots: list[str], origin: str, seen: list[Preflight]
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Playwright's plain interface wants a thread without a loop, so page and relays live on another."""
     loop, stack = asyncio.new_event_loop(), AsyncExitStack()
     thread = threading.Thread(target=loop.run_forever)
@@ -116,7 +135,10 @@ def _in_a_thread(roots: list[str], origin: str, seen: list[Preflight]) -> Iterat
 def run_browser(program: str, jobs: list[dict[str, Any]], origin: str = OBSIDIAN) -> Browsed:
     browsed = Browsed()
     roots = sorted({job["baseURL"].removesuffix(urlsplit(job["baseURL"]).path) for job in jobs})
-    with _in_a_thread(roots, origin, browsed.preflights) as (page_url, relays), sync_playwright() as playwright:
+    with (
+        _in_a_thread(roots, origin, browsed.preflights) as (page_url, relays),
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         try:
             page = browser.new_page()

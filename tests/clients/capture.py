@@ -36,7 +36,9 @@ def turn(passing: Passing) -> dict[str, Any]:
 
 def numbered(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     known: dict[str, str] = {}
-    renamed: list[dict[str, Any]] = json.loads(_ID.sub(lambda id: known.setdefault(id[0], f"{id[1]}_{len(known)}"), json.dumps(turns)))
+    renamed: list[dict[str, Any]] = json.loads(
+        _ID.sub(lambda id: known.setdefault(id[0], f"{id[1]}_{len(known)}"), json.dumps(turns))
+    )
     return renamed
 
 
@@ -50,10 +52,18 @@ async def loops(client: Client, url: str) -> list[dict[str, Any]]:
                     passed: list[Passing] = []
                     relay.damage = passed.append
                     jobs = [case.job(plan)]
-                    (result,) = await asyncio.to_thread(run, client, relay.base_url, jobs, installed(), CLIENTS)
+                    (result,) = await asyncio.to_thread(
+                        run, client, relay.base_url, jobs, installed(), CLIENTS
+                    )
                     assert result["error"] is None, (case, result)
                     out.append(
-                        {"api": api, "wire": case.wire, "stream": stream, "plan": plan, "turns": numbered([turn(passing) for passing in passed])}
+                        {
+                            "api": api,
+                            "wire": case.wire,
+                            "stream": stream,
+                            "plan": plan,
+                            "turns": numbered([turn(passing) for passing in passed]),
+                        }
                     )
     return out
 
@@ -62,7 +72,9 @@ def written(client: Client, found: list[dict[str, Any]]) -> str:
     """One line for each request."""
     versions = {package: VERSIONS[client.kind][package] for package in client.packages}
     heads = [json.dumps({key: value for key, value in loop.items() if key != "turns"})[:-1] for loop in found]
-    bodies = [",\n".join("  " + json.dumps(one, ensure_ascii=False) for one in loop["turns"]) for loop in found]
+    bodies = [
+        ",\n".join("  " + json.dumps(one, ensure_ascii=False) for one in loop["turns"]) for loop in found
+    ]
     told = ",\n".join(f'{head}, "turns": [\n{body}\n]}}' for head, body in zip(heads, bodies, strict=True))
     return f'{{"versions": {json.dumps(versions)}, "loops": [\n{told}\n]}}\n'
 
@@ -71,7 +83,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, str(CLIENTS / "serve.py")]
         environment = {**os.environ, "HOME": home}
-        serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=home, env=environment)
+        serving = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=home, env=environment
+        )
         try:
             assert serving.stdout is not None
             url = serving.stdout.readline().removeprefix("listening on ").strip()

@@ -28,7 +28,10 @@ def step(message: ChatMessage) -> Step:
     usage = message.meta.get("usage") or {}
     return {
         "text": message.text or "",
-        "calls": [{"id": call.id, "name": call.tool_name, "arguments": call.arguments} for call in message.tool_calls],
+        "calls": [
+            {"id": call.id, "name": call.tool_name, "arguments": call.arguments}
+            for call in message.tool_calls
+        ],
         "finish": message.meta.get("finish_reason") or message.meta.get("status"),
         "usage": {
             "input": usage.get("prompt_tokens", usage.get("input_tokens")),
@@ -42,7 +45,9 @@ def loop(job: Job, base_url: str, steps: list[Step], kind: Any) -> None:
     if job["stream"] and kind is OpenAIChatGenerator:  # on Responses the usage always comes
         options["generation_kwargs"] = {"stream_options": {"include_usage": True}}
     key = Secret.from_token(job.get("apiKey", "unused"))
-    generator = kind(model=job["model"], api_key=key, api_base_url=base_url, max_retries=0, timeout=20, **options)
+    generator = kind(
+        model=job["model"], api_key=key, api_base_url=base_url, max_retries=0, timeout=20, **options
+    )
     agent = Agent(
         chat_generator=generator,
         tools=tools(job),

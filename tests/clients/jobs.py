@@ -57,7 +57,11 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 def _described(error: BaseException) -> dict[str, Any]:
     status = getattr(error, "status_code", None)
-    return {"name": type(error).__name__, "status": status, "message": getattr(error, "message", None) or str(error)}
+    return {
+        "name": type(error).__name__,
+        "status": status,
+        "message": getattr(error, "message", None) or str(error),
+    }
 
 
 def _result(job: Job, apis: dict[str, Api], base_url: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from langchain_openai import ChatOpenAI
 from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, SCHEMAS, Api, Job, Step, main, run_tool
 
 TOOLS = [
-    {"type": "function", "function": {"name": name, "description": DESCRIPTIONS[name], "parameters": schema}} for name, schema in SCHEMAS.items()
+    {"type": "function", "function": {"name": name, "description": DESCRIPTIONS[name], "parameters": schema}}
+    for name, schema in SCHEMAS.items()
 ]
 
 
@@ -35,7 +36,12 @@ def ask(model: Any, messages: list[Any], stream: bool) -> tuple[Any, list[Any] |
 
 
 def loop(job: Job, base_url: str, steps: list[Step], responses: bool) -> None:
-    options = {"api_key": job.get("apiKey", "unused"), "max_retries": 0, "use_responses_api": responses, "stream_usage": True}
+    options = {
+        "api_key": job.get("apiKey", "unused"),
+        "max_retries": 0,
+        "use_responses_api": responses,
+        "stream_usage": True,
+    }
     model = ChatOpenAI(model=job["model"], base_url=base_url, **options).bind_tools(TOOLS)
     messages: list[Any] = [HumanMessage(PROMPT)]
     questions = list(job.get("then", ()))
@@ -45,7 +51,10 @@ def loop(job: Job, base_url: str, steps: list[Step], responses: bool) -> None:
         steps.append(
             {
                 "text": answer.text,
-                "calls": [{"id": call["id"], "name": call["name"], "arguments": call["args"]} for call in answer.tool_calls],
+                "calls": [
+                    {"id": call["id"], "name": call["name"], "arguments": call["args"]}
+                    for call in answer.tool_calls
+                ],
                 "invalid": answer.invalid_tool_calls,
                 "gathered": gathered,
                 "finish": told.get("finish_reason") or told.get("status"),
@@ -54,7 +63,10 @@ def loop(job: Job, base_url: str, steps: list[Step], responses: bool) -> None:
         )
         messages.append(answer)
         messages += [
-            ToolMessage(content=run_tool(call["name"], call["args"]), tool_call_id=call["id"], name=call["name"]) for call in answer.tool_calls
+            ToolMessage(
+                content=run_tool(call["name"], call["args"]), tool_call_id=call["id"], name=call["name"]
+            )
+            for call in answer.tool_calls
         ]
         if answer.tool_calls:
             continue

@@ -135,7 +135,9 @@ BROAD = tuple(case for case in CASES if BY_NAME[case.client].broad and case.back
 
 def jobs_of(client: Client) -> list[dict[str, Any]]:
     own = [case.job() for case in CASES if case.client == client.name]
-    return own + [case.job(scenario) for case in BROAD if case.client == client.name for scenario in SCENARIOS]
+    return own + [
+        case.job(scenario) for case in BROAD if case.client == client.name for scenario in SCENARIOS
+    ]
 
 
 ENVIRONMENTS = {"python": "clients", "semantic-kernel": "semantic-kernel"}
@@ -158,16 +160,26 @@ class Installed:
     def lacking(self, client: Client) -> str | None:
         """What must be installed before it can run, in one line."""
         if client.kind in self.pythons:
-            return None if self.pythons[client.kind].exists() else f"the environment of {client.name} is missing: make test makes it"
+            return (
+                None
+                if self.pythons[client.kind].exists()
+                else f"the environment of {client.name} is missing: make test makes it"
+            )
         if client.kind == "browser":
             return None if chromium() else "Chromium is missing"
         if shutil.which("node") is None:
             return "Node.js is missing (20 or newer is needed)"
         if client.kind == "node":
-            absent = [name for name in client.packages if not (self.node / "node_modules" / name / "package.json").exists()]
+            absent = [
+                name
+                for name in client.packages
+                if not (self.node / "node_modules" / name / "package.json").exists()
+            ]
             return f"{', '.join(absent)} is missing: npm ci --prefix tests/clients" if absent else None
         folder = getattr(self, client.kind)
-        return None if folder.exists() else f"{client.kind} is missing: npm ci --prefix {folder.parents[2].name}"
+        return (
+            None if folder.exists() else f"{client.kind} is missing: npm ci --prefix {folder.parents[2].name}"
+        )
 
 
 def installed() -> Installed:
@@ -175,9 +187,13 @@ def installed() -> Installed:
     if given:
         folder = Path(given)
         programs = [folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex")]
-        return Installed({kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}, folder / "node", *programs)
+        return Installed(
+            {kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}, folder / "node", *programs
+        )
     pythons = {kind: Path(sys.prefix) / name / "bin" / "python" for kind, name in ENVIRONMENTS.items()}
-    opencode, codex = (ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("acp-agents/opencode", "codex/new"))
+    opencode, codex = (
+        ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("acp-agents/opencode", "codex/new")
+    )
     return Installed(pythons, CLIENTS, opencode / "opencode", codex / "codex")
 
 
@@ -188,7 +204,9 @@ def chromium() -> str | None:
 # --- running them ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def run(client: Client, base_url: str, jobs: list[dict[str, Any]], where: Installed, folder: Path) -> list[dict[str, Any]]:
+def run(
+    client: Client, base_url: str, jobs: list[dict[str, Any]], where: Installed, folder: Path
+) -> list[dict[str, Any]]:
     """The results, in the order of the jobs. A job's own `baseURL` goes before `base_url`. `folder` is for what programs leave behind."""
     whole = [{"baseURL": base_url, **job} for job in jobs]
     if client.kind == "opencode":
@@ -205,9 +223,19 @@ def run(client: Client, base_url: str, jobs: list[dict[str, Any]], where: Instal
         return run_browser(str(chromium()), whole).results
     python = where.pythons.get(client.kind)
     command = ["node", client.program] if python is None else [str(python), str(CLIENTS / client.program)]
-    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))}
+    quiet = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))
+    }
     done = subprocess.run(
-        command, input=json.dumps({"baseURL": base_url, "jobs": jobs}), capture_output=True, text=True, cwd=where.node, env=quiet, timeout=110
+        command,
+        input=json.dumps({"baseURL": base_url, "jobs": jobs}),
+        capture_output=True,
+        text=True,
+        cwd=where.node,
+        env=quiet,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     results: list[dict[str, Any]] = json.loads(done.stdout)
@@ -227,8 +255,18 @@ def _row(client: Client) -> str:
     packages = ", ".join(f"`{name}` {VERSIONS[client.kind][name]}" for name in client.packages)
 
     def ways(wire: str) -> str:
-        spoken = {stream for api, streams in client.apis.items() if client.words.get(api, api) == wire for stream in streams}
+        spoken = {
+            stream
+            for api, streams in client.apis.items()
+            if client.words.get(api, api) == wire
+            for stream in streams
+        }
         found = spoken & {*client.wires}
-        return " and ".join(word for stream, word in ((WHOLE, "whole"), (STREAMED, "streamed")) if stream in found) or "–"
+        return (
+            " and ".join(
+                word for stream, word in ((WHOLE, "whole"), (STREAMED, "streamed")) if stream in found
+            )
+            or "–"
+        )
 
     return f"| {client.name} | {packages} | {ways('chat')} | {ways('responses')} |"

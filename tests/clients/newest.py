@@ -30,9 +30,17 @@ def main() -> int:
     options = argparse.ArgumentParser(description="The real clients in their newest releases.")
     options.add_argument("--keep", metavar="FOLDER", help="install into this folder, and leave it")
     options.add_argument(
-        "--only", metavar="NAME", action="append", choices=[client.name for client in CLIENT_TABLE], help="only this client; may be repeated"
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=[client.name for client in CLIENT_TABLE],
+        help="only this client; may be repeated",
     )
-    options.add_argument("--lock", choices=ENVIRONMENTS, help="print the requirements of this environment for the pinned versions")
+    options.add_argument(
+        "--lock",
+        choices=ENVIRONMENTS,
+        help="print the requirements of this environment for the pinned versions",
+    )
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(given.keep or scratch).resolve()
@@ -40,7 +48,9 @@ def main() -> int:
         if given.lock:
             print(lock(folder, given.lock))
             return 0
-        kinds: set[str] = {client.kind for client in CLIENT_TABLE if not given.only or client.name in given.only}
+        kinds: set[str] = {
+            client.kind for client in CLIENT_TABLE if not given.only or client.name in given.only
+        }
         found = install(folder, kinds)
         return report(found, run_tests(folder, given.only or [client.name for client in CLIENT_TABLE]))
 
@@ -51,13 +61,20 @@ def main() -> int:
 def environment(folder: Path, requirements: list[str]) -> Path:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements], check=True
+    )
     return python
 
 
 def lock(folder: Path, kind: str) -> str:
-    python = environment(folder / kind, [f"{name}{EXTRAS.get(name, '')}=={version}" for name, version in VERSIONS[kind].items()])
-    frozen = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
+    python = environment(
+        folder / kind,
+        [f"{name}{EXTRAS.get(name, '')}=={version}" for name, version in VERSIONS[kind].items()],
+    )
+    frozen = subprocess.run(
+        [python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True
+    ).stdout
     head = f"# Every package of this environment: what versions.toml names and what it needs. Printed by: newest.py --lock {kind}"
     return f"{head}\n{frozen}".rstrip()
 
@@ -69,7 +86,9 @@ def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
         names = list(VERSIONS[kind])
         python = environment(folder / kind, [name + EXTRAS.get(name, "") for name in names])
         program = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
-        told = subprocess.run([python, "-c", program, *names], check=True, capture_output=True, text=True).stdout
+        told = subprocess.run(
+            [python, "-c", program, *names], check=True, capture_output=True, text=True
+        ).stdout
         found[kind] = json.loads(told)
     (folder / "node").mkdir(exist_ok=True)
     for source in (*CLIENTS.glob("*.mjs"), *CLIENTS.glob("*.py")):  # packages are looked for beside a program
@@ -86,10 +105,19 @@ def npm(folder: Path, names: list[str]) -> dict[str, str]:
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
     # AI SDK's majors go with the rest of it: the newest of the pinned major is what its users have
     wanted = [
-        f"{name}@{VERSIONS['node'][name].partition('.')[0]}" if name == "ai" or name.startswith("@ai-sdk/") else f"{name}@latest" for name in names
+        f"{name}@{VERSIONS['node'][name].partition('.')[0]}"
+        if name == "ai" or name.startswith("@ai-sdk/")
+        else f"{name}@latest"
+        for name in names
     ]
-    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), *wanted], check=True)
-    return {name: json.loads((folder / "node_modules" / name / "package.json").read_text("utf-8"))["version"] for name in names}
+    subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), *wanted],
+        check=True,
+    )
+    return {
+        name: json.loads((folder / "node_modules" / name / "package.json").read_text("utf-8"))["version"]
+        for name in names
+    }
 
 
 # --- running and telling ---------------------------------------------------------------------------------------------------------------------------
@@ -98,8 +126,24 @@ def npm(folder: Path, names: list[str]) -> dict[str, str]:
 def run_tests(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """For each client, what failed; and how many passed, as a last line that begins with a number."""
     file = folder / "results.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, "-k", " or ".join(names), f"--junitxml={file}"]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "TOOLWIRE_CLIENTS": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}, stdout=sys.stderr)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *TESTS,
+        "-k",
+        " or ".join(names),
+        f"--junitxml={file}",
+    ]
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TOOLWIRE_CLIENTS": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=sys.stderr,
+    )
     outcomes: dict[str, list[str]] = {name: [] for name in names}
     passed = dict.fromkeys(names, 0)
     for case in ElementTree.parse(file).iter("testcase"):
@@ -125,7 +169,13 @@ def report(found: dict[str, dict[str, str]], outcomes: dict[str, list[str]]) -> 
             old, new = VERSIONS[client.kind][name], found[client.kind][name]
             kept = "the system's Chromium" if client.kind == "browser" else "newest"
             changes.append(f"{name} {old}" + (f" → {new}" if new != old else f" ({kept})"))
-        verdict = f"FAIL ({len(failed)} of {len(failed) + int(passed)})" if failed else f"pass ({passed})" if int(passed) else "FAIL (nothing ran)"
+        verdict = (
+            f"FAIL ({len(failed)} of {len(failed) + int(passed)})"
+            if failed
+            else f"pass ({passed})"
+            if int(passed)
+            else "FAIL (nothing ran)"
+        )
         print(f"{client.name.ljust(width)}  {verdict.ljust(18)}  {', '.join(changes)}")
         for test in failed[:10]:
             print(f"{' ' * width}    {test}")

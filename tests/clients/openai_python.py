@@ -15,16 +15,29 @@ import jobs
 QUESTION: dict[str, Any] = {"role": "user", "content": "What is the weather?"}
 
 SCHEMAS: dict[str, dict[str, Any]] = {
-    "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}, "required": ["city"]},
+    "get_weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "array"}},
+        "required": ["city"],
+    },
     "list_notes": {"type": "object", "properties": {}},
 }
-CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
-RESPONSES_TOOLS: Any = [{"type": "function", "name": name, "parameters": schema, "strict": False} for name, schema in SCHEMAS.items()]
+CHAT_TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()
+]
+RESPONSES_TOOLS: Any = [
+    {"type": "function", "name": name, "parameters": schema, "strict": False}
+    for name, schema in SCHEMAS.items()
+]
 
 
 def run_tool(name: str, arguments: str) -> str:
     given = json.loads(arguments)
-    return f"rain in {given['city']}" if name == "get_weather" else f"one note, Ideas.md, for {len(given)} arguments"
+    return (
+        f"rain in {given['city']}"
+        if name == "get_weather"
+        else f"one note, Ideas.md, for {len(given)} arguments"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,9 @@ def chat_created(client: openai.OpenAI, model: str, messages: list[Any]) -> Step
 
 def chat_iterated(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
     """Chunks put together by hand, as many clients do: text and arguments appended, calls by index, id and name from where they stand."""
-    stream = client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS, stream=True, stream_options={"include_usage": True})
+    stream = client.chat.completions.create(
+        model=model, messages=messages, tools=CHAT_TOOLS, stream=True, stream_options={"include_usage": True}
+    )
     text, finish, usage = "", [], (0, 0)
     calls: dict[int, dict[str, str]] = {}
     for chunk in stream:
@@ -72,7 +87,10 @@ def chat_iterated(client: openai.OpenAI, model: str, messages: list[Any]) -> Ste
                     call["arguments"] += piece.function.arguments or ""
     (reason,) = finish
     found = [Called(**calls[index]) for index in range(len(calls))]
-    wire = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in found]
+    wire = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in found
+    ]
     message = {"role": "assistant", "content": text or None, **({"tool_calls": wire} if wire else {})}
     return Step(text, found, reason, usage, [message])
 
@@ -81,7 +99,9 @@ def chat_accumulated(client: openai.OpenAI, model: str, messages: list[Any]) -> 
     """The package's accumulator; what its events told piece by piece is what stands in the end."""
     heard: dict[int, str] = {}
     options: Any = {"include_usage": True}
-    with client.chat.completions.stream(model=model, messages=messages, tools=CHAT_TOOLS, stream_options=options) as stream:
+    with client.chat.completions.stream(
+        model=model, messages=messages, tools=CHAT_TOOLS, stream_options=options
+    ) as stream:
         for event in stream:
             if event.type == "tool_calls.function.arguments.delta":
                 heard[event.index] = heard.get(event.index, "") + event.arguments_delta
@@ -94,9 +114,18 @@ def chat_accumulated(client: openai.OpenAI, model: str, messages: list[Any]) -> 
 
 def _chat_step(completion: Any) -> Step:
     (choice,) = completion.choices
-    calls = [Called(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+    calls = [
+        Called(call.id, call.function.name, call.function.arguments)
+        for call in choice.message.tool_calls or []
+    ]
     usage = (completion.usage.prompt_tokens, completion.usage.completion_tokens)
-    return Step(choice.message.content or "", calls, choice.finish_reason, usage, [choice.message.model_dump(exclude_none=True)])
+    return Step(
+        choice.message.content or "",
+        calls,
+        choice.finish_reason,
+        usage,
+        [choice.message.model_dump(exclude_none=True)],
+    )
 
 
 def response_created(client: openai.OpenAI, model: str, **request: Any) -> Step:
@@ -123,7 +152,11 @@ def response_accumulated(client: openai.OpenAI, model: str, **request: Any) -> S
 
 
 def _response_step(response: Any) -> Step:
-    calls = [Called(item.call_id, item.name, item.arguments) for item in response.output if item.type == "function_call"]
+    calls = [
+        Called(item.call_id, item.name, item.arguments)
+        for item in response.output
+        if item.type == "function_call"
+    ]
     usage = (response.usage.input_tokens, response.usage.output_tokens)
     items = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
     return Step(response.output_text, calls, response.status, usage, items, response.id)
@@ -134,11 +167,16 @@ def _response_step(response: Any) -> Step:
 Loop = Callable[[openai.OpenAI, str], list[Step]]
 
 
-def chat_loop(ask: Callable[..., Step], rewrite: Callable[[list[Any]], list[Any]] = lambda messages: messages) -> Loop:
+def chat_loop(
+    ask: Callable[..., Step], rewrite: Callable[[list[Any]], list[Any]] = lambda messages: messages
+) -> Loop:
     def loop(client: openai.OpenAI, model: str) -> list[Step]:
         messages, steps = [QUESTION], [ask(client, model, [QUESTION])]
         while steps[-1].calls:
-            results = [{"role": "tool", "tool_call_id": call.id, "content": run_tool(call.name, call.arguments)} for call in steps[-1].calls]
+            results = [
+                {"role": "tool", "tool_call_id": call.id, "content": run_tool(call.name, call.arguments)}
+                for call in steps[-1].calls
+            ]
             messages += rewrite([*steps[-1].items, *results])
             steps.append(ask(client, model, messages))
         return steps
@@ -150,9 +188,14 @@ def respaced(messages: list[Any]) -> list[Any]:
     """A history in a client's own hand: empty text, arguments spaced anew, names on the results, and those the other way round."""
     first, *results = messages
     for call in first["tool_calls"]:
-        call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=4, sort_keys=True)
+        call["function"]["arguments"] = json.dumps(
+            json.loads(call["function"]["arguments"]), indent=4, sort_keys=True
+        )
     names = {call["id"]: call["function"]["name"] for call in first["tool_calls"]}
-    return [{**first, "content": ""}, *({**result, "name": names[result["tool_call_id"]]} for result in reversed(results))]
+    return [
+        {**first, "content": ""},
+        *({**result, "name": names[result["tool_call_id"]]} for result in reversed(results)),
+    ]
 
 
 def response_loop(ask: Callable[..., Step], *, chained: bool = False) -> Loop:
@@ -160,9 +203,20 @@ def response_loop(ask: Callable[..., Step], *, chained: bool = False) -> Loop:
         history, steps = [QUESTION], [ask(client, model, input=[QUESTION])]
         while steps[-1].calls:
             last = steps[-1]
-            results = [{"type": "function_call_output", "call_id": call.id, "output": run_tool(call.name, call.arguments)} for call in last.calls]
+            results = [
+                {
+                    "type": "function_call_output",
+                    "call_id": call.id,
+                    "output": run_tool(call.name, call.arguments),
+                }
+                for call in last.calls
+            ]
             history += [*last.items, *results]
-            more = {"input": results, "previous_response_id": last.response_id} if chained else {"input": history}
+            more = (
+                {"input": results, "previous_response_id": last.response_id}
+                if chained
+                else {"input": history}
+            )
             steps.append(ask(client, model, **more))
         return steps
 
@@ -205,8 +259,12 @@ def connected(base_url: str, key: str) -> openai.OpenAI:
 
 
 def run(job: jobs.Job, base_url: str, steps: list[jobs.Step]) -> None:
-    for step in LOOPS[WAYS[job["api"], job["stream"]]](connected(base_url, job.get("apiKey", "unused")), job["model"]):
-        calls = [{"id": call.id, "name": call.name, "arguments": json.loads(call.arguments)} for call in step.calls]
+    for step in LOOPS[WAYS[job["api"], job["stream"]]](
+        connected(base_url, job.get("apiKey", "unused")), job["model"]
+    ):
+        calls = [
+            {"id": call.id, "name": call.name, "arguments": json.loads(call.arguments)} for call in step.calls
+        ]
         usage = {"input": step.usage[0], "output": step.usage[1]}
         steps.append({"text": step.text, "calls": calls, "finish": step.finish, "usage": usage})
 

@@ -22,7 +22,12 @@ LIMIT_S = 100
 
 def opencode_settings(job: Job) -> str:
     options = {"baseURL": job["baseURL"], "apiKey": "unused"}
-    provider = {"npm": NPM[job["api"]], "name": "Toolwire", "options": options, "models": {job["model"]: {"name": job["model"]}}}
+    provider = {
+        "npm": NPM[job["api"]],
+        "name": "Toolwire",
+        "options": options,
+        "models": {job["model"]: {"name": job["model"]}},
+    }
     return json.dumps({"$schema": "https://opencode.ai/config.json", "provider": {"toolwire": provider}})
 
 
@@ -44,7 +49,9 @@ def run_opencode(program: str, jobs: list[Job], folder: Path) -> list[dict[str, 
     def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
         (work / "opencode.json").write_text(job.get("settings") or opencode_settings(job), "utf-8")
         command = [program, "run", "--format", "json", "--model", f"toolwire/{job['model']}"]
-        return _told(_opencode_steps, *_output(command, work, home, job.get("question", PROMPT)))  # as an argument it would be quoted anew
+        return _told(
+            _opencode_steps, *_output(command, work, home, job.get("question", PROMPT))
+        )  # as an argument it would be quoted anew
 
     return _all(one, jobs, folder / "opencode")
 
@@ -54,13 +61,22 @@ def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any
 
     def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
         (home / "config.toml").write_text(job.get("settings") or codex_settings(job), "utf-8")
-        command = [program, "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", job.get("question", PROMPT)]
+        command = [
+            program,
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            job.get("question", PROMPT),
+        ]
         return _told(_codex_steps, *_output(command, work, home))
 
     return _all(one, jobs, folder / "codex")
 
 
-def _all(one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
+def _all(
+    one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], folder: Path
+) -> list[dict[str, Any]]:
     def start(numbered: tuple[int, Job]) -> dict[str, Any]:
         work, home = folder / str(numbered[0]) / "work", folder / str(numbered[0]) / "home"
         work.mkdir(parents=True)
@@ -72,9 +88,15 @@ def _all(one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], fold
         return list(pool.map(start, enumerate(jobs)))
 
 
-def _output(command: list[str], work: Path, home: Path, given: str = "") -> tuple[int, list[dict[str, Any]], str]:
+def _output(
+    command: list[str], work: Path, home: Path, given: str = ""
+) -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, the lines of JSON, and all that it said."""
-    quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
+    quiet = {
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    }
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), **quiet}
     child = subprocess.Popen(
         command,
@@ -95,9 +117,16 @@ def _output(command: list[str], work: Path, home: Path, given: str = "") -> tupl
     return child.returncode, [json.loads(line) for line in said.splitlines() if line.startswith("{")], said
 
 
-def _told(read: Callable[[list[dict[str, Any]]], list[Step]], status: int, events: list[dict[str, Any]], said: str) -> dict[str, Any]:
+def _told(
+    read: Callable[[list[dict[str, Any]]], list[Step]], status: int, events: list[dict[str, Any]], said: str
+) -> dict[str, Any]:
     steps = read(events)
-    return {"steps": steps, "error": None if status == 0 and steps else {"name": f"exit {status}", "status": None, "message": said[-2000:]}}
+    return {
+        "steps": steps,
+        "error": None
+        if status == 0 and steps
+        else {"name": f"exit {status}", "status": None, "message": said[-2000:]},
+    }
 
 
 def _opencode_steps(events: list[dict[str, Any]]) -> list[Step]:
@@ -109,7 +138,9 @@ def _opencode_steps(events: list[dict[str, Any]]) -> list[Step]:
         elif event["type"] == "text":
             steps[-1]["text"] += part["text"]
         elif event["type"] == "tool_use":
-            steps[-1]["calls"].append({"id": part["callID"], "name": part["tool"], "arguments": part["state"]["input"]})
+            steps[-1]["calls"].append(
+                {"id": part["callID"], "name": part["tool"], "arguments": part["state"]["input"]}
+            )
         elif event["type"] == "step_finish":
             steps[-1]["finish"] = part["reason"]
     return steps
@@ -120,7 +151,14 @@ def _codex_steps(events: list[dict[str, Any]]) -> list[Step]:
     steps: list[Step] = []
     for item in (event["item"] for event in events if event["type"] == "item.completed"):
         if item["type"] == "command_execution":
-            steps.append({"text": "", "calls": [{"id": item["id"], "name": item["type"], "arguments": {"command": item["command"]}}]})
+            steps.append(
+                {
+                    "text": "",
+                    "calls": [
+                        {"id": item["id"], "name": item["type"], "arguments": {"command": item["command"]}}
+                    ],
+                }
+            )
         elif item["type"] == "agent_message":
             steps.append({"text": item["text"], "calls": []})
     return steps

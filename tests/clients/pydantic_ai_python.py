@@ -26,7 +26,10 @@ def step(response: ModelResponse) -> Step:
     return {
         "text": response.text or "",
         "thought": response.thinking,
-        "calls": [{"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args_as_dict()} for call in response.tool_calls],
+        "calls": [
+            {"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args_as_dict()}
+            for call in response.tool_calls
+        ],
         "finish": response.finish_reason,
         "usage": {"input": response.usage.input_tokens, "output": response.usage.output_tokens},
     }
@@ -51,7 +54,9 @@ async def loop(job: Job, base_url: str, steps: list[Step], kind: Any) -> None:
     agent: Any = Agent(kind(job["model"], provider=OpenAIProvider(openai_client=client)), tools=TOOLS)
     history: list[Any] = []
     for question in (PROMPT, *job.get("then", ())):
-        answer = await agent.run(question, message_history=history, event_stream_handler=watch if job["stream"] else None)
+        answer = await agent.run(
+            question, message_history=history, event_stream_handler=watch if job["stream"] else None
+        )
         steps += [step(message) for message in answer.new_messages() if isinstance(message, ModelResponse)]
         history = answer.all_messages()
 

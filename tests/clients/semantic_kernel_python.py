@@ -16,7 +16,12 @@ from semantic_kernel import Kernel
 from semantic_kernel.agents import OpenAIResponsesAgent, ResponsesAgentThread
 from semantic_kernel.connectors.ai import FunctionChoiceBehavior
 from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
-from semantic_kernel.contents import ChatHistory, ChatMessageContent, FunctionCallContent, StreamingChatMessageContent
+from semantic_kernel.contents import (
+    ChatHistory,
+    ChatMessageContent,
+    FunctionCallContent,
+    StreamingChatMessageContent,
+)
 from semantic_kernel.functions import kernel_function
 
 from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, Api, Job, Step, await_on, main, run_tool, running_loop
@@ -30,7 +35,9 @@ class Tools:
 
     @kernel_function(name="get_weather", description=DESCRIPTIONS["get_weather"])  # type: ignore[untyped-decorator]
     def get_weather(self, city: Annotated[str, "A city"], days: list | None = None) -> str:  # type: ignore[type-arg]
-        return run_tool("get_weather", {"city": city} if days is None else {"city": city, "days": days}, self.job)
+        return run_tool(
+            "get_weather", {"city": city} if days is None else {"city": city, "days": days}, self.job
+        )
 
     @kernel_function(name="list_notes", description=DESCRIPTIONS["list_notes"])  # type: ignore[untyped-decorator]
     def list_notes(self) -> str:
@@ -38,7 +45,11 @@ class Tools:
 
 
 def called(call: FunctionCallContent) -> dict[str, Any]:
-    return {"id": call.call_id or call.id, "name": call.function_name, "arguments": call.parse_arguments() or {}}
+    return {
+        "id": call.call_id or call.id,
+        "name": call.function_name,
+        "arguments": call.parse_arguments() or {},
+    }
 
 
 def step(message: ChatMessageContent) -> Step:
@@ -97,7 +108,10 @@ async def ask_chat(job: Job, client: AsyncOpenAI) -> AsyncIterator[list[Step]]:
     for question in (PROMPT, *job.get("then", ())):
         history.add_user_message(question)
         rounds, seen = empty(), len(history)
-        options: Any = {"settings": OpenAIChatPromptExecutionSettings(function_choice_behavior=CHOICE), "kernel": equipped(job, rounds)}
+        options: Any = {
+            "settings": OpenAIChatPromptExecutionSettings(function_choice_behavior=CHOICE),
+            "kernel": equipped(job, rounds),
+        }
         if job["stream"]:
             await gather(service.get_streaming_chat_message_content(history, **options), rounds)
             yield list(rounds.values())
@@ -111,7 +125,12 @@ async def ask_agent(job: Job, client: AsyncOpenAI, store: bool) -> AsyncIterator
     thread = ResponsesAgentThread(client=client, enable_store=store)
     for question in (PROMPT, *job.get("then", ())):
         rounds, messages = empty(), list[ChatMessageContent]()
-        options: Any = {"ai_model_id": job["model"], "client": client, "store_enabled": store, "function_choice_behavior": CHOICE}
+        options: Any = {
+            "ai_model_id": job["model"],
+            "client": client,
+            "store_enabled": store,
+            "function_choice_behavior": CHOICE,
+        }
         agent = OpenAIResponsesAgent(**options, name="Weather", kernel=equipped(job, rounds))
 
         async def between(message: ChatMessageContent, messages: list[ChatMessageContent] = messages) -> None:
@@ -122,13 +141,18 @@ async def ask_agent(job: Job, client: AsyncOpenAI, store: bool) -> AsyncIterator
             await gather((item.message async for item in answer), rounds)
             yield list(rounds.values())
         else:
-            messages += [item.message async for item in agent.invoke(question, thread=thread, on_intermediate_message=between)]
+            messages += [
+                item.message
+                async for item in agent.invoke(question, thread=thread, on_intermediate_message=between)
+            ]
             own = [message for message in messages if message.role == "assistant" and message.inner_content]
             yield [step(message) for message in own]
 
 
 def empty() -> Rounds:
-    return defaultdict(lambda: {"text": "", "calls": [], "finish": None, "usage": {"input": None, "output": None}})
+    return defaultdict(
+        lambda: {"text": "", "calls": [], "finish": None, "usage": {"input": None, "output": None}}
+    )
 
 
 async def loop(ask: Any, steps: list[Step]) -> None:

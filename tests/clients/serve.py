@@ -25,7 +25,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 FORMS: dict[str, Callable[[str], str]] = {
     "": lambda script: script,
     "tools_": lambda script: re.sub(r"(?m)^call ", "call tools-", script),
-    "strict_": lambda script: re.sub(r'(?m)^(call get_weather \{"city": *"\w+")\}', r'\1, "days": null}', script),
+    "strict_": lambda script: re.sub(
+        r'(?m)^(call get_weather \{"city": *"\w+")\}', r'\1, "days": null}', script
+    ),
 }
 """How a script is changed for some clients. `tools_`: their tools belong to a plugin of that name. `strict_`: they send every
 tool as strict, so a model has to write null for an optional argument."""
@@ -42,19 +44,27 @@ def codex_models(program: str, url: str) -> dict[str, dict[str, Any]]:
 def models() -> dict[str, dict[str, str]]:
     scripts = {script.stem: script.read_text("utf-8") for script in sorted(SCRIPTS.glob("*.script"))}
     scripted = {
-        f"{form}{name}": {"backend": "scripted", "script": change(script)} for form, change in FORMS.items() for name, script in scripts.items()
+        f"{form}{name}": {"backend": "scripted", "script": change(script)}
+        for form, change in FORMS.items()
+        for name, script in scripts.items()
     }
     server = {"backend": "openai", "base_url": simple.start()}
     reading = {f"{form}{plan}": {**server, "model": plan} for form in FORMS for plan in simple.PLANS}
     both = {**scripted, **reading}.items()
     return {
         "demo": {"backend": "scripted"},
-        **{f"{name}-{tools}": {**model, "tools": tools} for name, model in both for tools in ("native", "emulated")},
+        **{
+            f"{name}-{tools}": {**model, "tools": tools}
+            for name, model in both
+            for tools in ("native", "emulated")
+        },
     }
 
 
 if __name__ == "__main__":
-    for name in [name for name in os.environ if name.startswith(("TOOLWIRE_", "PROXY_", "XDG_")) or name == "PORT"]:
+    for name in [
+        name for name in os.environ if name.startswith(("TOOLWIRE_", "PROXY_", "XDG_")) or name == "PORT"
+    ]:
         del os.environ[name]
     os.environ["TOOLWIRE_MODELS"] = json.dumps(codex_models(*sys.argv[1:]) if sys.argv[1:] else models())
     sys.exit(main(["serve", "--port", "0"]))

@@ -53,7 +53,9 @@ def reply(request: Recorded) -> Reply:
     if not wanted:
         chunks = answer(told(said, results))
     elif "tools" in body:
-        chunks = answer(spoken, [_call(number, name, given, body) for number, (name, given) in enumerate(wanted)])
+        chunks = answer(
+            spoken, [_call(number, name, given, body) for number, (name, given) in enumerate(wanted)]
+        )
     else:
         chunks = answer(spoken + "\n".join(_block(name, given, body) for name, given in wanted))
     return Reply.stream(chunks) if body.get("stream") else Reply.body(completion(chunks))

@@ -6,7 +6,18 @@ import pytest
 
 from toolwire.cluster.forward import Passing
 from toolwire.conform.judge import fold, frames_of, judge_sse
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import ToolSpec, Turn
 from toolwire.wire.chat.encode import ChatEncoder
@@ -34,8 +45,16 @@ ANSWERS: dict[str, list[Event]] = {
 
 
 def written(events: list[Event]) -> bytes:
-    encoder = ResponsesEncoder(Turn("responses", "m", (), tools=TOOLS, store=True), id="resp_1", created=1, ids=counting_ids(), clock=lambda: 2.9)
-    return b"".join([encoder.feed([event]) for event in (*events, Usage(3, 4), Finish("stop"))]) + encoder.finish("{}")
+    encoder = ResponsesEncoder(
+        Turn("responses", "m", (), tools=TOOLS, store=True),
+        id="resp_1",
+        created=1,
+        ids=counting_ids(),
+        clock=lambda: 2.9,
+    )
+    return b"".join(
+        [encoder.feed([event]) for event in (*events, Usage(3, 4), Finish("stop"))]
+    ) + encoder.finish("{}")
 
 
 def blocks(raw: bytes) -> list[bytes]:

@@ -82,15 +82,22 @@ def run_client(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[d
 
 
 @pytest.fixture(scope="session")
-def ask(gateway: str, codex_gateway: str, run_client: Callable[..., list[dict[str, Any]]]) -> Callable[..., dict[str, Any]]:
+def ask(
+    gateway: str, codex_gateway: str, run_client: Callable[..., list[dict[str, Any]]]
+) -> Callable[..., dict[str, Any]]:
     """`ask(case, scenario)`: what the client gave. The first question to a client runs all of its jobs."""
     answers: dict[str, dict[str, dict[str, Any]]] = {}
 
     def result(case: Any, scenario: str = "") -> dict[str, Any]:
         if case.client not in answers:
             jobs = jobs_of(BY_NAME[case.client])
-            sent = [{**job, "baseURL": codex_gateway if job["model"].endswith("-codex") else gateway} for job in jobs]
-            answers[case.client] = dict(zip(map(_key, jobs), run_client(case.client, gateway, sent), strict=True))
+            sent = [
+                {**job, "baseURL": codex_gateway if job["model"].endswith("-codex") else gateway}
+                for job in jobs
+            ]
+            answers[case.client] = dict(
+                zip(map(_key, jobs), run_client(case.client, gateway, sent), strict=True)
+            )
         return answers[case.client][_key(case.job(scenario))]
 
     return result

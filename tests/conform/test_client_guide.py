@@ -49,7 +49,12 @@ def test_opencode_runs_with_the_file_of_the_guide(gateway: str, run_client: RunC
 def test_codex_runs_with_the_file_of_the_guide(gateway: str, run_client: RunClient) -> None:
     settings = pasted("Codex CLI", gateway)
     question = 'Call the tool exec_command with the arguments {"cmd": "cat weather.txt"}'
-    job = {"api": "responses", "model": tomllib.loads(settings)["model"], "settings": settings, "question": question}
+    job = {
+        "api": "responses",
+        "model": tomllib.loads(settings)["model"],
+        "settings": settings,
+        "question": question,
+    }
     first, last = last_of(run_client("codex", gateway, [job]))
     assert [call["arguments"]["command"] for call in first["calls"]] == ["/bin/bash -lc 'cat weather.txt'"]
     assert "rain in Paris" in last["text"]
@@ -67,7 +72,9 @@ def copilot(gateway: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_obsidian_copilots_fields_lead_its_langchain_through_a_loop(copilot: dict[str, str], run_client: RunClient, stream: bool) -> None:
+def test_obsidian_copilots_fields_lead_its_langchain_through_a_loop(
+    copilot: dict[str, str], run_client: RunClient, stream: bool
+) -> None:
     """Its quick chat is LangChain's ChatOpenAI with these fields."""
     first, last = last_of(run_client("langchain-node", "", [{"api": "chat", "stream": stream, **copilot}]))
     assert [call["name"] for call in first["calls"]] == ["get_weather"]

@@ -26,21 +26,40 @@ def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, a
     assert (name, arguments) == BY_NAME[case.client].call and id
     assert not first["text"] and not last["calls"]
     assert last["text"].startswith("The tool said: ") and "rain in Paris" in last["text"]
-    silent = case.client == "semantic-kernel" and case.wire == "responses" and case.stream  # it tells no usage of what it streams
+    silent = (
+        case.client == "semantic-kernel" and case.wire == "responses" and case.stream
+    )  # it tells no usage of what it streams
     if BY_NAME[case.client].program and not silent:
-        assert [step["usage"] for step in (first, last)] == [{"input": 11, "output": 7}, {"input": 23, "output": 9}]
+        assert [step["usage"] for step in (first, last)] == [
+            {"input": 11, "output": 7},
+            {"input": 23, "output": 9},
+        ]
 
 
 def test_the_table_holds_every_client_api_and_backend() -> None:
-    libraries = {"openai-python", "openai-node", "ai-sdk", "langchain-node", "langchain-python", "openai-agents", "pydantic-ai"}
+    libraries = {
+        "openai-python",
+        "openai-node",
+        "ai-sdk",
+        "langchain-node",
+        "langchain-python",
+        "openai-agents",
+        "pydantic-ai",
+    }
     libraries |= {"haystack", "semantic-kernel", "tanstack-ai"}
     assert {client.name for client in CLIENT_TABLE} == libraries | {"opencode", "codex", "browser"}
     spoken = {(case.client, case.wire) for case in CASES}
-    assert {client.name for client in CLIENT_TABLE if (client.name, "chat") not in spoken} == {"codex"}, "Codex speaks only Responses"
+    assert {client.name for client in CLIENT_TABLE if (client.name, "chat") not in spoken} == {"codex"}, (
+        "Codex speaks only Responses"
+    )
     assert {name for name, _ in spoken} == {name for name, wire in spoken if wire == "responses"}
     whole = {case.client for case in CASES if not case.stream}
     assert {client.name for client in CLIENT_TABLE} - whole == {"opencode", "codex"}, "these always stream"
-    assert all({(c.client, c.api, c.stream, backend) for backend in ("native", "emulated", "codex")} <= {*map(_key, CASES)} for c in CASES)
+    assert all(
+        {(c.client, c.api, c.stream, backend) for backend in ("native", "emulated", "codex")}
+        <= {*map(_key, CASES)}
+        for c in CASES
+    )
 
 
 def _key(case: Case) -> tuple[str, str, bool, str]:
@@ -58,15 +77,23 @@ def browse(gateway: str, **more: Any) -> Browsed:
     return run_browser(program, [{**case.job(), "baseURL": gateway}], **more)
 
 
-def test_chromium_asks_before_it_sends_and_obsidians_origin_is_admitted_with_its_headers(gateway: str) -> None:
+def test_chromium_asks_before_it_sends_and_obsidians_origin_is_admitted_with_its_headers(
+    gateway: str,
+) -> None:
     browsed = browse(gateway)
     assert [result["error"] for result in browsed.results] == [None]
     assert browsed.preflights
     for preflight in browsed.preflights:
-        assert (preflight.status, preflight.asked["origin"], preflight.asked["access-control-request-method"]) == (204, OBSIDIAN, "POST")
+        assert (
+            preflight.status,
+            preflight.asked["origin"],
+            preflight.asked["access-control-request-method"],
+        ) == (204, OBSIDIAN, "POST")
         asked = {name.strip() for name in preflight.asked["access-control-request-headers"].split(",")}
         assert {"authorization", "content-type", "x-stainless-lang", "x-stainless-runtime-version"} <= asked
-        assert asked <= {name.strip().lower() for name in preflight.answered["access-control-allow-headers"].split(",")}
+        assert asked <= {
+            name.strip().lower() for name in preflight.answered["access-control-allow-headers"].split(",")
+        }
         assert preflight.answered["access-control-allow-origin"] == OBSIDIAN
 
 

@@ -12,7 +12,11 @@ import pytest
 from matrix import CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS, markdown
 
 PINNED = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?==(\S+)")
-FOLDERS = {"node": CLIENTS, "opencode": ROOT / "tests" / "acp-agents" / "opencode", "codex": ROOT / "tests" / "codex" / "new"}
+FOLDERS = {
+    "node": CLIENTS,
+    "opencode": ROOT / "tests" / "acp-agents" / "opencode",
+    "codex": ROOT / "tests" / "codex" / "new",
+}
 
 
 def pins(lines: list[str]) -> dict[str, str]:
@@ -24,10 +28,17 @@ def pins(lines: list[str]) -> dict[str, str]:
 def test_every_client_of_the_table_has_a_version() -> None:
     named = {(client.kind, package) for client in CLIENT_TABLE for package in client.packages}
     assert named <= {(kind, package) for kind, packages in VERSIONS.items() for package in packages}
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for packages in VERSIONS.values() for version in packages.values())
+    assert all(
+        re.fullmatch(r"\d+\.\d+\.\d+", version)
+        for packages in VERSIONS.values()
+        for version in packages.values()
+    )
 
 
-@pytest.mark.parametrize(("kind", "file"), [("python", "requirements.txt"), ("semantic-kernel", "requirements-semantic-kernel.txt")])
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [("python", "requirements.txt"), ("semantic-kernel", "requirements-semantic-kernel.txt")],
+)
 def test_an_environment_of_python_clients_is_pinned_whole_and_made_by_make(kind: str, file: str) -> None:
     locked = pins((CLIENTS / file).read_text("utf-8").splitlines())
     assert VERSIONS[kind].items() <= locked.items()
@@ -43,7 +54,9 @@ def test_what_the_tests_install_for_themselves_has_the_same_versions() -> None:
     own = pins(project["optional-dependencies"]["test"])
     shared = {**VERSIONS["python"], **VERSIONS["browser"]}
     assert {"openai", "playwright", "pydantic-ai-slim"} <= own.keys() & shared.keys()
-    assert {name: version for name, version in own.items() if name in shared} == {name: shared[name] for name in own.keys() & shared.keys()}
+    assert {name: version for name, version in own.items() if name in shared} == {
+        name: shared[name] for name in own.keys() & shared.keys()
+    }
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
@@ -53,7 +66,9 @@ def test_the_packages_of_node_have_them_and_their_lock_file_names_no_registry(ki
     locked = json.loads((folder / "package-lock.json").read_text("utf-8"))["packages"]
     assert {name: locked[f"node_modules/{name}"]["version"] for name in VERSIONS[kind]} == VERSIONS[kind]
     assert [name for name, package in locked.items() if "resolved" in package] == []
-    assert all("integrity" in package for name, package in locked.items() if name and not package.get("optional"))
+    assert all(
+        "integrity" in package for name, package in locked.items() if name and not package.get("optional")
+    )
 
 
 def test_the_page_about_clients_shows_the_table() -> None:

@@ -28,7 +28,9 @@ def finish(case: Case, how: str) -> str | None:
     """The client's own word for how an answer ended."""
     if case.client == "pydantic-ai":
         return "tool_call" if how == CALLED and case.wire == "chat" else {SHORT: "length"}.get(how, "stop")
-    if case.client == "openai-agents" or (case.client == "semantic-kernel" and case.wire == "responses" and case.stream):
+    if case.client == "openai-agents" or (
+        case.client == "semantic-kernel" and case.wire == "responses" and case.stream
+    ):
         return None  # it does not tell
     if case.client in ("haystack", "tanstack-ai"):
         return _CHAT[how]  # also on Responses
@@ -45,10 +47,14 @@ def steps_of(result: dict[str, Any], count: int) -> list[dict[str, Any]]:
     for step in steps:
         assert not any(call.get("invalid") for call in step["calls"]) and not step.get("invalid")
         if step.get("gathered") is not None:
-            assert step["gathered"] == step["calls"], "put together by index, with names and ids appended, it is the same"
+            assert step["gathered"] == step["calls"], (
+                "put together by index, with names and ids appended, it is the same"
+            )
     if result["ran"] is not None:
         ran = [(call["name"], call["arguments"]) for call in result["ran"]]
-        assert in_any_order(ran) == in_any_order(call for step in steps for call in calls_of(step)), "the tools got what the model meant"
+        assert in_any_order(ran) == in_any_order(call for step in steps for call in calls_of(step)), (
+            "the tools got what the model meant"
+        )
     return steps
 
 
@@ -58,7 +64,11 @@ def in_any_order(calls: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def ordered(case: Case, calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """The calls of an answer as they can be compared: Haystack sorts those of a streamed Response by their item ids."""
-    return in_any_order(calls) if (case.client, case.wire, case.stream) == ("haystack", "responses", True) else calls
+    return (
+        in_any_order(calls)
+        if (case.client, case.wire, case.stream) == ("haystack", "responses", True)
+        else calls
+    )
 
 
 def calls_of(step: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -74,7 +84,9 @@ every_case = pytest.mark.parametrize("case", BROAD, ids=str)
 def test_two_calls_of_one_answer_stay_two_calls_and_find_their_results(case: Case, ask: Ask) -> None:
     first, last = steps_of(ask(case, "parallel"), 2)
     made = calls_of(first)
-    assert ordered(case, made) == ordered(case, [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"})])
+    assert ordered(case, made) == ordered(
+        case, [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"})]
+    )
     assert last["text"] == f"The last tool said: rain in {made[-1][1]['city']}."
 
 
@@ -126,7 +138,9 @@ def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None
     if (case.client, case.api, case.stream) == ("semantic-kernel", "stateless", True):
         assert second == first, "it does not keep an answer that it streamed"
     elif (case.client, case.api) == ("semantic-kernel", "stateless"):
-        assert second in (f"The second answer to: {asked}" for asked in ("And now?", "And now?\n\nAnd now?")), "it asks twice"
+        assert second in (
+            f"The second answer to: {asked}" for asked in ("And now?", "And now?\n\nAnd now?")
+        ), "it asks twice"
     else:
         assert second == "The second answer to: And now?"
 
@@ -138,9 +152,14 @@ def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
         assert result["error"]["name"] == "LengthFinishReasonError", "the runner takes no answer that was cut"
         return
     if (case.client, case.api) == ("openai-agents", "responses"):
-        assert "response.incomplete" in result["error"]["message"] and "max_output_tokens" in result["error"]["message"], "nor does this package"
+        assert (
+            "response.incomplete" in result["error"]["message"]
+            and "max_output_tokens" in result["error"]["message"]
+        ), "nor does this package"
         return
-    if case.wire == "responses" and (case.client == "tanstack-ai" or (case.client == "semantic-kernel" and not case.stream)):
+    if case.wire == "responses" and (
+        case.client == "tanstack-ai" or (case.client == "semantic-kernel" and not case.stream)
+    ):
         assert "max_output_tokens" in result["error"]["message"], "nor do these"
         return
     (only,) = steps_of(result, 1)
@@ -164,12 +183,18 @@ def beside(case: Case, plan: str) -> str:
 
 @every_case
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_model_that_calls_until_the_history_ends_with_results_is_given_such_a_history(case: Case, plan: str, ask: Ask) -> None:
+def test_a_model_that_calls_until_the_history_ends_with_results_is_given_such_a_history(
+    case: Case, plan: str, ask: Ask
+) -> None:
     spoken, rounds = PLANS[plan]
     *calling, last = steps_of(ask(case, plan), len(rounds) + 1)
-    assert [ordered(case, calls_of(step)) for step in calling] == [ordered(case, list(calls)) for calls in rounds]
+    assert [ordered(case, calls_of(step)) for step in calling] == [
+        ordered(case, list(calls)) for calls in rounds
+    ]
     assert [step["text"] or "" for step in calling] == [spoken for _ in rounds]
-    results = [f"rain in {given['city']}" if given else "one note, Ideas.md" for _, given in calls_of(calling[-1])]
+    results = [
+        f"rain in {given['city']}" if given else "one note, Ideas.md" for _, given in calls_of(calling[-1])
+    ]
     assert last["text"] == told(beside(case, plan), results)
 
 
@@ -179,7 +204,9 @@ def test_streamed_and_not_the_loop_is_the_same(case: Case, scenario: str, ask: A
     streamed = replace(case, stream=True)
 
     def loop(case: Case) -> list[tuple[str, list[tuple[str, Any]]]]:
-        return [(step["text"] or "", ordered(streamed, calls_of(step))) for step in ask(case, scenario)["steps"]]
+        return [
+            (step["text"] or "", ordered(streamed, calls_of(step))) for step in ask(case, scenario)["steps"]
+        ]
 
     *whole, last = loop(case)
     *other, ending = loop(streamed)
@@ -191,7 +218,9 @@ def test_streamed_and_not_the_loop_is_the_same(case: Case, scenario: str, ask: A
 
 # --- what fails ----------------------------------------------------------------------------------------------------------------------------------
 
-FAILED_UNSEEN = "reads over response.failed: only a stream event with an `error` object of its own makes it throw"
+FAILED_UNSEEN = (
+    "reads over response.failed: only a stream event with an `error` object of its own makes it throw"
+)
 UNSEEING = ("langchain-node", "haystack", "semantic-kernel")
 
 
@@ -209,17 +238,26 @@ def broken(case: Case) -> Any:
         ("cut", "The model's answer broke off before it was complete."),
     ],
 )
-def test_an_answer_that_breaks_off_is_an_error_at_the_client(case: Case, scenario: str, message: str, ask: Ask) -> None:
+def test_an_answer_that_breaks_off_is_an_error_at_the_client(
+    case: Case, scenario: str, message: str, ask: Ask
+) -> None:
     result = ask(case, scenario)
     assert result["error"] is not None and message in result["error"]["message"], result
-    assert all(step["finish"] == "failed" for step in result["steps"]) and len(result["steps"]) <= 1, "the loop does not go on"
+    assert all(step["finish"] == "failed" for step in result["steps"]) and len(result["steps"]) <= 1, (
+        "the loop does not go on"
+    )
     if not case.stream and case.client != "tanstack-ai":  # which streams always
         assert result["error"]["status"] == 502
 
 
 @every_case
-@pytest.mark.parametrize(("scenario", "status", "message"), [("refuses", 429, "Too many questions today."), ("missing", 404, "does not exist")])
-def test_an_error_before_the_first_word_has_its_status_and_message(case: Case, scenario: str, status: int, message: str, ask: Ask) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "status", "message"),
+    [("refuses", 429, "Too many questions today."), ("missing", 404, "does not exist")],
+)
+def test_an_error_before_the_first_word_has_its_status_and_message(
+    case: Case, scenario: str, status: int, message: str, ask: Ask
+) -> None:
     result = ask(case, scenario)
     assert result["steps"] == []
     found = result["error"]["status"]

@@ -13,7 +13,17 @@ from typing import Any
 import openai
 import pytest
 
-from openai_python import CHAT_LOOPS, CHAT_TOOLS, LOOPS, QUESTION, RESPONSES_TOOLS, SCHEMAS, Step, response_accumulated, run_tool
+from openai_python import (
+    CHAT_LOOPS,
+    CHAT_TOOLS,
+    LOOPS,
+    QUESTION,
+    RESPONSES_TOOLS,
+    SCHEMAS,
+    Step,
+    response_accumulated,
+    run_tool,
+)
 
 every_loop = pytest.mark.parametrize("way", LOOPS)
 every_model = pytest.mark.parametrize("tools", ["native", "emulated"])
@@ -34,17 +44,23 @@ def told(steps: list[Step]) -> list[tuple[str, Any]]:
 
 @every_loop
 @every_model
-def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     steps = LOOPS[way](client, f"weather-{tools}")
     assert told(steps) == [("get_weather", {"city": "Paris"})]
     assert [step.text for step in steps] == ["", "The tool said: rain in Paris."]
-    assert [step.finish for step in steps] == (["tool_calls", "stop"] if way in CHAT_LOOPS else ["completed", "completed"])
+    assert [step.finish for step in steps] == (
+        ["tool_calls", "stop"] if way in CHAT_LOOPS else ["completed", "completed"]
+    )
     assert [step.usage for step in steps] == [(11, 7), (23, 9)]
 
 
 @every_loop
 @every_model
-def test_two_calls_of_one_answer_stay_two_calls_and_find_their_results(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_two_calls_of_one_answer_stay_two_calls_and_find_their_results(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     steps = LOOPS[way](client, f"parallel-{tools}")
     assert told(steps[:1]) == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"})]
     assert len({call.id for call in steps[0].calls}) == 2
@@ -53,7 +69,9 @@ def test_two_calls_of_one_answer_stay_two_calls_and_find_their_results(client: o
 
 @every_loop
 @every_model
-def test_a_call_without_arguments_has_an_empty_object_for_them(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_a_call_without_arguments_has_an_empty_object_for_them(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     steps = LOOPS[way](client, f"nothing-{tools}")
     assert [(call.name, call.arguments) for call in steps[0].calls] == [("list_notes", "{}")]
     assert steps[1].text == "The tool said: one note, Ideas.md, for 0 arguments."
@@ -62,7 +80,9 @@ def test_a_call_without_arguments_has_an_empty_object_for_them(client: openai.Op
 @every_loop
 @every_model
 @pytest.mark.parametrize(("scenario", "text"), [("spoken", "Let me look outside."), ("thoughtful", "")])
-def test_text_or_thoughts_before_a_call_leave_the_call_whole(client: openai.OpenAI, way: str, tools: str, scenario: str, text: str) -> None:
+def test_text_or_thoughts_before_a_call_leave_the_call_whole(
+    client: openai.OpenAI, way: str, tools: str, scenario: str, text: str
+) -> None:
     steps = LOOPS[way](client, f"{scenario}-{tools}")
     assert (steps[0].text, told(steps)) == (text, [("get_weather", {"city": "Paris"})])
     assert steps[1].text == "The tool said: rain in Paris."
@@ -81,30 +101,47 @@ def test_a_loop_may_take_several_rounds(client: openai.OpenAI, way: str, tools: 
 def test_arguments_arrive_as_the_model_wrote_them(client: openai.OpenAI, way: str, tools: str) -> None:
     steps = LOOPS[way](client, f"unicode-{tools}")
     (call,) = steps[0].calls
-    assert call.arguments == r'{"city": "S\u00e3o \"Paulo\"\n\\ ☃ 🌧 </tool_call>", "days": [1, 2.50, {"a": null}]}'
+    assert (
+        call.arguments
+        == r'{"city": "S\u00e3o \"Paulo\"\n\\ ☃ 🌧 </tool_call>", "days": [1, 2.50, {"a": null}]}'
+    )
     assert steps[1].text.startswith('Said: rain in São "Paulo"\n\\ ☃ 🌧 ')
 
 
-ACCUMULATORS = {"chat-stream": openai.LengthFinishReasonError, "responses-stream": RuntimeError, "responses-stream-chained": RuntimeError}
+ACCUMULATORS = {
+    "chat-stream": openai.LengthFinishReasonError,
+    "responses-stream": RuntimeError,
+    "responses-stream-chained": RuntimeError,
+}
 
 
 @pytest.mark.parametrize("way", [way for way in LOOPS if way not in ACCUMULATORS])
 @every_model
 def test_an_answer_that_ran_out_of_room_says_so(client: openai.OpenAI, way: str, tools: str) -> None:
     (only,) = LOOPS[way](client, f"short-{tools}")
-    assert (only.text, only.finish) == ("This sentence has no", "length" if way in CHAT_LOOPS else "incomplete")
+    assert (only.text, only.finish) == (
+        "This sentence has no",
+        "length" if way in CHAT_LOOPS else "incomplete",
+    )
 
 
 @pytest.mark.parametrize("way", ACCUMULATORS)
 @every_model
-def test_the_accumulators_refuse_an_answer_that_ran_out_of_room(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_the_accumulators_refuse_an_answer_that_ran_out_of_room(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     with pytest.raises(ACCUMULATORS[way]):
         LOOPS[way](client, f"short-{tools}")
 
 
 @every_model
 def test_usage_comes_only_to_those_who_ask_for_it(client: openai.OpenAI, tools: str) -> None:
-    request: dict[str, Any] = {"model": f"weather-{tools}", "messages": [QUESTION], "tools": CHAT_TOOLS, "stream": True}
+    request: dict[str, Any] = {
+        "model": f"weather-{tools}",
+        "messages": [QUESTION],
+        "tools": CHAT_TOOLS,
+        "stream": True,
+    }
     assert all(chunk.usage is None and chunk.choices for chunk in client.chat.completions.create(**request))
     *_, last = client.chat.completions.create(**request, stream_options={"include_usage": True})
     assert last.choices == [] and last.usage is not None and last.usage.total_tokens == 18
@@ -112,7 +149,9 @@ def test_usage_comes_only_to_those_who_ask_for_it(client: openai.OpenAI, tools: 
 
 @every_model
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_of_legacy_functions_gets_a_function_call_and_answers_it_by_name(client: openai.OpenAI, tools: str, stream: bool) -> None:
+def test_a_client_of_legacy_functions_gets_a_function_call_and_answers_it_by_name(
+    client: openai.OpenAI, tools: str, stream: bool
+) -> None:
     functions: Any = [{"name": name, "parameters": schema} for name, schema in SCHEMAS.items()]
     request: dict[str, Any] = {"model": f"weather-{tools}", "functions": functions}
 
@@ -136,7 +175,12 @@ def test_a_client_of_legacy_functions_gets_a_function_call_and_answers_it_by_nam
 
     text, call, reason = ask([QUESTION])
     assert call is not None
-    assert (text, call["name"], json.loads(call["arguments"]), reason) == ("", "get_weather", {"city": "Paris"}, "function_call")
+    assert (text, call["name"], json.loads(call["arguments"]), reason) == (
+        "",
+        "get_weather",
+        {"city": "Paris"},
+        "function_call",
+    )
     result = {"role": "function", "name": call["name"], "content": run_tool(**call)}
     answer = ask([QUESTION, {"role": "assistant", "content": None, "function_call": call}, result])
     assert answer == ("The tool said: rain in Paris.", None, "stop")
@@ -147,19 +191,40 @@ async def test_the_asynchronous_client_goes_through_a_loop_on_both_apis(gateway:
     async with openai.AsyncOpenAI(base_url=gateway, api_key="unused", max_retries=0, timeout=20) as client:
         model, messages = f"weather-{tools}", [QUESTION]
         for expected in ("", "The tool said: rain in Paris."):
-            async with client.chat.completions.stream(model=model, messages=messages, tools=CHAT_TOOLS) as stream:  # type: ignore[arg-type]
+            async with client.chat.completions.stream(
+                model=model,
+                messages=messages,  # type: ignore[arg-type]
+                tools=CHAT_TOOLS,
+            ) as stream:
                 step = (await stream.get_final_completion()).choices[0].message
             assert (step.content or "") == expected
             calls: list[Any] = step.tool_calls or []
-            results = [{"role": "tool", "tool_call_id": c.id, "content": run_tool(c.function.name, c.function.arguments)} for c in calls]
+            results = [
+                {
+                    "role": "tool",
+                    "tool_call_id": c.id,
+                    "content": run_tool(c.function.name, c.function.arguments),
+                }
+                for c in calls
+            ]
             messages = [*messages, step.model_dump(exclude_none=True), *results]
         assert messages[-1]["content"] == "The tool said: rain in Paris."
 
-        async with client.responses.stream(model=model, input="What is the weather?", tools=RESPONSES_TOOLS) as events:
+        async with client.responses.stream(
+            model=model, input="What is the weather?", tools=RESPONSES_TOOLS
+        ) as events:
             first = await events.get_final_response()
         (call,) = [item for item in first.output if item.type == "function_call"]
-        output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": run_tool(call.name, call.arguments)}]
-        last = await client.responses.create(model=model, input=output, previous_response_id=first.id, tools=RESPONSES_TOOLS)
+        output: Any = [
+            {
+                "type": "function_call_output",
+                "call_id": call.call_id,
+                "output": run_tool(call.name, call.arguments),
+            }
+        ]
+        last = await client.responses.create(
+            model=model, input=output, previous_response_id=first.id, tools=RESPONSES_TOOLS
+        )
         assert last.output_text == "The tool said: rain in Paris."
         assert (await client.responses.retrieve(last.id)).output_text == last.output_text
 
@@ -176,7 +241,9 @@ BROKEN = {
 @every_model
 @pytest.mark.parametrize("scenario", BROKEN)
 @pytest.mark.parametrize("way", ["chat-create", "chat-create-streamed", "chat-stream", "responses-create"])
-def test_an_answer_that_breaks_off_raises_with_its_message(client: openai.OpenAI, way: str, scenario: str, tools: str) -> None:
+def test_an_answer_that_breaks_off_raises_with_its_message(
+    client: openai.OpenAI, way: str, scenario: str, tools: str
+) -> None:
     with pytest.raises(openai.APIError) as caught:
         LOOPS[way](client, f"{scenario}-{tools}")
     assert BROKEN[scenario] in caught.value.message
@@ -186,10 +253,17 @@ def test_an_answer_that_breaks_off_raises_with_its_message(client: openai.OpenAI
 
 @every_model
 @pytest.mark.parametrize("scenario", BROKEN)
-def test_a_streamed_response_that_breaks_off_ends_in_a_failure_with_its_message(client: openai.OpenAI, scenario: str, tools: str) -> None:
+def test_a_streamed_response_that_breaks_off_ends_in_a_failure_with_its_message(
+    client: openai.OpenAI, scenario: str, tools: str
+) -> None:
     seen: list[Any] = []
     try:
-        for event in client.responses.create(model=f"{scenario}-{tools}", input=[QUESTION], tools=RESPONSES_TOOLS, stream=True):  # type: ignore[list-item]
+        for event in client.responses.create(
+            model=f"{scenario}-{tools}",
+            input=[QUESTION],  # type: ignore[list-item]
+            tools=RESPONSES_TOOLS,
+            stream=True,
+        ):
             seen.append(event)
         assert seen[-1].type == "response.failed" and seen[-1].response.status == "failed"
         message = seen[-1].response.error.message
@@ -203,7 +277,9 @@ def test_a_streamed_response_that_breaks_off_ends_in_a_failure_with_its_message(
 
 @every_loop
 @every_model
-def test_an_error_before_the_first_word_has_its_status_and_message(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_an_error_before_the_first_word_has_its_status_and_message(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     with pytest.raises(openai.RateLimitError) as limited:
         LOOPS[way](client, f"refuses-{tools}")
     assert limited.value.status_code == 429 and "Too many questions today." in limited.value.message
@@ -220,5 +296,7 @@ def test_a_result_for_a_call_that_nobody_made_is_refused_by_name_of_the_field(cl
         )
     assert refused.value.param == "messages[1].tool_call_id"
     with pytest.raises(openai.BadRequestError) as unknown:
-        client.responses.create(model="weather-native", input="And now?", previous_response_id="resp_of_nobody")
+        client.responses.create(
+            model="weather-native", input="And now?", previous_response_id="resp_of_nobody"
+        )
     assert unknown.value.code == "previous_response_not_found"

@@ -80,7 +80,9 @@ async def outcome_of(base: str, model: str, *ids: str) -> ConformOutcome:
 
 def told(outcome: ConformOutcome) -> list[str]:
     return [
-        f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}" for one in outcome.findings if one.verdict.result != "pass"
+        f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}"
+        for one in outcome.findings
+        if one.verdict.result != "pass"
     ]
 
 
@@ -95,12 +97,16 @@ async def test_toolwire_passes_every_check(toolwire: Node, model: str) -> None:
 
 
 @pytest.mark.parametrize("tools", ["parked", "replay"])
-async def test_toolwire_before_the_real_codex_passes_every_check(toolwire: Node, tmp_path: Path, tools: str) -> None:
+async def test_toolwire_before_the_real_codex_passes_every_check(
+    toolwire: Node, tmp_path: Path, tools: str
+) -> None:
     if not CODEX.exists() or shutil.which("node") is None:
         pytest.skip("Codex is missing: npm ci --prefix tests/codex/new")
     provider = f'{{ base_url = "{toolwire.url}/v1", env_key = "PROVIDER_KEY", name = "demo" }}'
     model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\nmodel = "gpt-5.5"\ntools = "{tools}"\n'
-    node = Node(tmp_path, f'[server]\nkeys = ["{KEY}"]\n{model}provider = {provider}\n', {"PROVIDER_KEY": KEY})
+    node = Node(
+        tmp_path, f'[server]\nkeys = ["{KEY}"]\n{model}provider = {provider}\n', {"PROVIDER_KEY": KEY}
+    )
     await asyncio.to_thread(node.start)
     try:
         outcome = await outcome_of(f"{node.url}/v1", "codex")
@@ -136,7 +142,9 @@ def body(change: Callable[[dict[str, Any]], None], method: str = "POST") -> Dama
     return damage
 
 
-def where(test: Callable[[Passing], Any], status: int, answer: Any = None, content_type: str = "application/json") -> Damage:
+def where(
+    test: Callable[[Passing], Any], status: int, answer: Any = None, content_type: str = "application/json"
+) -> Damage:
     """Another answer, where the test holds."""
 
     def damage(passing: Passing) -> None:
@@ -194,9 +202,18 @@ def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 REFUSAL = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}
 NO_OBJECT = where(lambda passing: passing.status >= 400, 400, {"detail": "no"})
-AS_STREAM = where(lambda passing: passing.status >= 400 and passing.asked.get("stream"), 200, b'data: {"error": "no"}\n\n', "text/event-stream")
+AS_STREAM = where(
+    lambda passing: passing.status >= 400 and passing.asked.get("stream"),
+    200,
+    b'data: {"error": "no"}\n\n',
+    "text/event-stream",
+)
 CALL = "choices.0.delta.tool_calls.0"
-CHAT_CALL = {"id": "call_new", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+CHAT_CALL = {
+    "id": "call_new",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+}
 FLAT_CALL = {
     "type": "function_call",
     "id": "fc_new",
@@ -217,7 +234,11 @@ def calling(api: Api, legacy: bool = False) -> Damage:
             value["output"] = [*value.get("output", ()), FLAT_CALL]
         elif "choices" in value:
             message = value["choices"][0]["message"]
-            message |= {"function_call": CHAT_CALL["function"]} if legacy else {"tool_calls": [*message.get("tool_calls", ()), CHAT_CALL]}
+            message |= (
+                {"function_call": CHAT_CALL["function"]}
+                if legacy
+                else {"tool_calls": [*message.get("tool_calls", ()), CHAT_CALL]}
+            )
 
     return body(change)
 
@@ -240,8 +261,17 @@ def saying(api: Api, words: str) -> Damage:
             at("choices.0.message.content", words)(value)
         else:
             part = {"type": "output_text", "text": words, "annotations": [], "logprobs": []}
-            message = {"id": "msg_new", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
-            value["output"] = [message, *(item for item in value.get("output", ()) if item["type"] != "message")]
+            message = {
+                "id": "msg_new",
+                "type": "message",
+                "status": "completed",
+                "role": "assistant",
+                "content": [part],
+            }
+            value["output"] = [
+                message,
+                *(item for item in value.get("output", ()) if item["type"] != "message"),
+            ]
 
     return body(change)
 
@@ -292,7 +322,9 @@ def alike(api: Api) -> dict[str, Damage]:
         "choice.named": body(every("name", "get_weather")),
         "choice.allowed": body(every("name", "get_weather")),
         "loop": saying(api, "I do not know."),
-        "loop.clients": where(lambda passing: says(passing, result, '"type": "text"' if chat else "input_text"), 400),
+        "loop.clients": where(
+            lambda passing: says(passing, result, '"type": "text"' if chat else "input_text"), 400
+        ),
         "request.clients": where(lambda passing: says(passing, "developer"), 400),
         "structured": saying(api, "Paris has many inhabitants."),
         "stream-is-body": without_calls(api),
@@ -366,8 +398,12 @@ DAMAGES: dict[str, Damage] = {
     "responses.previous.unknown": where(lambda passing: passing.status >= 400, 200, {"id": "resp_1"}),
     "responses.store.get": body(at("output", []), "GET"),
     "responses.store.items": body(at("data", []), "GET"),
-    "responses.store.delete": where(lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}),
-    "responses.store.off": where(lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}),
+    "responses.store.delete": where(
+        lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}
+    ),
+    "responses.store.off": where(
+        lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}
+    ),
 }
 """For each check the fault that it must find."""
 
@@ -396,11 +432,23 @@ def objects(value: Any) -> None:
         value["arguments"] = json.loads(value["arguments"])
 
 
-OTHER_ITEMS = {"object": "list", "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Something else."}], "has_more": False}
+OTHER_ITEMS = {
+    "object": "list",
+    "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Something else."}],
+    "has_more": False,
+}
 TOLD: dict[str, tuple[str, Damage, str]] = {
-    "an error that is a text": ("chat.answers", asking(without_tools, where(lambda passing: passing.status == 200, 200, ERROR_TEXT)), "Unexpected"),
+    "an error that is a text": (
+        "chat.answers",
+        asking(without_tools, where(lambda passing: passing.status == 200, 200, ERROR_TEXT)),
+        "Unexpected",
+    ),
     "a stream of an error": ("chat.answers", in_streams(b'data: {"error": "boom"}\n\n'), "boom"),
-    "an error event": ("responses.answers", in_streams(b'event: error\ndata: {"type": "error", "message": "boom"}\n\n'), "boom"),
+    "an error event": (
+        "responses.answers",
+        in_streams(b'event: error\ndata: {"type": "error", "message": "boom"}\n\n'),
+        "boom",
+    ),
     "no choices": ("chat.answers", body(at("choices", [])), "holds no choices"),
     "no output": ("responses.answers", body(at("output", [])), "holds no output"),
     "an empty stream": ("chat.answers", in_streams(b""), "empty"),
@@ -415,7 +463,13 @@ TOLD: dict[str, tuple[str, Damage, str]] = {
 """Faults beside those of `DAMAGES`, each with the check that must find it and what it says."""
 
 
-@pytest.mark.check("chat.answers", "responses.answers", "chat.call.arguments", "responses.call.arguments", "responses.store.items")
+@pytest.mark.check(
+    "chat.answers",
+    "responses.answers",
+    "chat.call.arguments",
+    "responses.call.arguments",
+    "responses.store.items",
+)
 @pytest.mark.parametrize("name", TOLD)
 async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
     id, relay.damage, words = TOLD[name]
@@ -423,10 +477,20 @@ async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, nam
     assert finding.verdict.result == "fail" and words in finding.verdict.seen, finding.verdict
 
 
-@pytest.mark.check("chat.stream.done", "chat.stream.shape", "chat.errors.in-stream", "responses.stream.terminal", "responses.errors.in-stream")
+@pytest.mark.check(
+    "chat.stream.done",
+    "chat.stream.shape",
+    "chat.errors.in-stream",
+    "responses.stream.terminal",
+    "responses.errors.in-stream",
+)
 async def test_rules_of_streams_do_not_pass_where_no_stream_came(relay: DamagingRelay) -> None:
     relay.damage = in_streams(b"")
-    rules = [check.id for check in CATALOGUE if ".stream." in check.id or check.id.startswith("chat.usage") or check.id.endswith("stream-is-body")]
+    rules = [
+        check.id
+        for check in CATALOGUE
+        if ".stream." in check.id or check.id.startswith("chat.usage") or check.id.endswith("stream-is-body")
+    ]
     outcome = await outcome_of(relay.base_url, "native", *rules)
     assert outcome.count("pass") == 0
     failed = {finding.check.id for finding in outcome.findings if finding.verdict.result == "fail"}
@@ -434,7 +498,10 @@ async def test_rules_of_streams_do_not_pass_where_no_stream_came(relay: Damaging
 
 
 def stops_if_named(passing: Passing) -> None:
-    if isinstance(passing.asked.get("tool_choice"), dict) and passing.asked["tool_choice"].get("type") == "function":
+    if (
+        isinstance(passing.asked.get("tool_choice"), dict)
+        and passing.asked["tool_choice"].get("type") == "function"
+    ):
         passing.raw = passing.raw.replace(b'"finish_reason":"tool_calls"', b'"finish_reason":"stop"')
 
 
@@ -443,9 +510,13 @@ def events(passing: Passing) -> None:
         passing.raw = b"\xef\xbb\xbfretry: 3000\n\n" + passing.raw.replace(b"data: ", b"id: 7\ndata: ")
 
 
-@pytest.mark.check("chat.body.finish", "chat.stream.finish", "chat.choice.named", "chat.stream.sse", "responses.stream.sse")
+@pytest.mark.check(
+    "chat.body.finish", "chat.stream.finish", "chat.choice.named", "chat.stream.sse", "responses.stream.sse"
+)
 @pytest.mark.parametrize("habit", [stops_if_named, events])
-async def test_what_openai_or_the_standard_allows_passes_every_check(relay: DamagingRelay, habit: Damage) -> None:
+async def test_what_openai_or_the_standard_allows_passes_every_check(
+    relay: DamagingRelay, habit: Damage
+) -> None:
     changed: list[bool] = []
 
     def damage(passing: Passing) -> None:
@@ -463,7 +534,9 @@ async def test_details_of_usage_that_are_null_fail_the_check_on_extras_alone(rel
     null = field("usage.prompt_tokens_details", None, at=-1, add=True)
 
     def damage(passing: Passing) -> None:
-        body(lambda value: at("usage.prompt_tokens_details", None)(value) if "choices" in value else None)(passing)
+        body(lambda value: at("usage.prompt_tokens_details", None)(value) if "choices" in value else None)(
+            passing
+        )
         stream(lambda frames: null(frames) if passing.asked.get("stream_options") else None)(passing)
 
     relay.damage = damage
@@ -476,7 +549,9 @@ async def test_details_of_usage_that_are_null_fail_the_check_on_extras_alone(rel
 @pytest.mark.parametrize("status", [429, 503])
 async def test_an_endpoint_without_time_is_not_judged(relay: DamagingRelay, status: int) -> None:
     count = iter(range(10_000))
-    relay.damage = where(lambda passing: passing.method == "POST" and next(count) > 30, status, {"error": "slow down"})
+    relay.damage = where(
+        lambda passing: passing.method == "POST" and next(count) > 30, status, {"error": "slow down"}
+    )
     outcome = await outcome_of(relay.base_url, "native")
     assert outcome.count("fail") == 0 < outcome.count("pass")
     unasked = {finding.verdict.seen for finding in outcome.findings if finding.verdict.result == "not-run"}

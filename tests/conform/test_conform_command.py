@@ -19,7 +19,7 @@ from aiohttp import web
 
 from toolwire.conform.engine import CATALOGUE
 from toolwire.conform.probe import AddressError, base_of, shown
-from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, sinned
+from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, with_quirk
 
 KEY = "sk-very-secret-7f3a"
 
@@ -27,7 +27,13 @@ KEY = "sk-very-secret-7f3a"
 async def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "toolwire", "conform", *arguments]
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment, "PYTHONWARNINGS": ""}, check=False
+        subprocess.run,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **environment, "PYTHONWARNINGS": ""},
+        check=False,
     )
 
 
@@ -68,7 +74,7 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
 
 @pytest.mark.check("chat.stream.names-once")
 async def test_the_table_says_what_was_demanded_what_was_seen_and_in_which_frame() -> None:
-    async with FakeUpstream(lambda request: reply(request, sinned("repeated_names", CALL))) as upstream:
+    async with FakeUpstream(lambda request: reply(request, with_quirk("repeated_names", CALL))) as upstream:
         done = await run(upstream.base_url, "--only", "chat.stream.names-once,chat.stream.done")
     assert done.returncode == 1 and done.stderr == ""
     lines = done.stdout.splitlines()
@@ -123,7 +129,19 @@ async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path:
     assert done.returncode == 1
     assert [row["id"] for row in told["checks"]] == [check.id for check in CATALOGUE]
     assert set(told) == {"toolwire", "url", "model", "score", "summary", "absent", "requests", "checks"}
-    assert set(told["checks"][0]) == {"id", "api", "level", "result", "demands", "source", "fails", "asks", "seen", "question", "excerpt"}
+    assert set(told["checks"][0]) == {
+        "id",
+        "api",
+        "level",
+        "result",
+        "demands",
+        "source",
+        "fails",
+        "asks",
+        "seen",
+        "question",
+        "excerpt",
+    }
     assert told["model"] == "fake" and set(told["absent"]) == {"responses"}
     assert sum(told["summary"][result] for result in ("pass", "fail", "not-run")) == len(CATALOGUE)
     suites = XML.parse(file).getroot()
@@ -147,7 +165,9 @@ async def test_a_reader_that_has_gone_is_no_error(upstream: FakeUpstream, more: 
 async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
     text = answer("I would rather not.")
     async with FakeUpstream(lambda request: reply(request, text)) as upstream:
-        done = await run(upstream.base_url, "--only", "chat.parallel,chat.stream.index,chat.call.ids-fresh", "--json")
+        done = await run(
+            upstream.base_url, "--only", "chat.parallel,chat.stream.index,chat.call.ids-fresh", "--json"
+        )
         asked = len(upstream.requests)
     rows = {row["id"]: row for row in json.loads(done.stdout)["checks"]}
     assert done.returncode == 1  # the ids of this fake are always the same
@@ -167,7 +187,16 @@ async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "conform.xml"
     async with FakeUpstream(tell) as upstream:
         runs = [
-            await run(upstream.base_url, "--only", "chat.answers,chat.tools", "--api-key", "env:THE_KEY", "--junit", str(file), THE_KEY=KEY),
+            await run(
+                upstream.base_url,
+                "--only",
+                "chat.answers,chat.tools",
+                "--api-key",
+                "env:THE_KEY",
+                "--junit",
+                str(file),
+                THE_KEY=KEY,
+            ),
             await run(upstream.base_url, "--only", "chat.answers", "--json", "--api-key", KEY),
         ]
         sent = {request.headers.get("Authorization") for request in upstream.requests}
@@ -189,18 +218,26 @@ async def test_a_key_that_is_spelled_in_another_way_is_not_shown_either(status: 
     async with FakeUpstream(tell) as upstream:
         done = await run(upstream.base_url, "--only", "chat,http", "--model", "m", "--json", "--api-key", KEY)
     assert done.returncode == (2 if status == 401 else 1)
-    assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(json.loads(done.stdout or "{}"), ensure_ascii=False)
+    assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(
+        json.loads(done.stdout or "{}"), ensure_ascii=False
+    )
 
 
 REFUSALS = [
-    (401, "application/json", '{"error": {"message": "Incorrect API key", "type": "t", "param": null, "code": null}}'),
+    (
+        401,
+        "application/json",
+        '{"error": {"message": "Incorrect API key", "type": "t", "param": null, "code": null}}',
+    ),
     (403, "text/html", "<h1>no</h1>"),
 ]
 
 
 @pytest.mark.parametrize(("status", "kind", "text"), REFUSALS)
 @pytest.mark.parametrize("more", [(), ("--model", "m"), ("--model", "m", "--only", "chat.answers")])
-async def test_a_key_that_is_refused_keeps_it_from_running(status: int, kind: str, text: str, more: tuple[str, ...]) -> None:
+async def test_a_key_that_is_refused_keeps_it_from_running(
+    status: int, kind: str, text: str, more: tuple[str, ...]
+) -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.Response(status=status, content_type=kind, text=text)
 
@@ -218,7 +255,11 @@ async def test_one_api_that_refuses_the_key_is_told_once() -> None:
     async with FakeUpstream(tell) as upstream:
         done = await run(upstream.base_url, "--only", "responses,chat.stream.index", "--api-key", KEY)
     lines = [line for line in done.stdout.splitlines() if "responses" in line]
-    assert done.returncode == 0 and len(lines) == 1 and "the key is refused at /responses (HTTP 403: not in" in lines[0]
+    assert (
+        done.returncode == 0
+        and len(lines) == 1
+        and "the key is refused at /responses (HTTP 403: not in" in lines[0]
+    )
 
 
 async def test_an_endpoint_that_has_no_time_at_all_can_not_be_judged() -> None:
@@ -249,7 +290,9 @@ async def test_a_rate_limit_is_waited_for() -> None:
     assert "3 of 3 checks pass" in done.stdout
 
 
-@pytest.mark.parametrize(("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)])
+@pytest.mark.parametrize(
+    ("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)]
+)
 async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
     """Who does not say when it has time is not waited for, nor who has none for long; and who has none after all is not for ever."""
     async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
@@ -285,7 +328,10 @@ def closed_port() -> int:
         (("http://127.0.0.1:99999/v1",), "99999"),
         (("http://[::1",), "http://[::1: Invalid IPv6 URL"),
         (("http://me:pass-word@[::1",), "[::1: Invalid IPv6 URL"),
-        (("http://127.0.0.1:1/v1", "--api-key", "env:NOT_SET_ANYWHERE"), "the variable NOT_SET_ANYWHERE is not set"),
+        (
+            ("http://127.0.0.1:1/v1", "--api-key", "env:NOT_SET_ANYWHERE"),
+            "the variable NOT_SET_ANYWHERE is not set",
+        ),
         (("http://127.0.0.1:1/v1", "--only", "chat.nothing"), "no check is called 'chat.nothing'"),
         (("http://127.0.0.1:1/v1", "--timeout", "0"), "--timeout"),
         (("http://user:pass-word@127.0.0.1:CLOSED/v1",), "could not connect"),
@@ -334,10 +380,30 @@ HOSTILE: dict[str, Reply] = {
     "nothing": Reply(()),
     "deep": Reply((DEEP,), headers={"Content-Type": "application/json"}),
     "deep frames": Reply((b"data: " + DEEP + b"\n\n",)),
-    "numbers": Reply.stream([1, None, [], "x", {"choices": 7}, {"choices": [None, 3, {"delta": 3}]}, {"choices": [{"delta": {"tool_calls": [4]}}]}]),
-    "wrong insides": Reply.stream([{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": 3, "id": []}]}}]}]),
-    "wrong types": Reply.stream([{"type": [], "response": 3}, {"type": "response.output_item.added", "output_index": "x", "item": []}]),
-    "a body of wrong types": Reply.body({"choices": [{"message": {"tool_calls": [{"function": []}, 3], "content": []}}], "output": [3], "usage": []}),
+    "numbers": Reply.stream(
+        [
+            1,
+            None,
+            [],
+            "x",
+            {"choices": 7},
+            {"choices": [None, 3, {"delta": 3}]},
+            {"choices": [{"delta": {"tool_calls": [4]}}]},
+        ]
+    ),
+    "wrong insides": Reply.stream(
+        [{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": 3, "id": []}]}}]}]
+    ),
+    "wrong types": Reply.stream(
+        [{"type": [], "response": 3}, {"type": "response.output_item.added", "output_index": "x", "item": []}]
+    ),
+    "a body of wrong types": Reply.body(
+        {
+            "choices": [{"message": {"tool_calls": [{"function": []}, 3], "content": []}}],
+            "output": [3],
+            "usage": [],
+        }
+    ),
     "too large": Reply(tuple(b"data: " + b"x" * 65536 + b"\n\n" for _ in range(64))),
     "cut": Reply.stream(CALL[:2]).but(ending="cut"),
     "reset": Reply.stream(CALL[:2]).but(ending="reset"),

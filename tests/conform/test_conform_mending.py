@@ -13,15 +13,23 @@ from doubles.damage import render
 from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 from toolwire.conform.judge import DONE
 from toolwire.conform.problems import problems_of
-from toolwire.testing.upstream import answer, completion, sinned
+from toolwire.testing.upstream import answer, completion, with_quirk
 
-TWO = answer("Let me look.", [("call_1", "get_weather", '{"city": "Paris"}'), ("call_2", "get_time", '{"city": "Tokyo"}')])
+TWO = answer(
+    "Let me look.",
+    [("call_1", "get_weather", '{"city": "Paris"}'), ("call_2", "get_time", '{"city": "Tokyo"}')],
+)
 
 
 def streamed(raw: bytes, question: str = "chat.parallel.stream", **asked: Any) -> ProbeExchange:
     family: Any = question.partition(".")[0]
     return ProbeExchange(
-        question, family, ProbeRequest("/chat/completions", {"stream": True, **asked}), 200, {"content-type": "text/event-stream"}, raw
+        question,
+        family,
+        ProbeRequest("/chat/completions", {"stream": True, **asked}),
+        200,
+        {"content-type": "text/event-stream"},
+        raw,
     )
 
 
@@ -29,9 +37,15 @@ def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: A
     return {topic for topic, _ in problems_of(streamed(render(frames), question, **asked))}
 
 
-@pytest.mark.check("chat.stream.index", "chat.stream.ids", "chat.stream.names-once", "chat.stream.increments", "chat.stream.no-extras")
+@pytest.mark.check(
+    "chat.stream.index",
+    "chat.stream.ids",
+    "chat.stream.names-once",
+    "chat.stream.increments",
+    "chat.stream.no-extras",
+)
 @pytest.mark.parametrize(
-    ("sin", "said"),
+    ("quirk", "said"),
     [
         ("missing_index", {"call_index"}),
         ("missing_ids", {"call_id", "null_key"}),
@@ -46,8 +60,8 @@ def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: A
         ("object_arguments", {"invalid_arguments"}),
     ],
 )
-def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(sin: str, said: set[str]) -> None:
-    assert topics([*sinned(sin, TWO), DONE]) == said
+def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(quirk: str, said: set[str]) -> None:
+    assert topics([*with_quirk(quirk, TWO), DONE]) == said
 
 
 @pytest.mark.check("chat.stream-is-body", "chat.stream.opener", "chat.stream.ids", "chat.stream.finish")
@@ -55,23 +69,41 @@ def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(sin: str, s
 def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str | None) -> None:
     """Many servers send an empty or null name with each later delta; a name that never comes is one fault of the opener."""
     later, opener = copy.deepcopy(TWO), copy.deepcopy(TWO)
-    deltas = [call for chunk in later for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", [])]
+    deltas = [
+        call
+        for chunk in later
+        for choice in chunk["choices"]
+        for call in choice["delta"].get("tool_calls", [])
+    ]
     for call in deltas:
         call["function"].setdefault("name", nothing)
         call.setdefault("id", nothing)
     exchange = streamed(render([*later, DONE]))
     assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
     assert [(call.id, call.name) for call in exchange.answer.calls] == [
-        (call["id"], call["function"]["name"]) for call in completion(TWO)["choices"][0]["message"]["tool_calls"]
+        (call["id"], call["function"]["name"])
+        for call in completion(TWO)["choices"][0]["message"]["tool_calls"]
     ]
-    first = next(call for chunk in opener for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", []))
+    first = next(
+        call
+        for chunk in opener
+        for choice in chunk["choices"]
+        for call in choice["delta"].get("tool_calls", [])
+    )
     first["function"]["name"] = None
     assert topics([*opener, DONE]) == {"call_shape", "null_key"}
 
 
 def test_a_right_stream_and_a_right_body_are_right() -> None:
     assert topics([*TWO, DONE]) == set()
-    exchange = ProbeExchange("chat.call.body", "chat", ProbeRequest("/chat/completions", {}), 200, {}, json.dumps(completion(TWO)).encode())
+    exchange = ProbeExchange(
+        "chat.call.body",
+        "chat",
+        ProbeRequest("/chat/completions", {}),
+        200,
+        {},
+        json.dumps(completion(TWO)).encode(),
+    )
     assert problems_of(exchange) == ()
 
 
@@ -79,25 +111,59 @@ def test_a_right_stream_and_a_right_body_are_right() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda index: index + 1, ["a call has the index 1 where 0 was due", "a call has the index 2 where 1 was due"]),
-        (lambda index: index + 10**9, ["a call has the index 1000000000 where 0 was due", "a call has the index 1000000001 where 1 was due"]),
+        (
+            lambda index: index + 1,
+            ["a call has the index 1 where 0 was due", "a call has the index 2 where 1 was due"],
+        ),
+        (
+            lambda index: index + 10**9,
+            [
+                "a call has the index 1000000000 where 0 was due",
+                "a call has the index 1000000001 where 1 was due",
+            ],
+        ),
         (lambda index: -1, ["a call has the index -1 where 0 was due", "the index -1 is given to two calls"]),
-        (str, ['the index of a call is "0", not a whole number', 'the index of a call is "1", not a whole number']),
-        (float, ["the index of a call is 0.0, not a whole number", "the index of a call is 1.0, not a whole number"]),
-        (lambda index: [index], ["the index of a call is [0], not a whole number", "the index of a call is [1], not a whole number"]),
+        (
+            str,
+            [
+                'the index of a call is "0", not a whole number',
+                'the index of a call is "1", not a whole number',
+            ],
+        ),
+        (
+            float,
+            [
+                "the index of a call is 0.0, not a whole number",
+                "the index of a call is 1.0, not a whole number",
+            ],
+        ),
+        (
+            lambda index: [index],
+            [
+                "the index of a call is [0], not a whole number",
+                "the index of a call is [1], not a whole number",
+            ],
+        ),
         (lambda index: None, ["a call delta has no index"]),
     ],
     ids=["from one", "huge", "negative", "texts", "fractions", "lists", "null"],
 )
-def test_a_wrong_index_is_told_once_a_call_in_true_words(change: Callable[[int], Any], said: list[str]) -> None:
+def test_a_wrong_index_is_told_once_a_call_in_true_words(
+    change: Callable[[int], Any], said: list[str]
+) -> None:
     frames = json.loads(json.dumps(TWO))
     for frame in frames:
         for made in frame["choices"][0]["delta"].get("tool_calls", ()):
             made["index"] = change(made["index"])
     exchange = streamed(render([*frames, DONE]))
-    assert [(topic, problem.message) for topic, problem in problems_of(exchange)] == [("call_index", sentence) for sentence in said]
+    assert [(topic, problem.message) for topic, problem in problems_of(exchange)] == [
+        ("call_index", sentence) for sentence in said
+    ]
     if change(0) != change(1):
-        assert [(made.name, made.object) for made in exchange.answer.calls] == [("get_weather", {"city": "Paris"}), ("get_time", {"city": "Tokyo"})]
+        assert [(made.name, made.object) for made in exchange.answer.calls] == [
+            ("get_weather", {"city": "Paris"}),
+            ("get_time", {"city": "Tokyo"}),
+        ]
 
 
 @pytest.mark.check("chat.stream.sse", "responses.stream.sse")
@@ -110,17 +176,26 @@ def test_a_frame_that_is_too_deep_is_told_once_and_hides_nothing() -> None:
 
 @pytest.mark.check("chat.stream.finish", "chat.body.finish", "chat.choice.named")
 def test_stop_is_right_where_the_request_named_the_tool_and_nowhere_else() -> None:
-    stopped = [*sinned("stop_with_calls", TWO), DONE]
+    stopped = [*with_quirk("stop_with_calls", TWO), DONE]
     named = {"type": "function", "function": {"name": "get_weather"}}
     assert topics(stopped, tool_choice=named) == set() == topics([*TWO, DONE], tool_choice=named)
-    for choice in ("auto", "required", {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}):
+    for choice in (
+        "auto",
+        "required",
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}},
+    ):
         assert topics(stopped, tool_choice=choice) == {"untruthful_finish"}
 
 
 @pytest.mark.check("chat.stream.sse", "responses.stream.sse")
 def test_what_the_standard_of_events_allows_is_right() -> None:
     raw = render([*TWO, DONE])
-    for allowed in (b"retry: 3000\n\n" + raw, raw.replace(b"data: ", b"id: 1\ndata: "), b"\xef\xbb\xbf" + raw, raw.replace(b"}\n\n", b"}\n: x\n\n")):
+    for allowed in (
+        b"retry: 3000\n\n" + raw,
+        raw.replace(b"data: ", b"id: 1\ndata: "),
+        b"\xef\xbb\xbf" + raw,
+        raw.replace(b"}\n\n", b"}\n: x\n\n"),
+    ):
         assert problems_of(streamed(allowed)) == () and len(streamed(allowed).answer.calls) == 2
     for wrong in (raw.replace(b"data: {", b"dato: {", 1), raw.replace(b"data: {", b"{", 1)):
         assert "sse_syntax" in {topic for topic, _ in problems_of(streamed(wrong))}
@@ -128,7 +203,7 @@ def test_what_the_standard_of_events_allows_is_right() -> None:
 
 @pytest.mark.check("chat.stream.shape", "chat.stream.finish", "chat.usage.asked")
 def test_an_envelope_of_wrong_types_does_not_hide_what_is_in_it() -> None:
-    frames = [{**frame, "created": "today"} for frame in sinned("stop_with_calls", TWO)]
+    frames = [{**frame, "created": "today"} for frame in with_quirk("stop_with_calls", TWO)]
     assert topics([*frames, DONE]) == {"shape", "untruthful_finish"}
 
 
@@ -137,8 +212,17 @@ def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": None}
     chunks = answer("Hello.", usage=usage)
     plain = [{**chunk, "usage": None} for chunk in chunks[:-1]]
-    assert topics([*plain, chunks[-1], DONE], "chat.usage.stream", stream_options={"include_usage": True}) == {"null_key"}
-    exchange = ProbeExchange("chat.text.body", "chat", ProbeRequest("/chat/completions", {}), 200, {}, json.dumps(completion(chunks)).encode())
+    assert topics(
+        [*plain, chunks[-1], DONE], "chat.usage.stream", stream_options={"include_usage": True}
+    ) == {"null_key"}
+    exchange = ProbeExchange(
+        "chat.text.body",
+        "chat",
+        ProbeRequest("/chat/completions", {}),
+        200,
+        {},
+        json.dumps(completion(chunks)).encode(),
+    )
     assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
     bare = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": None}
     body = json.dumps({**response("completed"), "usage": bare}).encode()
@@ -157,10 +241,18 @@ def test_keys_that_say_nothing_hide_nothing() -> None:
 
 
 def test_items_that_come_mixed_are_sorted_and_judged() -> None:
-    events: list[dict[str, Any]] = [{"type": kind, "response": response("in_progress")} for kind in ("response.created", "response.in_progress")]
+    events: list[dict[str, Any]] = [
+        {"type": kind, "response": response("in_progress")}
+        for kind in ("response.created", "response.in_progress")
+    ]
     items = [call(0, "get_weather", '{"city":"Paris"}'), call(1, "get_time", '{"city":"Tokyo"}')]
     events += [event for pair in zip(*(events for _, events in items), strict=True) for event in pair]
-    events.append({"type": "response.completed", "response": {**response("completed"), "output": [item for item, _ in items]}})
+    events.append(
+        {
+            "type": "response.completed",
+            "response": {**response("completed"), "output": [item for item, _ in items]},
+        }
+    )
     numbered = [{**event, "sequence_number": number} for number, event in enumerate(events)]
     assert topics(numbered, "responses.parallel.stream") == {"items_mixed"}
     for event in numbered:
@@ -169,17 +261,47 @@ def test_items_that_come_mixed_are_sorted_and_judged() -> None:
 
 
 def response(status: str) -> dict[str, Any]:
-    said = {"id": "resp_1", "object": "response", "created_at": 1, "status": status, "error": None, "incomplete_details": None, "instructions": None}
+    said = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+    }
     echo = {"parallel_tool_calls": True, "metadata": {}, "tool_choice": "auto", "temperature": 1, "top_p": 1}
     return {**said, **echo, "model": "m", "tools": [], "output": []}
 
 
 def call(index: int, name: str, arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    item = {"type": "function_call", "id": f"fc_{index}", "call_id": f"call_{index}", "name": name, "arguments": arguments, "status": "completed"}
+    item = {
+        "type": "function_call",
+        "id": f"fc_{index}",
+        "call_id": f"call_{index}",
+        "name": name,
+        "arguments": arguments,
+        "status": "completed",
+    }
     place = {"output_index": index}
     return item, [
-        {"type": "response.output_item.added", **place, "item": {**item, "arguments": "", "status": "in_progress"}},
-        {"type": "response.function_call_arguments.delta", **place, "item_id": item["id"], "delta": arguments},
-        {"type": "response.function_call_arguments.done", **place, "item_id": item["id"], "name": name, "arguments": arguments},
+        {
+            "type": "response.output_item.added",
+            **place,
+            "item": {**item, "arguments": "", "status": "in_progress"},
+        },
+        {
+            "type": "response.function_call_arguments.delta",
+            **place,
+            "item_id": item["id"],
+            "delta": arguments,
+        },
+        {
+            "type": "response.function_call_arguments.done",
+            **place,
+            "item_id": item["id"],
+            "name": name,
+            "arguments": arguments,
+        },
         {"type": "response.output_item.done", **place, "item": item},
     ]

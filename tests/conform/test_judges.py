@@ -16,7 +16,7 @@ from doubles.damage import Frames, parse, render, renumbered
 from toolwire.conform.judge import DONE, OrderJudge, fold, judge_body, judge_error, judge_sse, same
 from toolwire.conform.judge.channels import EVENTS
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge, JudgeOptions, OpenApiJudge, ReplayJudge, SdkJudge, judge_all
+from toolwire.testing.judges import Judge, JudgeOptions, ReplayJudge, SdkJudge, judge_all
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}
 WHOLE = [name for name in GOLDEN if name != "chat_error"]
@@ -39,11 +39,23 @@ def codes(raw: bytes, api: Api, **options: Any) -> list[str]:
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return {"id": "chatcmpl-7", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": [choice], **more}
+    return {
+        "id": "chatcmpl-7",
+        "object": "chat.completion.chunk",
+        "created": 7,
+        "model": "m",
+        "choices": [choice],
+        **more,
+    }
 
 
 def opener(index: int, name: str = "f", arguments: str = "") -> dict[str, Any]:
-    return {"index": index, "id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "index": index,
+        "id": f"call_{index}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def fragment(index: int, arguments: str) -> dict[str, Any]:
@@ -52,39 +64,90 @@ def fragment(index: int, arguments: str) -> dict[str, Any]:
 
 ROLE: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
 CUSTOM = {"index": 0, "id": "call_0", "type": "custom", "custom": {"name": "patch", "input": ""}}
-ERROR = {"error": {"message": "the backend died", "type": "server_error", "param": None, "code": "backend_error"}}
+ERROR = {
+    "error": {"message": "the backend died", "type": "server_error", "param": None, "code": "backend_error"}
+}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 USAGE_CHUNK = {**chunk({}), "choices": [], "usage": USAGE}
 
 GOOD_CHAT: dict[str, Frames] = {
     "an empty answer": [chunk(ROLE), chunk({}, "stop"), DONE],
     "two choices interleaved": [
-        *(chunk(ROLE), chunk(ROLE, index=1), chunk({"content": "a"}, index=1), chunk({"content": "b"}), chunk({}, "stop")),
-        *(chunk({"tool_calls": [opener(0)]}, index=1), chunk(fragment(0, "{}"), index=1), chunk({}, "tool_calls", index=1), DONE),
+        *(
+            chunk(ROLE),
+            chunk(ROLE, index=1),
+            chunk({"content": "a"}, index=1),
+            chunk({"content": "b"}),
+            chunk({}, "stop"),
+        ),
+        *(
+            chunk({"tool_calls": [opener(0)]}, index=1),
+            chunk(fragment(0, "{}"), index=1),
+            chunk({}, "tool_calls", index=1),
+            DONE,
+        ),
     ],
-    "reasoning, then text": [chunk(ROLE), chunk({"reasoning_content": "hm"}), chunk({"content": "yes"}), chunk({}, "stop"), DONE],
+    "reasoning, then text": [
+        chunk(ROLE),
+        chunk({"reasoning_content": "hm"}),
+        chunk({"content": "yes"}),
+        chunk({}, "stop"),
+        DONE,
+    ],
     "text, a call, text": [
         *(chunk(ROLE), chunk({"content": "a"}), chunk({"tool_calls": [opener(0)]}), chunk(fragment(0, "{}"))),
         *(chunk({"content": "b"}), chunk({}, "tool_calls"), DONE),
     ],
-    "two whole calls in one chunk": [chunk({**ROLE, "tool_calls": [opener(0, "f", "{}"), opener(1, "g", "[]")]}), chunk({}, "tool_calls"), DONE],
+    "two whole calls in one chunk": [
+        chunk({**ROLE, "tool_calls": [opener(0, "f", "{}"), opener(1, "g", "[]")]}),
+        chunk({}, "tool_calls"),
+        DONE,
+    ],
     "nested arguments that look repeated": [
-        *(chunk({**ROLE, "tool_calls": [opener(0)]}), chunk(fragment(0, '{"a":')), chunk(fragment(0, '{"a":1}}'))),
+        *(
+            chunk({**ROLE, "tool_calls": [opener(0)]}),
+            chunk(fragment(0, '{"a":')),
+            chunk(fragment(0, '{"a":1}}')),
+        ),
         *(chunk({}, "tool_calls"), DONE),
     ],
     "nested arguments that look repeated, cut": [
-        *(chunk({**ROLE, "tool_calls": [opener(0)]}), chunk(fragment(0, '{"a":')), chunk(fragment(0, '{"a":1')), chunk({}, "length"), DONE),
+        *(
+            chunk({**ROLE, "tool_calls": [opener(0)]}),
+            chunk(fragment(0, '{"a":')),
+            chunk(fragment(0, '{"a":1')),
+            chunk({}, "length"),
+            DONE,
+        )
     ],
-    "a call cut before its arguments": [chunk({**ROLE, "tool_calls": [opener(0)]}), chunk({}, "length"), DONE],
+    "a call cut before its arguments": [
+        chunk({**ROLE, "tool_calls": [opener(0)]}),
+        chunk({}, "length"),
+        DONE,
+    ],
     "a custom tool's call": [
-        *(chunk({**ROLE, "tool_calls": [CUSTOM]}), chunk({"tool_calls": [{"index": 0, "custom": {"input": "*** Begin"}}]})),
+        *(
+            chunk({**ROLE, "tool_calls": [CUSTOM]}),
+            chunk({"tool_calls": [{"index": 0, "custom": {"input": "*** Begin"}}]}),
+        ),
         *(chunk({}, "tool_calls"), DONE),
     ],
-    "obfuscation, as OpenAI sends it": [chunk(ROLE, obfuscation="x9"), chunk({"content": "a"}, obfuscation="y"), chunk({}, "stop"), DONE],
+    "obfuscation, as OpenAI sends it": [
+        chunk(ROLE, obfuscation="x9"),
+        chunk({"content": "a"}, obfuscation="y"),
+        chunk({}, "stop"),
+        DONE,
+    ],
     "an error before anything else": [ERROR],
     "an error within a call": [chunk({**ROLE, "tool_calls": [opener(0)]}), chunk(fragment(0, '{"a')), ERROR],
     "usage without details": [
-        *(chunk(ROLE, usage=None), chunk({"content": "a"}, usage=None), chunk({}, "stop", usage=None), USAGE_CHUNK, DONE),
+        *(
+            chunk(ROLE, usage=None),
+            chunk({"content": "a"}, usage=None),
+            chunk({}, "stop", usage=None),
+            USAGE_CHUNK,
+            DONE,
+        )
     ],
 }
 
@@ -92,7 +155,11 @@ RESPONSE: dict[str, Any] = parse(GOLDEN["resp_text"])[0]["response"]
 
 
 def lifecycle(kind: str, output: list[Any], **more: Any) -> dict[str, Any]:
-    return {"type": f"response.{kind}", "sequence_number": 0, "response": {**RESPONSE, "output": output, **more}}
+    return {
+        "type": f"response.{kind}",
+        "sequence_number": 0,
+        "response": {**RESPONSE, "output": output, **more},
+    }
 
 
 def event(kind: str, index: int, **more: Any) -> dict[str, Any]:
@@ -101,7 +168,13 @@ def event(kind: str, index: int, **more: Any) -> dict[str, Any]:
 
 def message(index: int, *texts: str) -> tuple[Frames, dict[str, Any]]:
     """A message whose every text is a part of its own, and the item it ends as."""
-    item = {"id": f"msg_{index}", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+    item = {
+        "id": f"msg_{index}",
+        "type": "message",
+        "status": "in_progress",
+        "role": "assistant",
+        "content": [],
+    }
     frames: Frames = [event("output_item.added", index, item=item)]
     parts = []
     for number, text in enumerate(texts):
@@ -119,11 +192,21 @@ def message(index: int, *texts: str) -> tuple[Frames, dict[str, Any]]:
 
 
 def call(index: int, arguments: str = "{}") -> tuple[Frames, dict[str, Any]]:
-    item = {"id": f"fc_{index}", "type": "function_call", "call_id": f"call_{index}", "name": "f", "status": "in_progress", "arguments": ""}
+    item = {
+        "id": f"fc_{index}",
+        "type": "function_call",
+        "call_id": f"call_{index}",
+        "name": "f",
+        "status": "in_progress",
+        "arguments": "",
+    }
     done = {**item, "status": "completed", "arguments": arguments}
     return [
         event("output_item.added", index, item=item),
-        *(event("function_call_arguments.delta", index, item_id=item["id"], delta=letter) for letter in arguments),
+        *(
+            event("function_call_arguments.delta", index, item_id=item["id"], delta=letter)
+            for letter in arguments
+        ),
         event("function_call_arguments.done", index, item_id=item["id"], name="f", arguments=arguments),
         event("output_item.done", index, item=done),
     ], done
@@ -162,7 +245,9 @@ GOOD_RESPONSES: dict[str, Frames] = {
     "raw thoughts, then text": respond(thoughts(0, "hm", framed=False), message(1, "yes")),
     "raw thoughts in a part, then a call": respond(thoughts(0, "hm", framed=True), call(1, '{"a":1}')),
     "failed at once": renumbered([lifecycle("created", []), lifecycle("in_progress", []), FAILED]),
-    "an error event, then failed": renumbered([lifecycle("created", []), lifecycle("in_progress", []), ERROR_EVENT, FAILED]),
+    "an error event, then failed": renumbered(
+        [lifecycle("created", []), lifecycle("in_progress", []), ERROR_EVENT, FAILED]
+    ),
 }
 
 
@@ -200,7 +285,9 @@ def test_done_ends_a_responses_stream_only_where_the_profile_allows_it(judge: Ju
     assert codes(raw + b"data: [DONE]\n\n", "responses", allow_done_on_responses=True) == ["done_marker"]
 
 
-@pytest.mark.parametrize("golden", ["chat_two_tools", "chat_legacy_function", "resp_two_tools", "resp_custom_tool"])
+@pytest.mark.parametrize(
+    "golden", ["chat_two_tools", "chat_legacy_function", "resp_two_tools", "resp_custom_tool"]
+)
 def test_only_declared_tools_may_be_called(golden: str) -> None:
     options = options_of(golden)
     assert codes(GOLDEN[golden], api_of(golden), **{**options, "tools": ["f", "g", "apply_patch"]}) == []
@@ -223,18 +310,34 @@ def test_only_declared_tools_may_be_called(golden: str) -> None:
         "usage_unasked": [chunk(ROLE), chunk({}, "stop"), USAGE_CHUNK, DONE],
         "call_index": [chunk({**ROLE, "tool_calls": [opener(1)]}), chunk({}, "stop"), DONE],
         "empty_arguments": [chunk({**ROLE, "tool_calls": [opener(0)]}), chunk({}, "tool_calls"), DONE],
-        "invalid_arguments": [chunk({**ROLE, "tool_calls": [opener(0, "f", "{a}")]}), chunk({}, "tool_calls"), DONE],
+        "invalid_arguments": [
+            chunk({**ROLE, "tool_calls": [opener(0, "f", "{a}")]}),
+            chunk({}, "tool_calls"),
+            DONE,
+        ],
         "cumulative_arguments": [
-            *(chunk({**ROLE, "tool_calls": [opener(0)]}), chunk(fragment(0, '{"a"')), chunk(fragment(0, '{"a":1}'))),
+            *(
+                chunk({**ROLE, "tool_calls": [opener(0)]}),
+                chunk(fragment(0, '{"a"')),
+                chunk(fragment(0, '{"a":1}')),
+            ),
             *(chunk({}, "tool_calls"), DONE),
         ],
         "call_reopened": [
-            *(chunk({**ROLE, "tool_calls": [opener(0, "f", "{}")]}), chunk({"content": "a"}), chunk(fragment(0, " "))),
+            *(
+                chunk({**ROLE, "tool_calls": [opener(0, "f", "{}")]}),
+                chunk({"content": "a"}),
+                chunk(fragment(0, " ")),
+            ),
             *(chunk({}, "tool_calls"), DONE),
         ],
         "envelope_changed": [chunk(ROLE), {**chunk({}, "stop"), "id": "chatcmpl-8"}, DONE],
         "error_after_finish": [chunk(ROLE), chunk({}, "stop"), ERROR],
-        "wrong_dialect": [chunk({**ROLE, "function_call": {"name": "f", "arguments": "{}"}}), chunk({}, "stop"), DONE],
+        "wrong_dialect": [
+            chunk({**ROLE, "function_call": {"name": "f", "arguments": "{}"}}),
+            chunk({}, "stop"),
+            DONE,
+        ],
         "unknown_key": [chunk({**ROLE, "text": "a"}), chunk({}, "stop"), DONE],
     }.items(),
 )
@@ -279,7 +382,11 @@ def test_an_index_below_zero_is_out_of_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [{"type": "error", "message": "it broke", "code": None, "param": None}, {"type": "error", "error": {"message": "it broke"}}]
+    "frame",
+    [
+        {"type": "error", "message": "it broke", "code": None, "param": None},
+        {"type": "error", "error": {"message": "it broke"}},
+    ],
 )
 def test_the_fold_of_a_responses_stream_holds_the_error_that_ended_it(frame: dict[str, Any]) -> None:
     folded = fold(render([frame]), "responses")
@@ -287,7 +394,10 @@ def test_the_fold_of_a_responses_stream_holds_the_error_that_ended_it(frame: dic
 
 
 def test_an_error_that_is_null_ends_no_stream() -> None:
-    frames = [{**frame, "error": None} if isinstance(frame, dict) else frame for frame in GOOD_CHAT["an empty answer"]]
+    frames = [
+        {**frame, "error": None} if isinstance(frame, dict) else frame
+        for frame in GOOD_CHAT["an empty answer"]
+    ]
     assert set(codes(render(frames), "chat")) == {"unknown_key"}
     assert "error" not in fold(render(frames), "chat")
 
@@ -314,8 +424,16 @@ def test_frames_are_judged_one_by_one_as_objects_or_text() -> None:
         ("chat_text", "message", {"role": "assistant", "content": None, "refusal": None}),
         ("chat_text", "message", {"role": "assistant", "content": "a"}),
         ("chat_one_tool", "finish_reason", "stop"),
-        ("chat_one_tool", "message", {"role": "assistant", "content": None, "refusal": None, "tool_calls": [opener(0, "f", "{}")]}),
-        ("chat_one_tool", "message", {"role": "assistant", "content": None, "refusal": None, "tool_calls": []}),
+        (
+            "chat_one_tool",
+            "message",
+            {"role": "assistant", "content": None, "refusal": None, "tool_calls": [opener(0, "f", "{}")]},
+        ),
+        (
+            "chat_one_tool",
+            "message",
+            {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
+        ),
         ("chat_legacy_function", "finish_reason", "tool_calls"),
     ],
 )
@@ -378,7 +496,13 @@ def test_other_error_bodies_are_rejected(judge: Judge, status: int, body: dict[s
 @pytest.mark.parametrize("golden", WHOLE)
 def test_ids_and_times_may_differ_between_stream_and_body(golden: str) -> None:
     text = json.dumps(fold(GOLDEN[golden]))
-    for old, new in (("chatcmpl-1", "chatcmpl-2"), ("resp_1", "resp_2"), ("call_a", "call_z"), ("msg_0", "msg_9"), ('"created": 1', '"created": 5')):
+    for old, new in (
+        ("chatcmpl-1", "chatcmpl-2"),
+        ("resp_1", "resp_2"),
+        ("call_a", "call_z"),
+        ("msg_0", "msg_9"),
+        ('"created": 1', '"created": 5'),
+    ):
         text = text.replace(old, new)
     assert same(GOLDEN[golden], json.loads(text)) == []
 
@@ -400,15 +524,17 @@ def test_a_failed_stream_matches_the_http_error_of_the_same_failure() -> None:
 # --- the single judges -------------------------------------------------------------------------------------------------------------------------
 
 
-def test_openai_schema_takes_null_where_its_prose_does(openapi_judge: OpenApiJudge) -> None:
-    assert openapi_judge.stream([chunk(ROLE, usage=None)], "chat") == []
-    assert openapi_judge.stream([chunk({}, None)], "chat") == []
-    assert openapi_judge.stream([chunk(ROLE, usage="none")], "chat") != []
+def test_the_sdk_types_take_null_where_openai_sends_it() -> None:
+    assert SdkJudge().stream([chunk(ROLE, usage=None)], "chat") == []
+    assert SdkJudge().stream([chunk({}, None)], "chat") == []
+    assert SdkJudge().stream([chunk(ROLE, usage="none")], "chat") != []
 
 
-def test_openai_schema_demands_the_index_of_a_call(openapi_judge: OpenApiJudge) -> None:
+def test_the_sdk_types_demand_the_index_of_a_call() -> None:
     without_index = {key: value for key, value in opener(0).items() if key != "index"}
-    assert [problem.code for problem in openapi_judge.stream([chunk({"tool_calls": [without_index]})], "chat")] == ["openapi"]
+    assert [
+        problem.code for problem in SdkJudge().stream([chunk({"tool_calls": [without_index]})], "chat")
+    ] == ["sdk"]
 
 
 def test_the_sdk_types_find_arguments_beside_function() -> None:
@@ -424,11 +550,15 @@ def test_the_sdk_types_know_reasoning_content_and_no_other_extension() -> None:
 def test_the_replay_holds_what_the_fold_holds() -> None:
     final = ReplayJudge().final(GOLDEN["chat_two_tools"], "chat")
     held = [entry["function"] for entry in final["choices"][0]["message"]["tool_calls"]]
-    assert held == [entry["function"] for entry in fold(GOLDEN["chat_two_tools"])["choices"][0]["message"]["tool_calls"]]
+    assert held == [
+        entry["function"] for entry in fold(GOLDEN["chat_two_tools"])["choices"][0]["message"]["tool_calls"]
+    ]
 
 
 def test_the_replay_reports_what_the_sdk_raises() -> None:
-    unfinished = [frame for frame in parse(GOLDEN["resp_one_tool"]) if frame["type"] != "response.output_item.done"]
+    unfinished = [
+        frame for frame in parse(GOLDEN["resp_one_tool"]) if frame["type"] != "response.output_item.done"
+    ]
     unfinished[-1]["response"]["output"] = []
     (problem,) = ReplayJudge().stream(render(unfinished), "responses")
     assert "unfinished output items" in problem.message
@@ -443,8 +573,15 @@ def test_judge_all_takes_streams_and_bodies() -> None:
 
 # --- robustness --------------------------------------------------------------------------------------------------------------------------------
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2), max_leaves=4)
-KEYS = sorted({key for shape in EVENTS.values() for key in shape.required} | {"choices", "error", "usage", "object", "created", "model", "id"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=4,
+)
+KEYS = sorted(
+    {key for shape in EVENTS.values() for key in shape.required}
+    | {"choices", "error", "usage", "object", "created", "model", "id"}
+)
 ENTRIES = st.dictionaries(st.sampled_from(KEYS), JSON, max_size=8)
 
 

@@ -64,7 +64,17 @@ LEGACY = "choices.0.delta.function_call"
 ADDED, ITEM_DONE = "response.output_item.added", "response.output_item.done"
 PLACE = ("output_index", "item_id", "content_index", "summary_index")
 REQUIRED_OF_RESPONSE = (
-    *("id", "object", "created_at", "error", "incomplete_details", "instructions", "model", "tools", "output"),
+    *(
+        "id",
+        "object",
+        "created_at",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "model",
+        "tools",
+        "output",
+    ),
     *("parallel_tool_calls", "metadata", "tool_choice", "temperature", "top_p"),
 )
 
@@ -72,7 +82,9 @@ CHAT_FIELDS: dict[str, Mutate] = {
     **{f"{key} dropped": field(key, DROP) for key in ("id", "object", "created", "model", "choices")},
     **{f"{key} changes midway": field(key, other, at=1) for key in ("id", "created", "model", "object")},
     **{f"{key} differs in the last chunk": field(key, other, at=-1) for key in ("id", "created", "model")},
-    "object wrong everywhere": lambda frames: [{**frame, "object": "chat.completion"} if "object" in frame else frame for frame in frames],
+    "object wrong everywhere": lambda frames: [
+        {**frame, "object": "chat.completion"} if "object" in frame else frame for frame in frames
+    ],
     "id empty": lambda frames: [{**frame, "id": ""} if "id" in frame else frame for frame in frames],
     "created a string": field("created", "1"),
     "unknown key in a chunk": field("sequence_number", 3, add=True),
@@ -128,7 +140,9 @@ CHAT_FIELDS: dict[str, Mutate] = {
     "legacy name dropped": field(f"{LEGACY}.name", DROP),
     "legacy call with an id": field(f"{LEGACY}.id", "call_a", add=True),
     "legacy arguments null": field(f"{LEGACY}.arguments", None, at=1),
-    "usage where not asked, or early": field("usage", {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, add=True),
+    "usage where not asked, or early": field(
+        "usage", {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, add=True
+    ),
     "usage null dropped": field("usage", DROP),
     "usage total wrong": field("usage.total_tokens", 99),
     "usage tokens a string": field("usage.prompt_tokens", "9"),
@@ -140,20 +154,35 @@ CHAT_FIELDS: dict[str, Mutate] = {
     "error with an empty message": field("error.message", ""),
     "error a string": field("error", "backend died"),
     "error with a status": field("error.status", 500, add=True),
-    "error inside an envelope": lambda frames: [{**frames[0], **frame} if "error" in frame else frame for frame in frames],
+    "error inside an envelope": lambda frames: [
+        {**frames[0], **frame} if "error" in frame else frame for frame in frames
+    ],
 }
 
 RESPONSES_FIELDS: dict[str, Mutate] = {
-    **{f"{key} of the response dropped": field(f"response.{key}", DROP, at=-1) for key in (*REQUIRED_OF_RESPONSE, "status")},
-    **{f"{key} of the response changes": field(f"response.{key}", other, at=-1) for key in ("id", "created_at", "model", "object")},
-    **{f"{key} of the response changes early": field(f"response.{key}", other, at=1) for key in ("id", "created_at", "model")},
+    **{
+        f"{key} of the response dropped": field(f"response.{key}", DROP, at=-1)
+        for key in (*REQUIRED_OF_RESPONSE, "status")
+    },
+    **{
+        f"{key} of the response changes": field(f"response.{key}", other, at=-1)
+        for key in ("id", "created_at", "model", "object")
+    },
+    **{
+        f"{key} of the response changes early": field(f"response.{key}", other, at=1)
+        for key in ("id", "created_at", "model")
+    },
     **{f"{key} dropped": field(key, DROP) for key in ("type", "sequence_number", "delta", *PLACE)},
     **{f"{key} wrong at first": field(key, other) for key in PLACE},
     **{f"{key} wrong at last": field(key, other, at=-1) for key in PLACE},
     "echo changes": field("response.tool_choice", "none", at=-1),
     "metadata a string": field("response.metadata", "", at=-1),
-    "sequence number skips": lambda frames: [{**frame, "sequence_number": frame["sequence_number"] + (n > 1)} for n, frame in enumerate(frames)],
-    "sequence number from 1": lambda frames: [{**frame, "sequence_number": frame["sequence_number"] + 1} for frame in frames],
+    "sequence number skips": lambda frames: [
+        {**frame, "sequence_number": frame["sequence_number"] + (n > 1)} for n, frame in enumerate(frames)
+    ],
+    "sequence number from 1": lambda frames: [
+        {**frame, "sequence_number": frame["sequence_number"] + 1} for frame in frames
+    ],
     "sequence number repeats": field("sequence_number", 0, at=1),
     "unknown event": field("type", "response.function_call.delta", at=2),
     "unknown key in an event": field("choices", [], add=True),
@@ -162,7 +191,9 @@ RESPONSES_FIELDS: dict[str, Mutate] = {
     "unknown key in a part": field("part.index", 0, add=True),
     "status wrong at first": field("response.status", "completed"),
     "status wrong at last": field("response.status", "in_progress", at=-1),
-    "status swapped at last": field("response.status", lambda old: "incomplete" if old == "completed" else "completed", at=-1),
+    "status swapped at last": field(
+        "response.status", lambda old: "incomplete" if old == "completed" else "completed", at=-1
+    ),
     "output early": field("response.output", [{}]),
     "output empty at last": field("response.output", [], at=-1),
     "output longer at last": field("response.output", lambda old: [*old, *old] or [{}], at=-1),
@@ -172,26 +203,36 @@ RESPONSES_FIELDS: dict[str, Mutate] = {
     "usage without details": field("response.usage.input_tokens_details", DROP),
     "usage detail dropped": field("response.usage.input_tokens_details.cache_write_tokens", DROP),
     "usage by chat's names": field("response.usage.prompt_tokens", 9, add=True),
-    "error set or emptied": field("response.error", lambda old: None if old else {"code": "server_error", "message": "x"}, at=-1),
+    "error set or emptied": field(
+        "response.error", lambda old: None if old else {"code": "server_error", "message": "x"}, at=-1
+    ),
     "error early": field("response.error", {"code": "server_error", "message": "x"}),
     "error without message": field("response.error.message", DROP),
     "error without code": field("response.error.code", DROP),
-    "incompleteness set or emptied": field("response.incomplete_details", lambda old: None if old else {"reason": "max_output_tokens"}, at=-1),
+    "incompleteness set or emptied": field(
+        "response.incomplete_details", lambda old: None if old else {"reason": "max_output_tokens"}, at=-1
+    ),
     "incompleteness unknown": field("response.incomplete_details.reason", "length"),
     "item id dropped": field("item.id", DROP, kind=ADDED),
     "item id empty": field("item.id", "", kind=ADDED),
     "item id changes": field("item.id", other, kind=ITEM_DONE),
     "item type unknown": field("item.type", "tool_call", kind=ADDED),
-    "item type changes": field("item.type", lambda old: "message" if old == "reasoning" else "reasoning", kind=ITEM_DONE),
+    "item type changes": field(
+        "item.type", lambda old: "message" if old == "reasoning" else "reasoning", kind=ITEM_DONE
+    ),
     "item status dropped at last": field("item.status", DROP, kind=ITEM_DONE),
     "item status open at last": field("item.status", "in_progress", kind=ITEM_DONE),
-    "item status swapped": field("item.status", lambda old: "incomplete" if old == "completed" else "completed", kind=ITEM_DONE),
+    "item status swapped": field(
+        "item.status", lambda old: "incomplete" if old == "completed" else "completed", kind=ITEM_DONE
+    ),
     "item opens completed": field("item.status", "completed", kind=ADDED),
     "item role dropped": field("item.role", DROP, kind=ADDED),
     "item role wrong": field("item.role", "user", kind=ITEM_DONE),
     "item opens with arguments": field("item.arguments", "{}", kind=ADDED),
     "item opens with input": field("item.input", "x", kind=ADDED),
-    "item opens with content": field("item.content", lambda old: [{"type": "output_text", "text": "x"}], kind=ADDED),
+    "item opens with content": field(
+        "item.content", lambda old: [{"type": "output_text", "text": "x"}], kind=ADDED
+    ),
     "call_id dropped": field("item.call_id", DROP, kind=ADDED),
     "call_id empty": field("item.call_id", "", kind=ADDED),
     "call_id changes": field("item.call_id", other, kind=ITEM_DONE),
@@ -245,9 +286,16 @@ CHAT_ORDER: dict[str, Mutate] = {
     "[DONE] after an error": lambda frames: [*frames, DONE] if frames[-1] != DONE else None,
     "[DONE] in the middle": lambda frames: [*frames[:1], DONE, *frames[1:]],
     "a chunk after the end": lambda frames: [*frames, frames[0]],
-    "an error after the end": lambda frames: [*frames, {"error": {"message": "x", "type": "server_error", "param": None, "code": None}}],
+    "an error after the end": lambda frames: [
+        *frames,
+        {"error": {"message": "x", "type": "server_error", "param": None, "code": None}},
+    ],
     "empty choices": lambda frames: [frames[0], {**frames[0], "choices": []}, *frames[1:]],
-    "empty delta": lambda frames: [frames[0], {**frames[0], "choices": [{"index": 0, "delta": {}, "finish_reason": None}]}, *frames[1:]],
+    "empty delta": lambda frames: [
+        frames[0],
+        {**frames[0], "choices": [{"index": 0, "delta": {}, "finish_reason": None}]},
+        *frames[1:],
+    ],
     "not an object": lambda frames: [frames[0], [], *frames[1:]],
     "usage chunk missing": without(lambda frame: frame.get("choices") == []),
     "usage chunk doubled": doubled(lambda frame: frame.get("choices") == []),
@@ -275,8 +323,14 @@ ENDINGS = (
 RESPONSES_ORDER: dict[str, Mutate] = {
     **{f"{ending} dropped": without(typed(ending)) for ending in ENDINGS},
     **{f"{ending} doubled": doubled(typed(ending)) for ending in ENDINGS},
-    **{f"{ending} first": moved(typed(ending), 0) for ending in ("in_progress", "output_item.added", "output_item.done", ".delta")},
-    **{f"{ending} last": moved(typed(ending), -1) for ending in ("created", "output_item.added", "output_item.done", ".delta", "part.done")},
+    **{
+        f"{ending} first": moved(typed(ending), 0)
+        for ending in ("in_progress", "output_item.added", "output_item.done", ".delta")
+    },
+    **{
+        f"{ending} last": moved(typed(ending), -1)
+        for ending in ("created", "output_item.added", "output_item.done", ".delta", "part.done")
+    },
     "all deltas dropped": without(typed(".delta"), every=True),
     "all item ends dropped": without(typed("output_item.done"), every=True),
     "deltas cumulative": cumulative_deltas,
@@ -286,7 +340,10 @@ RESPONSES_ORDER: dict[str, Mutate] = {
     "two terminals": lambda frames: [*frames, {**frames[-1], "type": "response.failed"}],
     "terminal of another kind": lambda frames: [
         *frames[:-1],
-        {**frames[-1], "type": "response.completed" if frames[-1]["type"] != "response.completed" else "response.failed"},
+        {
+            **frames[-1],
+            "type": "response.completed" if frames[-1]["type"] != "response.completed" else "response.failed",
+        },
     ],
     "error event in place of the terminal": error_event_only,
     "error event before a completed response": lambda frames: (
@@ -294,7 +351,9 @@ RESPONSES_ORDER: dict[str, Mutate] = {
     ),
     "[DONE] at the end": lambda frames: [*frames, DONE],
     "items interleaved": items_interleaved,
-    "call_id is the item's id": everywhere("call_id", lambda item: item["id"], ("function_call", "custom_tool_call")),
+    "call_id is the item's id": everywhere(
+        "call_id", lambda item: item["id"], ("function_call", "custom_tool_call")
+    ),
     "arguments no JSON, told alike": consistently_invalid,
 }
 
@@ -302,7 +361,10 @@ RESPONSES_ORDER: dict[str, Mutate] = {
 MUTATIONS = [
     *(Mutation(f"chat: {name}", "chat", mutate) for name, mutate in (CHAT_FIELDS | CHAT_ORDER).items()),
     *(Mutation(f"responses: {name}", "responses", mutate) for name, mutate in RESPONSES_FIELDS.items()),
-    *(Mutation(f"responses: {name}", "responses", structural(mutate)) for name, mutate in RESPONSES_ORDER.items()),
+    *(
+        Mutation(f"responses: {name}", "responses", structural(mutate))
+        for name, mutate in RESPONSES_ORDER.items()
+    ),
     *(Mutation(name, None, structural(mutate)) for name, mutate in ANY_ORDER.items()),
 ]
 
@@ -316,13 +378,19 @@ RAW: dict[str, Callable[[bytes], bytes]] = {
     "data without its field name": lambda raw: raw.replace(b"data: ", b"", 1),
     "field unknown": lambda raw: b"retry: 3\n" + raw,
     "event name differs, or is there on chat": lambda raw: (
-        raw.replace(b"event: response.in_progress", b"event: response.progress", 1) if raw.startswith(b"event") else b"event: message\n" + raw
+        raw.replace(b"event: response.in_progress", b"event: response.progress", 1)
+        if raw.startswith(b"event")
+        else b"event: message\n" + raw
     ),
     "event name missing, or is there at last on chat": lambda raw: (
-        raw.replace(b"event: response.in_progress\n", b"", 1) if raw.startswith(b"event") else b"\nevent: done\ndata:".join(raw.rsplit(b"\ndata:", 1))
+        raw.replace(b"event: response.in_progress\n", b"", 1)
+        if raw.startswith(b"event")
+        else b"\nevent: done\ndata:".join(raw.rsplit(b"\ndata:", 1))
     ),
     "JSON broken": lambda raw: raw.replace(b"{", b"", 1),
-    "two data lines": lambda raw: raw.replace(b"\ndata: ", b"\ndata: \ndata: ", 1) if raw.startswith(b"event") else b"data: \n" + raw,
+    "two data lines": lambda raw: (
+        raw.replace(b"\ndata: ", b"\ndata: \ndata: ", 1) if raw.startswith(b"event") else b"data: \n" + raw
+    ),
     "not UTF-8": lambda raw: raw.replace(b'"model": "m"', b'"model": "\xff"'),
 }
 
@@ -360,18 +428,30 @@ def test_a_frame_dropped_doubled_or_swapped_anywhere_is_rejected(judge: Judge, g
     frames = parse(GOLDEN[golden])
     for position in range(len(frames)):
         before, frame, after = frames[:position], frames[position], frames[position + 1 :]
-        variants = [[*before, *after], [*before, frame, frame, *after], [*before, *after[:1], frame, *after[1:]]]
+        variants = [
+            [*before, *after],
+            [*before, frame, frame, *after],
+            [*before, *after[:1], frame, *after[1:]],
+        ]
         for variant in variants:
             if variant != frames:
-                assert rejected(judge, golden, render(renumbered(variant))), f"frame {position}: {render(variant).decode()}"
+                assert rejected(judge, golden, render(renumbered(variant))), (
+                    f"frame {position}: {render(variant).decode()}"
+                )
 
 
 def test_every_damage_of_the_table_is_used() -> None:
-    unused = [mutation.name for mutation in MUTATIONS if not any(damaged_by(mutation, golden) is not None for golden in GOLDEN)]
+    unused = [
+        mutation.name
+        for mutation in MUTATIONS
+        if not any(damaged_by(mutation, golden) is not None for golden in GOLDEN)
+    ]
     assert unused == []
 
 
 @pytest.mark.parametrize("golden", GOLDEN)
 def test_each_golden_stream_is_damaged_in_at_least_thirty_ways(golden: str) -> None:
-    damaged = [render(frames) for mutation in MUTATIONS if (frames := damaged_by(mutation, golden)) is not None]
+    damaged = [
+        render(frames) for mutation in MUTATIONS if (frames := damaged_by(mutation, golden)) is not None
+    ]
     assert len(set(damaged)) >= 30

@@ -13,12 +13,21 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Api
 from toolwire.testing.judges import Judge
 
-F = {"name": "f", "description": "A function.", "parameters": {"type": "object", "properties": {"x": {}}, "additionalProperties": True}}
+F = {
+    "name": "f",
+    "description": "A function.",
+    "parameters": {"type": "object", "properties": {"x": {}}, "additionalProperties": True},
+}
 G = {"name": "g", "parameters": {"type": "object", "properties": {}}}
 PATCH = {"name": "apply_patch", "description": "Edits files."}
 CHAT_TOOLS = [{"type": "function", "function": F}, {"type": "function", "function": G}]
 FLAT_TOOLS = [{"type": "function", **F}, {"type": "function", **G}]
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,30 @@ SCENARIOS = [
     Scenario("empty answer", "finish stop", text=""),
     Scenario("one call", 'chunk 2\ncall f {"x": 1}', calls=(("f", '{"x": 1}'),), finish="tool_calls"),
     Scenario("call without arguments", "call g", calls=(("g", "{}"),), finish="tool_calls"),
-    Scenario("two calls", 'call f {"x": 1}\ncall g {}', calls=(("f", '{"x": 1}'), ("g", "{}")), finish="tool_calls"),
-    Scenario("two calls of one tool", 'call f {"x": 1}\ncall f {"x": 1}', calls=(("f", '{"x": 1}'), ("f", '{"x": 1}')), finish="tool_calls"),
-    Scenario("text then call", 'chunk 4\nsay Let me look.\ncall f {"x": "é😀"}', "Let me look.", (("f", '{"x": "é😀"}'),), finish="tool_calls"),
+    Scenario(
+        "two calls", 'call f {"x": 1}\ncall g {}', calls=(("f", '{"x": 1}'), ("g", "{}")), finish="tool_calls"
+    ),
+    Scenario(
+        "two calls of one tool",
+        'call f {"x": 1}\ncall f {"x": 1}',
+        calls=(("f", '{"x": 1}'), ("f", '{"x": 1}')),
+        finish="tool_calls",
+    ),
+    Scenario(
+        "text then call",
+        'chunk 4\nsay Let me look.\ncall f {"x": "é😀"}',
+        "Let me look.",
+        (("f", '{"x": "é😀"}'),),
+        finish="tool_calls",
+    ),
     Scenario("refusal", "chunk 4\nrefuse I can't help.", refusal="I can't help."),
     Scenario("length", "say Trunca\nfinish length", text="Trunca", finish="length"),
-    Scenario("length inside a call", 'call f {"x":"tru\nfinish length', calls=(("f", '{"x":"tru'),), finish="length"),
+    Scenario(
+        "length inside a call",
+        'call f {"x":"tru\nfinish length',
+        calls=(("f", '{"x":"tru'),),
+        finish="length",
+    ),
     Scenario("content filter", "finish content_filter", text="", finish="content_filter"),
     Scenario(
         "usage",
@@ -58,8 +85,20 @@ SCENARIOS = [
         chat={"stream_options": {"include_usage": True}},
         options={"include_usage": True},
     ),
-    Scenario("tool_choice none", "say No tools.", text="No tools.", chat={"tool_choice": "none"}, responses={"tool_choice": "none"}),
-    Scenario("tool_choice auto", "say Fine.", text="Fine.", chat={"tool_choice": "auto"}, responses={"tool_choice": "auto"}),
+    Scenario(
+        "tool_choice none",
+        "say No tools.",
+        text="No tools.",
+        chat={"tool_choice": "none"},
+        responses={"tool_choice": "none"},
+    ),
+    Scenario(
+        "tool_choice auto",
+        "say Fine.",
+        text="Fine.",
+        chat={"tool_choice": "auto"},
+        responses={"tool_choice": "auto"},
+    ),
     Scenario(
         "tool_choice required",
         "call g {}",
@@ -84,10 +123,19 @@ SCENARIOS = [
         chat={
             "tool_choice": {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]},
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "g"}}],
+                },
             }
         },
-        responses={"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}},
+        responses={
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "g"}],
+            }
+        },
     ),
     Scenario(
         "parallel_tool_calls false",
@@ -101,13 +149,36 @@ SCENARIOS = [
         "json_schema",
         'chunk 2\nraw "{\\"a\\":1}"',
         text='{"a":1}',
-        chat={"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}},
-        responses={"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}}},
+        chat={
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": SCHEMA, "strict": True},
+            }
+        },
+        responses={
+            "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}}
+        },
         tools=False,
     ),
-    Scenario("raw thoughts then call", 'chunk 3\nthink Hmm, well.\ncall f {"x": 2}', None, (("f", '{"x": 2}'),), "tool_calls", thought="Hmm, well."),
-    Scenario("summary then text", "chunk 3\nsummarize Thinking.\nsay Done.", text="Done.", thought="Thinking."),
-    Scenario("thought, text and call", "think Hm.\nsay Look:\ncall g", "Look:", (("g", "{}"),), "tool_calls", thought="Hm."),
+    Scenario(
+        "raw thoughts then call",
+        'chunk 3\nthink Hmm, well.\ncall f {"x": 2}',
+        None,
+        (("f", '{"x": 2}'),),
+        "tool_calls",
+        thought="Hmm, well.",
+    ),
+    Scenario(
+        "summary then text", "chunk 3\nsummarize Thinking.\nsay Done.", text="Done.", thought="Thinking."
+    ),
+    Scenario(
+        "thought, text and call",
+        "think Hm.\nsay Look:\ncall g",
+        "Look:",
+        (("g", "{}"),),
+        "tool_calls",
+        thought="Hm.",
+    ),
     Scenario(
         "legacy functions",
         'chunk 3\ncall f {"x": 1}',
@@ -164,10 +235,18 @@ def _told(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str
     if api == "chat":
         choice = body["choices"][0]
         message = choice["message"]
-        calls = [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or []]
+        calls = [
+            (one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or []
+        ]
         if message.get("function_call"):
             calls = [(message["function_call"]["name"], message["function_call"]["arguments"])]
-        return message["content"] or "", message["refusal"] or "", message.get("reasoning_content") or "", calls, choice["finish_reason"]
+        return (
+            message["content"] or "",
+            message["refusal"] or "",
+            message.get("reasoning_content") or "",
+            calls,
+            choice["finish_reason"],
+        )
     text, refusal, thought, calls = "", "", "", []
     for item in body["output"]:
         if item["type"] == "message":
@@ -216,7 +295,13 @@ async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, 
     judge.body(body, api, **body_options)
     raw = await table.stream(api, request)
     judge.stream(raw, api, expected=body, **options)
-    expected = (scenario.text or "", scenario.refusal or "", scenario.thought or "", list(scenario.calls), scenario.finish)
+    expected = (
+        scenario.text or "",
+        scenario.refusal or "",
+        scenario.thought or "",
+        list(scenario.calls),
+        scenario.finish,
+    )
     assert _told(body, api) == expected
     assert _told(fold(raw, api), api)[:4] == expected[:4]
 
@@ -224,9 +309,14 @@ async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, 
 @pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
-async def test_a_failure_after_the_first_byte_is_told_in_the_stream(table: Any, judge: Judge, api: Api, strategy: str) -> None:
+async def test_a_failure_after_the_first_byte_is_told_in_the_stream(
+    table: Any, judge: Judge, api: Api, strategy: str
+) -> None:
     table.play("say par\npause 1ms\nfail backend backend died", tools=strategy)
-    request = {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS}
+    request = {
+        "messages" if api == "chat" else "input": [{"role": "user", "content": "?"}],
+        "tools": CHAT_TOOLS,
+    }
     raw = await table.stream(api, request)
     judge.stream(raw, api)
     assert b"backend died" in raw
@@ -237,7 +327,10 @@ async def test_a_failure_after_the_first_byte_is_told_in_the_stream(table: Any, 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 async def test_a_failure_inside_a_call_never_finishes_as_a_call(table: Any, judge: Judge, api: Api) -> None:
     table.play('chunk 3\ncall f {"x": 1}\nfail backend gone')
-    raw = await table.stream(api, {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS})
+    raw = await table.stream(
+        api,
+        {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS},
+    )
     judge.stream(raw, api)
     assert b'"finish_reason":"tool_calls"' not in raw and b"response.completed" not in raw
 
@@ -248,13 +341,18 @@ async def test_a_failure_inside_a_call_never_finishes_as_a_call(table: Any, judg
 async def test_a_failure_before_the_first_byte_is_an_http_error(table: Any, api: Api, stream: bool) -> None:
     table.play("pause 1ms\nfail rate_limit Slow down.")
     with pytest.raises(ToolwireError, match="Slow down"):
-        await table.answer(api, {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "stream": stream})
+        await table.answer(
+            api,
+            {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "stream": stream},
+        )
 
 
 @pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_run_that_breaks_off_is_an_error_never_a_stop(table: Any, judge: Judge, api: Api, stream: bool) -> None:
+async def test_a_run_that_breaks_off_is_an_error_never_a_stop(
+    table: Any, judge: Judge, api: Api, stream: bool
+) -> None:
     table.play("say half a sen\npause 1ms\ncut")
     request = {"messages" if api == "chat" else "input": [{"role": "user", "content": "?"}], "stream": stream}
     if not stream:
@@ -288,12 +386,23 @@ async def test_a_custom_tool_on_chat_comes_back_as_a_custom_call(table: Any, jud
     for strategy in ("native", "emulated"):
         body = await table.play("custom apply_patch hello", tools=strategy).body("chat", request)
         judge.body(body, "chat")
-        assert body["choices"][0]["message"]["tool_calls"][0]["custom"] == {"name": "apply_patch", "input": "hello"}
+        assert body["choices"][0]["message"]["tool_calls"][0]["custom"] == {
+            "name": "apply_patch",
+            "input": "hello",
+        }
 
 
 @pytest.mark.check("chat.stream.sse")
 async def test_stream_comments_carry_the_telemetry_before_the_last_event(table: Any) -> None:
-    raw = (await table.play("call f\ncall g").stream("chat", {"messages": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS})).decode()
+    raw = (
+        await table.play("call f\ncall g").stream(
+            "chat", {"messages": [{"role": "user", "content": "?"}], "tools": CHAT_TOOLS}
+        )
+    ).decode()
     blocks = [block for block in raw.split("\n\n") if block]
-    assert json.loads(blocks[-2][2:]) == {"tool_call_count": 2, "tool_call_truncated": False, "stop_after_tools_mode": "off"}
+    assert json.loads(blocks[-2][2:]) == {
+        "tool_call_count": 2,
+        "tool_call_truncated": False,
+        "stop_after_tools_mode": "off",
+    }
     assert blocks[-1] == "data: [DONE]"

@@ -64,7 +64,11 @@ def standard(first: int = 0, step: int = 1) -> list[Fragment]:
 def interleaved() -> list[Fragment]:
     out = [Fragment(0, "c1", "search", ""), Fragment(1, "c2", "read", "")]
     for at in range(max(len(pieces(ONE)), len(pieces(TWO)))):
-        out += [Fragment(index, arguments=pieces(text)[at]) for index, text in ((1, TWO), (0, ONE)) if at < len(pieces(text))]
+        out += [
+            Fragment(index, arguments=pieces(text)[at])
+            for index, text in ((1, TWO), (0, ONE))
+            if at < len(pieces(text))
+        ]
     return out
 
 
@@ -91,22 +95,41 @@ SHAPES: dict[str, tuple[list[Fragment], list[Seen]]] = {
         NO_IDS,
     ),
     "no index, id with every delta": (
-        [Fragment(id="c1", name="search"), *[Fragment(id="c1", arguments=p) for p in pieces(ONE)], Fragment(id="c2", name="read", arguments=TWO)],
+        [
+            Fragment(id="c1", name="search"),
+            *[Fragment(id="c1", arguments=p) for p in pieces(ONE)],
+            Fragment(id="c2", name="read", arguments=TWO),
+        ],
         EXPECTED,
     ),
     "whole calls": ([Fragment(0, "c1", "search", ONE), Fragment(1, "c2", "read", TWO)], EXPECTED),
-    "whole calls, every index 0": ([Fragment(0, "c1", "search", ONE), Fragment(0, "c2", "read", TWO)], EXPECTED),
-    "whole calls without ids, every index 0": ([Fragment(0, None, "search", ONE), Fragment(0, None, "read", TWO)], NO_IDS),
+    "whole calls, every index 0": (
+        [Fragment(0, "c1", "search", ONE), Fragment(0, "c2", "read", TWO)],
+        EXPECTED,
+    ),
+    "whole calls without ids, every index 0": (
+        [Fragment(0, None, "search", ONE), Fragment(0, None, "read", TWO)],
+        NO_IDS,
+    ),
     "whole calls in one list, no index": (
-        [Fragment(id="c1", name="search", arguments=ONE, position=0), Fragment(id="c2", name="read", arguments=TWO, position=1)],
+        [
+            Fragment(id="c1", name="search", arguments=ONE, position=0),
+            Fragment(id="c2", name="read", arguments=TWO, position=1),
+        ],
         EXPECTED,
     ),
     "name and id repeated": (
-        [*[Fragment(0, "c1", "search", p) for p in pieces(ONE)], *[Fragment(1, "c2", "read", p) for p in pieces(TWO)]],
+        [
+            *[Fragment(0, "c1", "search", p) for p in pieces(ONE)],
+            *[Fragment(1, "c2", "read", p) for p in pieces(TWO)],
+        ],
         EXPECTED,
     ),
     "name repeated, no ids": (
-        [*[Fragment(0, None, "search", p) for p in pieces(ONE)], *[Fragment(1, None, "read", p) for p in pieces(TWO)]],
+        [
+            *[Fragment(0, None, "search", p) for p in pieces(ONE)],
+            *[Fragment(1, None, "read", p) for p in pieces(TWO)],
+        ],
         NO_IDS,
     ),
     "a fresh id with every delta": (
@@ -128,17 +151,42 @@ SHAPES: dict[str, tuple[list[Fragment], list[Seen]]] = {
         ],
         EXPECTED,
     ),
-    "id that comes late": ([Fragment(0, None, "search"), Fragment(0, "c1"), Fragment(0, None, None, ONE), Fragment(1, "c2", "read", TWO)], EXPECTED),
-    "name in pieces": (
-        [Fragment(0, "c1", "sea"), Fragment(0, None, "rch"), Fragment(0, arguments=ONE), Fragment(1, "c2", "re"), Fragment(1, "c2", "ad", TWO)],
+    "id that comes late": (
+        [
+            Fragment(0, None, "search"),
+            Fragment(0, "c1"),
+            Fragment(0, None, None, ONE),
+            Fragment(1, "c2", "read", TWO),
+        ],
         EXPECTED,
     ),
-    "arguments as an object": ([Fragment(0, "c1", "search", json.loads(ONE)), Fragment(1, "c2", "read", json.loads(TWO))], EXPECTED),
-    "arguments null in the opener": ([Fragment(0, "c1", "search", None), Fragment(0, arguments=ONE), Fragment(1, "c2", "read", TWO)], EXPECTED),
+    "name in pieces": (
+        [
+            Fragment(0, "c1", "sea"),
+            Fragment(0, None, "rch"),
+            Fragment(0, arguments=ONE),
+            Fragment(1, "c2", "re"),
+            Fragment(1, "c2", "ad", TWO),
+        ],
+        EXPECTED,
+    ),
+    "arguments as an object": (
+        [Fragment(0, "c1", "search", json.loads(ONE)), Fragment(1, "c2", "read", json.loads(TWO))],
+        EXPECTED,
+    ),
+    "arguments null in the opener": (
+        [Fragment(0, "c1", "search", None), Fragment(0, arguments=ONE), Fragment(1, "c2", "read", TWO)],
+        EXPECTED,
+    ),
     "the whole call repeated at the end": ([*standard(), Fragment(1, "c2", "read", TWO)], EXPECTED),
     "interleaved": (interleaved(), EXPECTED),
     "both openers in front, one after the other": (
-        [Fragment(0, "c1", "search", ""), Fragment(1, "c2", "read", ""), Fragment(0, arguments=ONE), Fragment(1, arguments=TWO)],
+        [
+            Fragment(0, "c1", "search", ""),
+            Fragment(1, "c2", "read", ""),
+            Fragment(0, arguments=ONE),
+            Fragment(1, arguments=TWO),
+        ],
         EXPECTED,
     ),
     "two lists without index or ids": (
@@ -176,14 +224,21 @@ def test_knowing_the_declared_names_changes_no_call(shape: str) -> None:
 
 
 def test_equal_pieces_are_both_kept() -> None:
-    assert calls(run(Fragment(0, "c", "f", '{"n":1'), Fragment(0, arguments="0"), Fragment(0, arguments="0"), Fragment(0, arguments="}"))) == [
-        ("c", "f", '{"n":100}', "ok")
-    ]
+    assert calls(
+        run(
+            Fragment(0, "c", "f", '{"n":1'),
+            Fragment(0, arguments="0"),
+            Fragment(0, arguments="0"),
+            Fragment(0, arguments="}"),
+        )
+    ) == [("c", "f", '{"n":100}', "ok")]
 
 
 def test_a_piece_that_is_a_prefix_of_the_buffer_is_appended() -> None:
     text = '{"a":{"b":1},"n":1000}'
-    assert calls(run(Fragment(0, "c", "f", ""), *[Fragment(0, arguments=sign) for sign in text])) == [("c", "f", text, "ok")]
+    assert calls(run(Fragment(0, "c", "f", ""), *[Fragment(0, arguments=sign) for sign in text])) == [
+        ("c", "f", text, "ok")
+    ]
 
 
 def test_a_declared_name_begins_its_call_at_once() -> None:
@@ -202,7 +257,12 @@ def test_a_second_call_waits_until_the_first_is_closed_and_goes_on_from_there() 
     assembler.add(Fragment(0, "c1", "search", '{"a":'))
     assert assembler.add(Fragment(1, "c2", "read", '{"b"')) == []
     assert assembler.add(Fragment(1, arguments=":2")) == []
-    assert assembler.add(Fragment(0, arguments="1}")) == [CallArgs(0, "1}"), CallEnd(0), CallBegin(1, "read", "c2"), CallArgs(1, '{"b":2')]
+    assert assembler.add(Fragment(0, arguments="1}")) == [
+        CallArgs(0, "1}"),
+        CallEnd(0),
+        CallBegin(1, "read", "c2"),
+        CallArgs(1, '{"b":2'),
+    ]
     assert assembler.add(Fragment(1, arguments="}")) == [CallArgs(1, "}")]
     assert assembler.finish() == [CallEnd(1)]
 
@@ -210,12 +270,19 @@ def test_a_second_call_waits_until_the_first_is_closed_and_goes_on_from_there() 
 def test_brackets_inside_strings_do_not_close_a_call() -> None:
     text = '{"a":"}\\"}","b":[{}]}'
     for at in range(1, len(text)):
-        events = run(Fragment(0, "c1", "f", text[:at]), Fragment(1, "c2", "g", "{}"), Fragment(0, arguments=text[at:]))
+        events = run(
+            Fragment(0, "c1", "f", text[:at]), Fragment(1, "c2", "g", "{}"), Fragment(0, arguments=text[at:])
+        )
         assert calls(events) == [("c1", "f", text, "ok"), ("c2", "g", "{}", "ok")]
 
 
 def test_what_comes_behind_the_end_of_a_call_is_counted() -> None:
-    events = run(Fragment(0, "c1", "f", "{}"), Fragment(1, "c2", "g", "{}"), Fragment(0, arguments=" "), Fragment(0, arguments="xyz"))
+    events = run(
+        Fragment(0, "c1", "f", "{}"),
+        Fragment(1, "c2", "g", "{}"),
+        Fragment(0, arguments=" "),
+        Fragment(0, arguments="xyz"),
+    )
     assert [event for event in events if isinstance(event, Dropped)] == [Dropped("late", 3)]
     assert calls(events) == [("c1", "f", "{}", "ok"), ("c2", "g", "{}", "ok")]
 
@@ -251,7 +318,12 @@ def test_a_call_says_how_it_ended(arguments: str, reason: str, status: str, issu
 
 def test_a_custom_call_is_not_judged_as_json() -> None:
     events = run(Fragment(0, "c", "patch", "*** Begin", kind="custom"), Fragment(0, arguments=" Patch"))
-    assert events == [CallBegin(0, "patch", "c", "custom"), CallArgs(0, "*** Begin"), CallArgs(0, " Patch"), CallEnd(0)]
+    assert events == [
+        CallBegin(0, "patch", "c", "custom"),
+        CallArgs(0, "*** Begin"),
+        CallArgs(0, " Patch"),
+        CallEnd(0),
+    ]
 
 
 def test_cumulative_arguments_are_sent_as_increments_where_the_setting_says_so() -> None:
@@ -262,20 +334,35 @@ def test_cumulative_arguments_are_sent_as_increments_where_the_setting_says_so()
 
 
 def test_a_cumulative_text_that_contradicts_what_was_sent_makes_the_call_invalid() -> None:
-    events = run(Fragment(0, "c", "f", '{"a":1'), Fragment(0, None, None, '{"b":1}'), Fragment(0, None, None, '{"a":1}'), cumulative=True)
+    events = run(
+        Fragment(0, "c", "f", '{"a":1'),
+        Fragment(0, None, None, '{"b":1}'),
+        Fragment(0, None, None, '{"a":1}'),
+        cumulative=True,
+    )
     assert events[-1] == CallEnd(0, "invalid", ("arguments_contradicted",))
     assert calls(events)[0][2] == '{"a":1}'
 
 
 def test_a_complete_fragment_adds_what_is_missing_and_never_erases() -> None:
-    assert calls(run(Fragment(0, "c", "f", ONE[:5]), Fragment(0, "c", None, ONE, complete=True))) == [("c", "f", ONE, "ok")]
-    assert calls(run(Fragment(0, "c", "f", ONE), Fragment(0, "c", None, "", complete=True))) == [("c", "f", ONE, "ok")]
-    assert calls(run(Fragment(0, "c", "f", ONE), Fragment(0, "c", None, None, complete=True))) == [("c", "f", ONE, "ok")]
+    assert calls(run(Fragment(0, "c", "f", ONE[:5]), Fragment(0, "c", None, ONE, complete=True))) == [
+        ("c", "f", ONE, "ok")
+    ]
+    assert calls(run(Fragment(0, "c", "f", ONE), Fragment(0, "c", None, "", complete=True))) == [
+        ("c", "f", ONE, "ok")
+    ]
+    assert calls(run(Fragment(0, "c", "f", ONE), Fragment(0, "c", None, None, complete=True))) == [
+        ("c", "f", ONE, "ok")
+    ]
 
 
 def test_a_complete_call_ends_at_once() -> None:
     assembler = CallAssembler()
-    assert assembler.add(Fragment(0, "c", "f", "{}", complete=True)) == [CallBegin(0, "f", "c"), CallArgs(0, "{}"), CallEnd(0)]
+    assert assembler.add(Fragment(0, "c", "f", "{}", complete=True)) == [
+        CallBegin(0, "f", "c"),
+        CallArgs(0, "{}"),
+        CallEnd(0),
+    ]
     assert not assembler.open
     assert assembler.add(Fragment(0, "c", "f", "{}", complete=True)) == []
 
@@ -290,7 +377,11 @@ def test_settling_ends_a_closed_call_and_leaves_an_open_one() -> None:
 
 
 def test_an_alias_leads_to_the_call() -> None:
-    events = run(Fragment(alias="fc_1", id="call_1", name="f"), Fragment(alias="fc_1", arguments="{"), Fragment(alias="fc_1", arguments="}"))
+    events = run(
+        Fragment(alias="fc_1", id="call_1", name="f"),
+        Fragment(alias="fc_1", arguments="{"),
+        Fragment(alias="fc_1", arguments="}"),
+    )
     assert calls(events) == [("call_1", "f", "{}", "ok")]
 
 
@@ -299,7 +390,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-argument_texts = st.dictionaries(st.text(max_size=5), json_values, max_size=4).map(lambda value: json.dumps(value, ensure_ascii=False))
+argument_texts = st.dictionaries(st.text(max_size=5), json_values, max_size=4).map(
+    lambda value: json.dumps(value, ensure_ascii=False)
+)
 
 
 def split(text: str, cuts: list[int]) -> list[str]:
@@ -313,9 +406,17 @@ def test_any_split_of_the_arguments_reassembles(text: str, cuts: list[int]) -> N
     assert calls(events) == [("c", "f", text, "ok")]
 
 
-@given(st.lists(st.tuples(argument_texts, st.lists(st.integers(0, 500), max_size=6)), min_size=1, max_size=4), st.data())
-def test_any_interleaving_keeps_the_order_of_appearance_and_every_character(texts: list[tuple[str, list[int]]], data: st.DataObject) -> None:
-    queues = [[Fragment(n, f"c{n}", f"f{n}", ""), *[Fragment(n, arguments=p) for p in split(text, cuts)]] for n, (text, cuts) in enumerate(texts)]
+@given(
+    st.lists(st.tuples(argument_texts, st.lists(st.integers(0, 500), max_size=6)), min_size=1, max_size=4),
+    st.data(),
+)
+def test_any_interleaving_keeps_the_order_of_appearance_and_every_character(
+    texts: list[tuple[str, list[int]]], data: st.DataObject
+) -> None:
+    queues = [
+        [Fragment(n, f"c{n}", f"f{n}", ""), *[Fragment(n, arguments=p) for p in split(text, cuts)]]
+        for n, (text, cuts) in enumerate(texts)
+    ]
     fragments: list[Fragment] = []
     while any(queues):
         at = data.draw(st.sampled_from([n for n, queue in enumerate(queues) if queue]))
@@ -326,16 +427,21 @@ def test_any_interleaving_keeps_the_order_of_appearance_and_every_character(text
 
 def test_a_long_call_is_assembled_even_when_every_delta_repeats_the_name_and_another_call_waits() -> None:
     body = "x" * 200_000  # were the cost not linear, the test's time limit would end it
-    fragments = [Fragment(0, "c1", "f", '{"a":"'), Fragment(1, "c2", "g", "{}")] + [Fragment(0, "c1", "f", sign) for sign in body]
+    fragments = [Fragment(0, "c1", "f", '{"a":"'), Fragment(1, "c2", "g", "{}")] + [
+        Fragment(0, "c1", "f", sign) for sign in body
+    ]
     made = calls(run(*fragments, Fragment(0, "c1", "f", '"}')))
     assert [call[1] for call in made] == ["f", "g"] and len(made[0][2]) == len(body) + 8
 
 
-# --- what strangers send -----------------------------------------------------------------------------------------------------------------------
+# --- what strangers send -------------------------------------------------------------------------
 
 
 def test_fragments_of_their_own_never_meet() -> None:
-    one = [Fragment(0, "x", "search", ONE, complete=True, own=True), Fragment(0, "x", "search", ONE, complete=True, own=True)]
+    one = [
+        Fragment(0, "x", "search", ONE, complete=True, own=True),
+        Fragment(0, "x", "search", ONE, complete=True, own=True),
+    ]
     assert calls(run(*one)) == [("x", "search", ONE, "ok"), (None, "search", ONE, "ok")]
 
 

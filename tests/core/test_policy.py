@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.policy import Policy, PolicyRules
 
 
@@ -41,18 +53,55 @@ def short(events: list[Event]) -> str:
 
 
 THREE: list[Event] = [Text("a"), *call(0), *call(1, "g"), *call(2, "h"), Finish()]
-TAIL: list[Event] = [Text("a"), *call(0), Text("\n"), *call(1, "g"), Text(" tail"), *call(2, "h"), Text("more"), Finish()]
+TAIL: list[Event] = [
+    Text("a"),
+    *call(0),
+    Text("\n"),
+    *call(1, "g"),
+    Text(" tail"),
+    *call(2, "h"),
+    Text("more"),
+    Finish(),
+]
 
 TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] = [
     ("no rule: all passes", {}, TAIL, "'a' f0 '\\n' g1 ' tail' h2 'more' stop", {}, False),
     ("first", {"stop_after": "first"}, THREE, "'a' f0 tool_calls", {"first": 2}, True),
     ("first with one call", {"stop_after": "first"}, [*call(0), Finish()], "f0 tool_calls", {}, False),
     ("first without a call", {"stop_after": "first"}, [Text("a"), Finish()], "'a' stop", {}, False),
-    ("first: text behind is tail", {"stop_after": "first"}, [*call(0), Text("abc")], "f0 tool_calls", {"tail": 3}, False),
-    ("first: an open call ends with the next", {"stop_after": "first"}, [CallBegin(0, "f"), *call(1)], "f0 tool_calls", {"first": 1}, True),
-    ("first: length is kept", {"stop_after": "first"}, [CallBegin(0, "f"), Finish("length")], "f0 length", {}, False),
+    (
+        "first: text behind is tail",
+        {"stop_after": "first"},
+        [*call(0), Text("abc")],
+        "f0 tool_calls",
+        {"tail": 3},
+        False,
+    ),
+    (
+        "first: an open call ends with the next",
+        {"stop_after": "first"},
+        [CallBegin(0, "f"), *call(1)],
+        "f0 tool_calls",
+        {"first": 1},
+        True,
+    ),
+    (
+        "first: length is kept",
+        {"stop_after": "first"},
+        [CallBegin(0, "f"), Finish("length")],
+        "f0 length",
+        {},
+        False,
+    ),
     ("burst without a tail", {"stop_after": "burst"}, THREE, "'a' f0 g1 h2 stop", {}, False),
-    ("burst: blanks go on, text cuts", {"stop_after": "burst"}, TAIL, "'a' f0 '\\n' g1 ' ' -tail4 tool_calls", {"tail": 8, "late": 1}, True),
+    (
+        "burst: blanks go on, text cuts",
+        {"stop_after": "burst"},
+        TAIL,
+        "'a' f0 '\\n' g1 ' ' -tail4 tool_calls",
+        {"tail": 8, "late": 1},
+        True,
+    ),
     (
         "burst with the tail suppressed",
         {"stop_after": "burst", "suppress_tail": True},
@@ -61,14 +110,56 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
         {"tail": 10, "late": 1},
         True,
     ),
-    ("burst: thoughts do not cut", {"stop_after": "burst"}, [*call(0), Thought("t"), *call(1), Finish()], "f0 't' f1 stop", {}, False),
-    ("burst: a refusal cuts", {"stop_after": "burst"}, [*call(0), Refusal("no"), Finish()], "f0 -tail2 tool_calls", {"tail": 2}, False),
-    ("burst: a failure passes", {"stop_after": "burst"}, [*call(0), Failure("backend", "x")], "f0 failure", {}, False),
-    ("suppressed tail alone", {"suppress_tail": True}, TAIL, "'a' f0 -tail1 g1 -tail5 h2 -tail4 stop", {"tail": 10}, False),
+    (
+        "burst: thoughts do not cut",
+        {"stop_after": "burst"},
+        [*call(0), Thought("t"), *call(1), Finish()],
+        "f0 't' f1 stop",
+        {},
+        False,
+    ),
+    (
+        "burst: a refusal cuts",
+        {"stop_after": "burst"},
+        [*call(0), Refusal("no"), Finish()],
+        "f0 -tail2 tool_calls",
+        {"tail": 2},
+        False,
+    ),
+    (
+        "burst: a failure passes",
+        {"stop_after": "burst"},
+        [*call(0), Failure("backend", "x")],
+        "f0 failure",
+        {},
+        False,
+    ),
+    (
+        "suppressed tail alone",
+        {"suppress_tail": True},
+        TAIL,
+        "'a' f0 -tail1 g1 -tail5 h2 -tail4 stop",
+        {"tail": 10},
+        False,
+    ),
     ("cap", {"max_calls": 2}, THREE, "'a' f0 g1 -cap1 tool_calls", {"cap": 1}, True),
     ("cap that is not reached", {"max_calls": 3}, THREE, "'a' f0 g1 h2 stop", {}, False),
-    ("cap: text behind the last call goes on", {"max_calls": 1}, [*call(0), Text("a"), Finish()], "f0 'a' stop", {}, False),
-    ("cap: all calls too many are counted", {"max_calls": 1}, THREE, "'a' f0 -cap1 tool_calls", {"cap": 2}, True),
+    (
+        "cap: text behind the last call goes on",
+        {"max_calls": 1},
+        [*call(0), Text("a"), Finish()],
+        "f0 'a' stop",
+        {},
+        False,
+    ),
+    (
+        "cap: all calls too many are counted",
+        {"max_calls": 1},
+        THREE,
+        "'a' f0 -cap1 tool_calls",
+        {"cap": 2},
+        True,
+    ),
     ("no parallel calls", {"parallel": False}, THREE, "'a' f0 -parallel1 tool_calls", {"parallel": 2}, True),
     ("legacy functions", {"legacy": True}, THREE, "'a' f0 -parallel1 tool_calls", {"parallel": 2}, True),
     (
@@ -79,7 +170,14 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
         {"duplicate": 1},
         False,
     ),
-    ("same arguments, other name", {"dedup": True}, [*call(0, "f", "1"), *call(1, "g", "1"), Finish()], "f0 g1 stop", {}, False),
+    (
+        "same arguments, other name",
+        {"dedup": True},
+        [*call(0, "f", "1"), *call(1, "g", "1"), Finish()],
+        "f0 g1 stop",
+        {},
+        False,
+    ),
     (
         "duplicates do not fill the cap",
         {"dedup": True, "max_calls": 2},
@@ -88,8 +186,22 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
         {"duplicate": 1, "cap": 1},
         True,
     ),
-    ("dedup and first", {"dedup": True, "stop_after": "first"}, THREE, "'a' f0 tool_calls", {"first": 2}, True),
-    ("dedup: a held call is not lost at the end", {"dedup": True}, [CallBegin(0, "f"), CallArgs(0, "x"), Finish("length")], "f0 length", {}, False),
+    (
+        "dedup and first",
+        {"dedup": True, "stop_after": "first"},
+        THREE,
+        "'a' f0 tool_calls",
+        {"first": 2},
+        True,
+    ),
+    (
+        "dedup: a held call is not lost at the end",
+        {"dedup": True},
+        [CallBegin(0, "f"), CallArgs(0, "x"), Finish("length")],
+        "f0 length",
+        {},
+        False,
+    ),
     (
         "dedup and burst: text releases the held call",
         {"dedup": True, "stop_after": "burst"},
@@ -101,9 +213,20 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
 ]
 
 
-@pytest.mark.parametrize(("rules", "events", "expected", "report", "truncated"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("rules", "events", "expected", "report", "truncated"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
 @pytest.mark.parametrize("batched", [True, False], ids=["one batch", "event by event"])
-def test_rules(batched: bool, rules: dict[str, Any], events: list[Event], expected: str, report: dict[str, int], truncated: bool) -> None:
+def test_rules(
+    batched: bool,
+    rules: dict[str, Any],
+    events: list[Event],
+    expected: str,
+    report: dict[str, int],
+    truncated: bool,
+) -> None:
     policy = Policy(PolicyRules(**rules))
     out: list[Event] = []
     for batch in [events] if batched else [[event] for event in events]:
@@ -146,7 +269,10 @@ def test_usage_passes_behind_the_cut() -> None:
 
 def test_drops_of_the_backend_are_counted_before_and_behind_the_cut() -> None:
     policy = Policy(PolicyRules("first"))
-    assert short(run(policy, CallBegin(0, "f"), Dropped("phantom"), CallEnd(0), Dropped("phantom"))) == "f0 -phantom1 tool_calls"
+    assert (
+        short(run(policy, CallBegin(0, "f"), Dropped("phantom"), CallEnd(0), Dropped("phantom")))
+        == "f0 -phantom1 tool_calls"
+    )
     assert policy.dropped == {"phantom": 2}
 
 
@@ -159,7 +285,9 @@ def test_a_run_that_ended_by_itself_is_not_ended_again() -> None:
 def test_arguments_go_on_under_the_new_number_and_piece_by_piece() -> None:
     policy = Policy(PolicyRules(dedup=True))
     twice: list[Event] = [*call(0, "f", "1"), *call(1, "f", "1")]
-    out = policy.feed([*twice, CallBegin(2, "g", "own"), CallArgs(2, "a"), CallArgs(2, "b"), CallEnd(2, "repaired")])
+    out = policy.feed(
+        [*twice, CallBegin(2, "g", "own"), CallArgs(2, "a"), CallArgs(2, "b"), CallEnd(2, "repaired")]
+    )
     assert out[-4:] == [CallBegin(1, "g", "own"), CallArgs(1, "a"), CallArgs(1, "b"), CallEnd(1, "repaired")]
 
 
@@ -193,7 +321,13 @@ moves: st.SearchStrategy[list[Event]] = st.one_of(
     ),
 )
 rule_sets = st.builds(
-    PolicyRules, st.sampled_from(["off", "first", "burst"]), st.integers(0, 2), st.booleans(), st.booleans(), st.booleans(), st.booleans()
+    PolicyRules,
+    st.sampled_from(["off", "first", "burst"]),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
 )
 
 
@@ -215,7 +349,9 @@ def numbered(moves: list[list[Event]]) -> list[Event]:
 
 
 @given(rule_sets, st.lists(moves, max_size=8).map(numbered), st.data())
-def test_calls_and_characters_are_sent_or_counted_and_numbers_have_no_gap(rules: PolicyRules, events: list[Event], data: st.DataObject) -> None:
+def test_calls_and_characters_are_sent_or_counted_and_numbers_have_no_gap(
+    rules: PolicyRules, events: list[Event], data: st.DataObject
+) -> None:
     policy = Policy(rules)
     cut = data.draw(st.integers(0, len(events)))
     out = policy.feed(events[:cut]) + policy.feed([*events[cut:], Finish()])
@@ -224,7 +360,9 @@ def test_calls_and_characters_are_sent_or_counted_and_numbers_have_no_gap(rules:
     assert [event.index for event in begun] == list(range(len(begun)))
     report = policy.dropped
     calls = sum(isinstance(event, CallBegin) for event in events)
-    assert calls == len(begun) + sum(report.get(kind, 0) for kind in ("cap", "duplicate", "parallel", "first", "late"))
+    assert calls == len(begun) + sum(
+        report.get(kind, 0) for kind in ("cap", "duplicate", "parallel", "first", "late")
+    )
 
     def characters(some: list[Event]) -> int:
         return sum(len(event.text) for event in some if isinstance(event, Text | Thought))

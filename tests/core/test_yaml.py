@@ -11,16 +11,34 @@ from hypothesis import strategies as st
 from toolwire.core.yaml import read_mapping, read_member, read_value, without_comment
 
 YAML: list[tuple[str, Any]] = [
-    ("a: 1\nb: 1.5\nc: -2e3\nd: 007\ne: 1_000\nf: .5", {"a": 1, "b": 1.5, "c": -2e3, "d": "007", "e": "1_000", "f": ".5"}),
-    ("a: true\nb: False\nc: null\nd: ~\ne:\nf: yes", {"a": True, "b": False, "c": None, "d": None, "e": None, "f": "yes"}),
-    ("a: \"x\\n\\u00e9: #\"\nb: 'it''s'\n'c d': 1\n\"e\": 2", {"a": "x\né: #", "b": "it's", "c d": 1, "e": 2}),
+    (
+        "a: 1\nb: 1.5\nc: -2e3\nd: 007\ne: 1_000\nf: .5",
+        {"a": 1, "b": 1.5, "c": -2e3, "d": "007", "e": "1_000", "f": ".5"},
+    ),
+    (
+        "a: true\nb: False\nc: null\nd: ~\ne:\nf: yes",
+        {"a": True, "b": False, "c": None, "d": None, "e": None, "f": "yes"},
+    ),
+    (
+        "a: \"x\\n\\u00e9: #\"\nb: 'it''s'\n'c d': 1\n\"e\": 2",
+        {"a": "x\né: #", "b": "it's", "c d": 1, "e": 2},
+    ),
     ("url: http://x.org:80/#a\ntime: 10:30", {"url": "http://x.org:80/#a", "time": "10:30"}),
     ("a: |\n  one\n   two\n\n  three\n\nb: 1", {"a": "one\n two\n\nthree\n", "b": 1}),
-    ("a: |-\n  one\nb: |+\n  two\n\nc: >\n  three\n  four\n\n  five\n", {"a": "one", "b": "two\n\n", "c": "three four\nfive\n"}),
+    (
+        "a: |-\n  one\nb: |+\n  two\n\nc: >\n  three\n  four\n\n  five\n",
+        {"a": "one", "b": "two\n\n", "c": "three four\nfive\n"},
+    ),
     ("a:\n  b:\n    c: 1\n  d: 2", {"a": {"b": {"c": 1}, "d": 2}}),
-    ("a:\n  - 1\n  - b: 2\n    c: 3\n  - - x\n    - y\n  -\n    d: 4", {"a": [1, {"b": 2, "c": 3}, ["x", "y"], {"d": 4}]}),
+    (
+        "a:\n  - 1\n  - b: 2\n    c: 3\n  - - x\n    - y\n  -\n    d: 4",
+        {"a": [1, {"b": 2, "c": 3}, ["x", "y"], {"d": 4}]},
+    ),
     ("a:\n- 1\n- two\nb: 3", {"a": [1, "two"], "b": 3}),
-    ("a: [1, 'x', two words, {k: v, \"q\": null}]\nb: {}\nc: []", {"a": [1, "x", "two words", {"k": "v", "q": None}], "b": {}, "c": []}),
+    (
+        "a: [1, 'x', two words, {k: v, \"q\": null}]\nb: {}\nc: []",
+        {"a": [1, "x", "two words", {"k": "v", "q": None}], "b": {}, "c": []},
+    ),
     ("# first\na: 1\n\n# last\n", {"a": 1}),
     ("a: 1\r\nb: 2\r\n", {"a": 1, "b": 2}),
     ('a: "\\ud83d\\ude00 \\x41"\nb: "\\ud800"', {"a": "😀 A", "b": "\ufffd"}),
@@ -92,7 +110,19 @@ def test_the_key_of_a_line_under_the_loose_rules(line: str, member: tuple[str, s
     assert read_member(line) == member
 
 
-PIECES = st.sampled_from([*"ab:#-[]{},'\"\\|>&*!?%@`~+.019 \t\n\r", ": ", "- ", "\n  ", "\\u", "\\ud800", "1e999", "9" * 5000, "true"])
+PIECES = st.sampled_from(
+    [
+        *"ab:#-[]{},'\"\\|>&*!?%@`~+.019 \t\n\r",
+        ": ",
+        "- ",
+        "\n  ",
+        "\\u",
+        "\\ud800",
+        "1e999",
+        "9" * 5000,
+        "true",
+    ]
+)
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))

@@ -64,23 +64,38 @@ class Tools:
         self._number = 0
 
     async def start(self) -> list[Json]:
-        await self.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "scripted", "version": "1"}})
+        await self.ask(
+            "initialize",
+            {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "scripted", "version": "1"},
+            },
+        )
         await asyncio.to_thread(self._post, {"jsonrpc": "2.0", "method": "notifications/initialized"})
         return list((await self.ask("tools/list", {}))["result"]["tools"])
 
     async def ask(self, method: str, params: Json) -> Json:
         self._number += 1
-        return await asyncio.to_thread(self._post, {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
+        return await asyncio.to_thread(
+            self._post, {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        )
 
     async def call(self, name: str, arguments: Json) -> str:
         """The text of the result."""
-        answer = await self.ask("tools/call", {"name": name, "arguments": arguments, "_meta": {"progressToken": self._number + 1}})
+        answer = await self.ask(
+            "tools/call", {"name": name, "arguments": arguments, "_meta": {"progressToken": self._number + 1}}
+        )
         if "error" in answer:
             return f"MCP error: {answer['error']['message']}"
         return "".join(part.get("text", "") for part in answer["result"]["content"])
 
     def _post(self, message: Json) -> Json:
-        headers = {**self._headers, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        headers = {
+            **self._headers,
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
         request = urllib.request.Request(self._url, json.dumps(message).encode(), headers)
         with urllib.request.urlopen(request) as answer:
             if answer.headers.get_content_type() != "text/event-stream":
@@ -110,7 +125,7 @@ class ScriptedAgent:
         self._cancelled = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- the wire --------------------------------------------------------------------------------------------------------------------------------
+    # --- the wire ---
 
     def send(self, message: Json) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
@@ -141,7 +156,12 @@ class ScriptedAgent:
         try:
             result = await self._handle(message["method"], message.get("params") or {})
         except Stopped as stopped:
-            self.send({"id": message["id"], **({"error": stopped.error} if stopped.error else {"result": stopped.result})})
+            self.send(
+                {
+                    "id": message["id"],
+                    **({"error": stopped.error} if stopped.error else {"result": stopped.result}),
+                }
+            )
         else:
             self.send({"id": message["id"], "result": result})
 
@@ -155,12 +175,21 @@ class ScriptedAgent:
     def update(self, **update: Json) -> None:
         self.send({"method": "session/update", "params": {"sessionId": "session-1", "update": update}})
 
-    # --- what the client asks ----------------------------------------------------------------------------------------------------------------------
+    # --- what the client asks ---
 
     async def _handle(self, method: str, params: Json) -> Json:
         if method == "initialize":
-            can = {"mcpCapabilities": {"http": True, "sse": False}, "promptCapabilities": {"image": True}, "loadSession": False}
-            hello = {"protocolVersion": 1, "agentCapabilities": can, "authMethods": [], "agentInfo": {"name": "scripted", "version": "1"}}
+            can = {
+                "mcpCapabilities": {"http": True, "sse": False},
+                "promptCapabilities": {"image": True},
+                "loadSession": False,
+            }
+            hello = {
+                "protocolVersion": 1,
+                "agentCapabilities": can,
+                "authMethods": [],
+                "agentInfo": {"name": "scripted", "version": "1"},
+            }
             return {**hello, **self._script.get("initialize", {})}
         if method == "authenticate":
             self._authenticated = params.get("methodId") == self._script.get("needs")
@@ -189,7 +218,7 @@ class ScriptedAgent:
             await self._play(step, told)
         return {"stopReason": "end_turn"}
 
-    # --- the script ---------------------------------------------------------------------------------------------------------------------------------
+    # --- the script ---
 
     def _filled(self, value: Json, told: str) -> Json:
         if isinstance(value, str):
@@ -218,7 +247,14 @@ class ScriptedAgent:
         id = step.get("announce", f"call-{self._calls}")
         if id is not False:
             title = step.get("title", f"client_{step['call']}")
-            self.update(sessionUpdate="tool_call", toolCallId=id, title=title, kind="other", status="pending", rawInput=step.get("arguments", {}))
+            self.update(
+                sessionUpdate="tool_call",
+                toolCallId=id,
+                title=title,
+                kind="other",
+                status="pending",
+                rawInput=step.get("arguments", {}),
+            )
         return str(id)
 
     async def _called(self, step: Json) -> str:
@@ -248,7 +284,11 @@ class ScriptedAgent:
         answer = await self.ask(step["ask"], step.get("params", {}))
         self.log({"answer": answer, "to": step["ask"]})
         found = answer.get("result")
-        self._result = json.dumps(answer.get("error") or found) if not (isinstance(found, dict) and "terminalId" in found) else found["terminalId"]
+        self._result = (
+            json.dumps(answer.get("error") or found)
+            if not (isinstance(found, dict) and "terminalId" in found)
+            else found["terminalId"]
+        )
 
     async def _update(self, step: Json) -> None:
         self.update(**step["update"])
@@ -299,7 +339,9 @@ async def serve(script: Mapping[str, Json]) -> None:
     """Plays the script until stdin ends; then the process is over, whatever still waits."""
     agent = ScriptedAgent(script)
     reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     async for line in reader:
         if line.strip():
             agent.receive(line)

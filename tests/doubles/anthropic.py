@@ -90,12 +90,27 @@ class Answer:
         **reply: Any,
     ) -> None:
         self.blocks = blocks
-        self.stop = ("tool_use" if any(isinstance(block, Use) for block in blocks) else "end_turn") if stop is None else stop
-        self.usage = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 15, **(usage or {})}
+        self.stop = (
+            ("tool_use" if any(isinstance(block, Use) for block in blocks) else "end_turn")
+            if stop is None
+            else stop
+        )
+        self.usage = {
+            "input_tokens": 25,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 15,
+            **(usage or {}),
+        }
         self.size, self.pings, self.error, self.model, self.reply = size, pings, error, model, reply
 
     def message(self, blocks: list[Body], stop: str | None, usage: Mapping[str, Any]) -> Body:
-        fixed = {"id": "msg_01XFDUDYJgAACzvnptvVoYEL", "type": "message", "role": "assistant", "model": self.model}
+        fixed = {
+            "id": "msg_01XFDUDYJgAACzvnptvVoYEL",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+        }
         return {**fixed, "content": blocks, "stop_reason": stop, "stop_sequence": None, "usage": dict(usage)}
 
     def body(self) -> Body:
@@ -117,13 +132,19 @@ class Answer:
         if self.error is not None:
             yield {"type": "error", "error": {"type": self.error[0], "message": self.error[1]}}
         elif self.stop:
-            yield {"type": "message_delta", "delta": {"stop_reason": self.stop, "stop_sequence": None}, "usage": dict(self.usage)}
+            yield {
+                "type": "message_delta",
+                "delta": {"stop_reason": self.stop, "stop_sequence": None},
+                "usage": dict(self.usage),
+            }
             yield {"type": "message_stop"}
 
     def as_reply(self, stream: bool) -> Reply:
         if not stream:
             return Reply.body(self.body(), **self.reply)
-        frames = tuple(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in self.events())
+        frames = tuple(
+            f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in self.events()
+        )
         return Reply(frames, headers={"Content-Type": "text/event-stream; charset=utf-8"}, **self.reply)
 
 
@@ -140,8 +161,16 @@ def _whole(block: Block) -> Body:
 
 
 def _opening(block: Block) -> Body:
-    empty: dict[str, Body] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}}
-    whole: Body = _whole(block) if not isinstance(block, Use) else {"type": "tool_use", "id": block.id, "name": block.name}
+    empty: dict[str, Body] = {
+        "text": {"text": ""},
+        "thinking": {"thinking": "", "signature": ""},
+        "tool_use": {"input": {}},
+    }
+    whole: Body = (
+        _whole(block)
+        if not isinstance(block, Use)
+        else {"type": "tool_use", "id": block.id, "name": block.name}
+    )
     whole.pop("citations", None)
     return {**whole, **empty.get(whole["type"], {})}
 
@@ -154,14 +183,21 @@ def _deltas(block: Block, size: int) -> Iterator[Body]:
         yield {"type": "signature_delta", "signature": block.signature}
     elif isinstance(block, Use):
         yield {"type": "input_json_delta", "partial_json": ""}
-        yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(block.input, size))
+        yield from (
+            {"type": "input_json_delta", "partial_json": piece} for piece in pieces(block.input, size)
+        )
 
 
 def error(status: int, message: str, type: str | None = None, **fields: Any) -> Reply:
     """An error answer in Anthropic's shape."""
     found = {"type": type or STATUS_TYPES[status], "message": message}
     headers = {"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy", **fields.pop("headers", {})}
-    return Reply.body({"type": "error", "error": found, "request_id": headers["request-id"]}, status, headers=headers, **fields)
+    return Reply.body(
+        {"type": "error", "error": found, "request_id": headers["request-id"]},
+        status,
+        headers=headers,
+        **fields,
+    )
 
 
 # --- the server --------------------------------------------------------------------------------------------------------------------------------
@@ -184,7 +220,10 @@ class _Issued:
     def problem(self, body: Body) -> Problem:
         for at, message in enumerate(body["messages"]):
             for place, block in enumerate(blocks_of(message)):
-                if block["type"] == "thinking" and (block["thinking"], block["signature"]) not in self.thinking:
+                if (
+                    block["type"] == "thinking"
+                    and (block["thinking"], block["signature"]) not in self.thinking
+                ):
                     return f"messages.{at}.content.{place}: Invalid `signature` in `thinking` block"
                 if block["type"] == "redacted_thinking" and block["data"] not in self.redacted:
                     return f"messages.{at}.content.{place}: Invalid `data` in `redacted_thinking` block"
@@ -194,7 +233,9 @@ class _Issued:
 class FakeAnthropic(FakeProvider[Answer]):
     """Messages and models, as in `FakeProvider`."""
 
-    def __init__(self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None
+    ) -> None:
         super().__init__(*script, key=key, models=models)
         self._issued = _Issued()
 
@@ -202,8 +243,13 @@ class FakeAnthropic(FakeProvider[Answer]):
         if request.method != "GET":
             return await super()._serve(request)
         names = self.models or ("claude-haiku-4-5",)
-        data = [{"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"} for name in names]
-        return web.json_response({"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]})
+        data = [
+            {"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
+            for name in names
+        ]
+        return web.json_response(
+            {"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        )
 
     def _issue(self, answer: Answer) -> None:
         self._issued.add(answer)
@@ -215,7 +261,10 @@ class FakeAnthropic(FakeProvider[Answer]):
         headers = {name.lower(): value for name, value in request.headers.items()}
         if request.path != "/v1/messages":
             return error(404, "Not Found")
-        if self.key not in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer ")):
+        if self.key not in (
+            headers.get("x-api-key"),
+            headers.get("authorization", "").removeprefix("Bearer "),
+        ):
             return error(401, "invalid x-api-key")
         if "anthropic-version" not in headers:
             return error(400, "anthropic-version: header is required")

@@ -53,9 +53,15 @@ def roles(body: Body) -> Problem:
     if not body["messages"]:
         return "messages: at least one message is required"
     for message in body["messages"]:
-        if message["role"] not in ("user", "assistant", *(("system",) if body["model"].startswith(SYSTEM_ROLE) else ())):
+        if message["role"] not in (
+            "user",
+            "assistant",
+            *(("system",) if body["model"].startswith(SYSTEM_ROLE) else ()),
+        ):
             return f'messages: Unexpected role "{message["role"]}". The Messages API accepts a top-level `system` parameter.'
-    return 'messages: first message must use the "user" role' if body["messages"][0]["role"] != "user" else None
+    return (
+        'messages: first message must use the "user" role' if body["messages"][0]["role"] != "user" else None
+    )
 
 
 def contents(body: Body) -> Problem:
@@ -70,13 +76,23 @@ def contents(body: Body) -> Problem:
             if block["type"] == "text" and not block["text"].strip():
                 return "messages: text content blocks must contain non-whitespace text"
             inner = block.get("content") if block["type"] == "tool_result" else None
-            if isinstance(inner, list) and any(part["type"] == "text" and not part["text"].strip() for part in inner):
+            if isinstance(inner, list) and any(
+                part["type"] == "text" and not part["text"].strip() for part in inner
+            ):
                 return f"messages.{at}.content.0.tool_result: text content blocks must contain non-whitespace text"
             source = block.get("source") or {}
-            if block["type"] == "image" and source.get("type") == "base64" and source["media_type"] not in IMAGE_TYPES:
+            if (
+                block["type"] == "image"
+                and source.get("type") == "base64"
+                and source["media_type"] not in IMAGE_TYPES
+            ):
                 return f"messages.{at}.content.0.image.source.base64.media_type: Input should be {', '.join(IMAGE_TYPES)}"
     role, blocks = _turns(body)[-1]
-    if role == "assistant" and blocks[-1]["type"] == "text" and blocks[-1]["text"] != blocks[-1]["text"].rstrip():
+    if (
+        role == "assistant"
+        and blocks[-1]["type"] == "text"
+        and blocks[-1]["text"] != blocks[-1]["text"].rstrip()
+    ):
         return "messages: final assistant content cannot end with trailing whitespace"
     return None
 
@@ -92,7 +108,9 @@ def pairs(body: Body) -> Problem:
             if block["type"] != "tool_result":
                 break
             answered.append(block["tool_use_id"])
-        strange = [block["tool_use_id"] for block in _of("tool_result", blocks) if block["tool_use_id"] not in asked]
+        strange = [
+            block["tool_use_id"] for block in _of("tool_result", blocks) if block["tool_use_id"] not in asked
+        ]
         if strange:
             return (
                 f"messages.{at}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {strange[0]}. Each `tool_result` block must have "
@@ -175,7 +193,17 @@ def thinking_rules(body: Body) -> Problem:
 
 def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
     """A tool loop is one turn of the assistant's: it begins behind the last user message that answers no tool."""
-    begin = max((at for at, (role, blocks) in enumerate(turns) if role == "user" and not _of("tool_result", blocks)), default=0) + 1
+    begin = (
+        max(
+            (
+                at
+                for at, (role, blocks) in enumerate(turns)
+                if role == "user" and not _of("tool_result", blocks)
+            ),
+            default=0,
+        )
+        + 1
+    )
     if begin >= len(turns) - 1:
         return None
     found = turns[begin][1][0]["type"]
@@ -189,5 +217,13 @@ def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
     )
 
 
-RULES: tuple[Callable[[Body], Problem], ...] = (fields_known, roles, contents, pairs, tools, sampling, thinking_rules)
+RULES: tuple[Callable[[Body], Problem], ...] = (
+    fields_known,
+    roles,
+    contents,
+    pairs,
+    tools,
+    sampling,
+    thinking_rules,
+)
 """What the service asks of a request, in the order it is asked. Each rule gives the service's own words, or None."""

@@ -16,8 +16,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-TOOL = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
-TOOLS: dict[str, Any] = {"chat": [{"type": "function", "function": TOOL}], "responses": [{"type": "function", **TOOL}]}
+TOOL = {
+    "name": "look",
+    "description": "Looks.",
+    "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+}
+TOOLS: dict[str, Any] = {
+    "chat": [{"type": "function", "function": TOOL}],
+    "responses": [{"type": "function", **TOOL}],
+}
 ENDINGS = {"chat": b"data: [DONE]", "responses": b"event: response.completed"}
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
@@ -25,7 +32,12 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 def post(path: str, body: Any, key: str = "") -> bytes:
     """A whole request."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(raw)}"]
+    head = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(raw)}",
+    ]
     return "\r\n".join([*head, *([f"Authorization: Bearer {key}"] if key else []), "", ""]).encode() + raw
 
 
@@ -100,7 +112,11 @@ class ToolLoop:
                 writer.write(post(PATHS[api], request, self.key))
                 status, body = await read_answer(reader)
                 call, text = _understood(api, body)
-                if status != 200 or ENDINGS[api] not in body or (call is None if wanted == "call" else "42" not in text):
+                if (
+                    status != 200
+                    or ENDINGS[api] not in body
+                    or (call is None if wanted == "call" else "42" not in text)
+                ):
                     self.wrong.append(f"{api} {model}, {wanted}: {status} {body[-300:]!r}")
                     return
                 if call is not None:
@@ -113,7 +129,12 @@ class ToolLoop:
 
 def _first(api: str, model: str) -> dict[str, Any]:
     said = [{"role": "user", "content": "Look, please."}]
-    return {"model": model, "stream": True, "tools": TOOLS[api], "messages" if api == "chat" else "input": said}
+    return {
+        "model": model,
+        "stream": True,
+        "tools": TOOLS[api],
+        "messages" if api == "chat" else "input": said,
+    }
 
 
 def _second(api: str, request: dict[str, Any], call: dict[str, str]) -> dict[str, Any]:
@@ -124,8 +145,19 @@ def _second(api: str, request: dict[str, Any], call: dict[str, str]) -> dict[str
         ]
         return {**request, "input": [*request["input"], *made]}
     function = {"name": call["name"], "arguments": call["arguments"]}
-    asked = {"role": "assistant", "content": None, "tool_calls": [{"id": call["call_id"], "type": "function", "function": function}]}
-    return {**request, "messages": [*request["messages"], asked, {"role": "tool", "tool_call_id": call["call_id"], "content": "42"}]}
+    asked = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call["call_id"], "type": "function", "function": function}],
+    }
+    return {
+        **request,
+        "messages": [
+            *request["messages"],
+            asked,
+            {"role": "tool", "tool_call_id": call["call_id"], "content": "42"},
+        ],
+    }
 
 
 def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
@@ -217,7 +249,9 @@ async def never_reads(port: int, key: str) -> None:
 async def floods(port: int, key: str) -> None:
     """One request after the other, as fast as they are answered."""
     async with connected(port) as (reader, writer):
-        request = post(PATHS["chat"], {"model": SHORT, "messages": [{"role": "user", "content": "flood"}]}, key)
+        request = post(
+            PATHS["chat"], {"model": SHORT, "messages": [{"role": "user", "content": "flood"}]}, key
+        )
         while True:
             writer.write(request)
             await read_answer(reader)
@@ -232,7 +266,10 @@ async def pipelines(port: int, key: str) -> None:
             await asyncio.sleep(EVERY_S)
 
 
-HOSTILE: dict[str, Harm] = {harm.__name__: harm for harm in (dribbles_head, dribbles_body, says_nothing, half_open, never_reads, floods, pipelines)}
+HOSTILE: dict[str, Harm] = {
+    harm.__name__: harm
+    for harm in (dribbles_head, dribbles_body, says_nothing, half_open, never_reads, floods, pipelines)
+}
 
 
 async def harass(harm: Harm, port: int, key: str = "") -> None:

@@ -57,7 +57,10 @@ def render(frames: Frames) -> bytes:
 def renumbered(frames: Frames) -> Frames:
     """With the sequence numbers counted anew."""
     counted = [isinstance(frame, dict) and "sequence_number" in frame for frame in frames]
-    return [{**frame, "sequence_number": number} if counted[number] else frame for number, frame in enumerate(frames)]
+    return [
+        {**frame, "sequence_number": number} if counted[number] else frame
+        for number, frame in enumerate(frames)
+    ]
 
 
 def structural(mutate: Mutate) -> Mutate:
@@ -93,7 +96,11 @@ def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = Fal
     steps = path.split(".")
 
     def mutate(frames: Frames) -> Frames | None:
-        holders = [_parent(frame, steps) for frame in frames if isinstance(frame, dict) and (not kind or frame.get("type") == kind)]
+        holders = [
+            _parent(frame, steps)
+            for frame in frames
+            if isinstance(frame, dict) and (not kind or frame.get("type") == kind)
+        ]
         having = [holder for holder in holders if holder is not None and (add or steps[-1] in holder)]
         if not -len(having) <= at < len(having):
             return None
@@ -115,7 +122,9 @@ def other(value: Any) -> Any:
 
 
 def find(frames: Frames, test: Test) -> int | None:
-    return next((position for position, frame in enumerate(frames) if isinstance(frame, dict) and test(frame)), None)
+    return next(
+        (position for position, frame in enumerate(frames) if isinstance(frame, dict) and test(frame)), None
+    )
 
 
 def without(test: Test, *, every: bool = False) -> Mutate:
@@ -132,7 +141,11 @@ def without(test: Test, *, every: bool = False) -> Mutate:
 def doubled(test: Test) -> Mutate:
     def mutate(frames: Frames) -> Frames | None:
         first = find(frames, test)
-        return None if first is None else [*frames[: first + 1], copy.deepcopy(frames[first]), *frames[first + 1 :]]
+        return (
+            None
+            if first is None
+            else [*frames[: first + 1], copy.deepcopy(frames[first]), *frames[first + 1 :]]
+        )
 
     return mutate
 
@@ -159,7 +172,11 @@ def finishes(frame: Any) -> bool:
 
 
 def calls_of(frame: Any) -> list[Any]:
-    return [call for choice in frame.get("choices", []) for call in choice["delta"].get("tool_calls", [])] if isinstance(frame, dict) else []
+    return (
+        [call for choice in frame.get("choices", []) for call in choice["delta"].get("tool_calls", [])]
+        if isinstance(frame, dict)
+        else []
+    )
 
 
 def is_fragment(frame: Any) -> bool:
@@ -193,7 +210,9 @@ def finish_wrong(frames: Frames) -> Frames | None:
 
 def cumulative_arguments(frames: Frames) -> Frames | None:
     """The first call's fragments become two, the second of which repeats the first."""
-    fragments = [n for n, frame in enumerate(frames) if is_fragment(frame) and calls_of(frame)[0]["index"] == 0]
+    fragments = [
+        n for n, frame in enumerate(frames) if is_fragment(frame) and calls_of(frame)[0]["index"] == 0
+    ]
     if not fragments:
         return None
     whole = "".join(calls_of(frames[n])[0]["function"]["arguments"] for n in fragments)
@@ -204,7 +223,9 @@ def cumulative_arguments(frames: Frames) -> Frames | None:
 
 
 def cumulative_deltas(frames: Frames) -> Frames | None:
-    deltas = [n for n, frame in enumerate(frames) if frame["type"].endswith(".delta") and frame["output_index"] == 0]
+    deltas = [
+        n for n, frame in enumerate(frames) if frame["type"].endswith(".delta") and frame["output_index"] == 0
+    ]
     if not deltas:
         return None
     whole = "".join(frames[n]["delta"] for n in deltas)
@@ -228,7 +249,12 @@ def fragments_interleaved(frames: Frames) -> Frames | None:
     if first is None or len(later) < 2:
         return None
     fragment = frames[first]
-    return [frame for n, old in enumerate(frames) if n != first for frame in ([old, fragment] if n == later[1] else [old])]
+    return [
+        frame
+        for n, old in enumerate(frames)
+        if n != first
+        for frame in ([old, fragment] if n == later[1] else [old])
+    ]
 
 
 def items_interleaved(frames: Frames) -> Frames | None:
@@ -240,7 +266,10 @@ def items_interleaved(frames: Frames) -> Frames | None:
 
 
 def error_event_only(frames: Frames) -> Frames:
-    return [*frames[:-1], {"type": "error", "sequence_number": 0, "code": None, "message": "died", "param": None}]
+    return [
+        *frames[:-1],
+        {"type": "error", "sequence_number": 0, "code": None, "message": "died", "param": None},
+    ]
 
 
 def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = ()) -> Mutate:
@@ -251,7 +280,9 @@ def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = 
             return [change(part) for part in entry]
         if isinstance(entry, dict):
             hit = key in entry and entry.get("type") in inside
-            return {name: value(entry) if hit and name == key else change(part) for name, part in entry.items()}
+            return {
+                name: value(entry) if hit and name == key else change(part) for name, part in entry.items()
+            }
         return entry
 
     return lambda frames: change(frames)
@@ -260,8 +291,16 @@ def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = 
 def consistently_invalid(frames: Frames) -> Frames | None:
     """Arguments that are no JSON, told alike by every event."""
     fragments = [frame for frame in frames if frame["type"] == "response.function_call_arguments.delta"]
-    complete = [item for item in frames[-1]["response"]["output"] if item["type"] == "function_call" and item["status"] == "completed"]
+    complete = [
+        item
+        for item in frames[-1]["response"]["output"]
+        if item["type"] == "function_call" and item["status"] == "completed"
+    ]
     if len(fragments) != 1 or not complete:
         return None
     fragments[0]["delta"] = "{]"
-    return everywhere("arguments", lambda item: "{]" if item["arguments"] else "", ("function_call", "response.function_call_arguments.done"))(frames)
+    return everywhere(
+        "arguments",
+        lambda item: "{]" if item["arguments"] else "",
+        ("function_call", "response.function_call_arguments.done"),
+    )(frames)

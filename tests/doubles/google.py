@@ -87,13 +87,27 @@ class Answer:
         **reply: Any,
     ) -> None:
         self.parts, self.finish, self.size = parts, finish, size
-        self.usage = {"promptTokenCount": 25, "candidatesTokenCount": 15, "totalTokenCount": 40, **(usage or {})}
-        self.blocked, self.error, self.together, self.model, self.reply = blocked, error, together, model, reply
+        self.usage = {
+            "promptTokenCount": 25,
+            "candidatesTokenCount": 15,
+            "totalTokenCount": 40,
+            **(usage or {}),
+        }
+        self.blocked, self.error, self.together, self.model, self.reply = (
+            blocked,
+            error,
+            together,
+            model,
+            reply,
+        )
 
     def _chunk(self, parts: list[Body] | None, finish: str | None = None, usage: bool = True) -> Body:
         chunk: Body = {"modelVersion": self.model, "responseId": "Xk0aZ-fake"}
         if parts is not None:
-            candidate: Body = {"content": {"parts": parts, "role": "model"} if parts else {"role": "model"}, "index": 0}
+            candidate: Body = {
+                "content": {"parts": parts, "role": "model"} if parts else {"role": "model"},
+                "index": 0,
+            }
             chunk["candidates"] = [{**candidate, **({"finishReason": finish} if finish else {})}]
         return {**chunk, "usageMetadata": self.usage} if usage else chunk
 
@@ -125,7 +139,9 @@ class Answer:
             yield from map(Thought, pieces(part.text, self.size))
         else:
             texts = pieces(part.text, self.size)
-            yield from (Said(text, part.signature if at == len(texts) - 1 else None) for at, text in enumerate(texts))
+            yield from (
+                Said(text, part.signature if at == len(texts) - 1 else None) for at, text in enumerate(texts)
+            )
 
     def as_reply(self, stream: bool) -> Reply:
         if not stream:
@@ -138,7 +154,13 @@ def _wire(part: Part) -> Body:
     if isinstance(part, Thought):
         return {"text": part.text, "thought": True}
     if isinstance(part, Call):
-        body: Body = {"functionCall": {"name": part.name, "args": dict(part.args), **({"id": part.id} if part.id else {})}}
+        body: Body = {
+            "functionCall": {
+                "name": part.name,
+                "args": dict(part.args),
+                **({"id": part.id} if part.id else {}),
+            }
+        }
     else:
         body = {"text": part.text}
     return {**body, "thoughtSignature": part.signature} if part.signature else body
@@ -156,12 +178,24 @@ def error(status: int, message: str, details: list[Body] | None = None, **fields
 
 # --- what the service asks of a request --------------------------------------------------------------------------------------------------------
 
-FIELDS = frozenset("contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent serviceTier labels".split())
+FIELDS = frozenset(
+    "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent serviceTier labels".split()
+)
 CONFIG_FIELDS = frozenset(
     "temperature topP topK maxOutputTokens stopSequences candidateCount seed presencePenalty frequencyPenalty responseMimeType responseSchema "
     "responseJsonSchema responseModalities thinkingConfig mediaResolution responseLogprobs logprobs speechConfig imageConfig".split()
 )
-_DATA = ("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+_DATA = (
+    "text",
+    "inlineData",
+    "fileData",
+    "functionCall",
+    "functionResponse",
+    "executableCode",
+    "codeExecutionResult",
+    "toolCall",
+    "toolResponse",
+)
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 _OPAQUE = frozenset(
@@ -180,7 +214,9 @@ def camel(value: Any) -> Any:
 
 
 def _declared(body: Body) -> list[Body]:
-    return [function for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()]
+    return [
+        function for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()
+    ]
 
 
 def _of(kind: str, content: Body) -> list[Body]:
@@ -268,7 +304,14 @@ def signatures(body: Body, model: str) -> Problem:
     """Gemini 3: in the turn that goes on, the first call of every step comes back with its signature."""
     if not _is_gemini_3(model):
         return None
-    asked = max((at for at, content in enumerate(body["contents"]) if content["role"] == "user" and not _of("functionResponse", content)), default=0)
+    asked = max(
+        (
+            at
+            for at, content in enumerate(body["contents"])
+            if content["role"] == "user" and not _of("functionResponse", content)
+        ),
+        default=0,
+    )
     for content in body["contents"][asked:]:
         calls = [part for part in content["parts"] if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
@@ -285,7 +328,14 @@ def _is_gemini_3(model: str) -> bool:
     return model.startswith("gemini-3")
 
 
-RULES: tuple[Callable[[Body, str], Problem], ...] = (fields_known, contents, turns, tools, thinking, signatures)
+RULES: tuple[Callable[[Body, str], Problem], ...] = (
+    fields_known,
+    contents,
+    turns,
+    tools,
+    thinking,
+    signatures,
+)
 """What the service asks of a request, in the order it is asked. Each rule gives the service's own words, or None."""
 
 
@@ -297,7 +347,9 @@ _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|strea
 class FakeGoogle(FakeProvider[Answer]):
     """Answers and models, as in `FakeProvider`."""
 
-    def __init__(self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None
+    ) -> None:
         super().__init__(*script, key=key, models=models)
         self._issued = {base64.b64encode(dummy.encode()).decode() for dummy in DUMMY_SIGNATURES}
 
@@ -305,14 +357,20 @@ class FakeGoogle(FakeProvider[Answer]):
         if request.method == "GET":
             names = [*(self.models or ("gemini-2.5-flash",)), "gemini-embedding-001"]
             methods = {name: "embedContent" if "embedding" in name else "generateContent" for name in names}
-            listed = [{"name": f"models/{name}", "supportedGenerationMethods": [methods[name]]} for name in names]
+            listed = [
+                {"name": f"models/{name}", "supportedGenerationMethods": [methods[name]]} for name in names
+            ]
             return web.json_response({"models": listed})
         if request.path.endswith(":streamGenerateContent") and request.query.get("alt") != "sse":
-            return web.json_response(_error_body(400, "This server streams server-sent events only: ask with alt=sse."), status=400)
+            return web.json_response(
+                _error_body(400, "This server streams server-sent events only: ask with alt=sse."), status=400
+            )
         return await super()._serve(request)
 
     def _issue(self, answer: Answer) -> None:
-        self._issued |= {part.signature for part in answer.parts if not isinstance(part, Thought) and part.signature}
+        self._issued |= {
+            part.signature for part in answer.parts if not isinstance(part, Thought) and part.signature
+        }
 
     def _streams(self, request: Recorded) -> bool:
         return request.path.endswith(":streamGenerateContent")
@@ -324,20 +382,35 @@ class FakeGoogle(FakeProvider[Answer]):
         model = path[1]
         headers = {name.lower(): value for name, value in request.headers.items()}
         if "x-goog-api-key" not in headers:
-            return error(403, "Method doesn't allow unregistered callers (callers without established identity). Please use API Key.")
+            return error(
+                403,
+                "Method doesn't allow unregistered callers (callers without established identity). Please use API Key.",
+            )
         if headers["x-goog-api-key"] != self.key:
-            detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
+            detail = {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "API_KEY_INVALID",
+                "domain": "googleapis.com",
+            }
             return error(400, "API key not valid. Please pass a valid API key.", [detail])
         timeout = float(headers.get("x-server-timeout", "600"))
         if timeout < 10:
-            return error(400, f"Manually set deadline {timeout:g}s is too short. Minimum allowed deadline is 10s.")
+            return error(
+                400, f"Manually set deadline {timeout:g}s is too short. Minimum allowed deadline is 10s."
+            )
         body = camel(request.body)
         problem = first_problem(RULES, body, model)
         if problem is not None:
             return error(400, problem)
         for content in body["contents"]:
-            if any("thoughtSignature" in part and part["thoughtSignature"] not in self._issued for part in content["parts"]):
+            if any(
+                "thoughtSignature" in part and part["thoughtSignature"] not in self._issued
+                for part in content["parts"]
+            ):
                 return error(400, "Corrupted thought signature.")
         if self.models is not None and model not in self.models:
-            return error(404, f"models/{model} is not found for API version v1beta, or is not supported for generateContent.")
+            return error(
+                404,
+                f"models/{model} is not found for API version v1beta, or is not supported for generateContent.",
+            )
         return None

@@ -90,9 +90,18 @@ class RedisServer(Server):
     def start(self) -> RedisServer:
         program = _program("redis-server")
         assert program is not None
-        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder, "loglevel": "warning"}
+        options = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "save": "",
+            "appendonly": "no",
+            "dir": self._folder,
+            "loglevel": "warning",
+        }
         arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        self.process = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         wait_for_port(self.port, self.process)
         return self
 
@@ -107,22 +116,53 @@ class Nginx(Server):
         self.url = f"https://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
         key, certificate = folder / "key.pem", folder / "fullchain.pem"
-        asked = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-        subprocess.run([str(_program("openssl")), *asked, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        asked = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=127.0.0.1",
+        ]
+        subprocess.run(
+            [str(_program("openssl")), *asked, "-keyout", key, "-out", certificate],
+            check=True,
+            capture_output=True,
+        )
         text = site.read_text()
         for place, port in enumerate(nodes):
             text = text.replace(f"10.0.0.{11 + place}:8788", f"127.0.0.1:{port}")
-        text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl").replace("/etc/toolwire/tls", str(folder))
-        assert not re.search(r"10\.0\.0\.|/etc/", text.split("\n", 1)[1]), "the shipped file names something else than it did"
+        text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl").replace(
+            "/etc/toolwire/tls", str(folder)
+        )
+        assert not re.search(r"10\.0\.0\.|/etc/", text.split("\n", 1)[1]), (
+            "the shipped file names something else than it did"
+        )
         (folder / "site.conf").write_text(text)
-        paths = "".join(f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        paths = "".join(
+            f"{kind}_temp_path {folder / kind};"
+            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
         (folder / "nginx.conf").write_text(
             f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} warn; {'user root;' if os.getuid() == 0 else ''}"
             f"worker_processes 1; events {{ worker_connections 2048; }} http {{ access_log off; {paths} include {folder / 'site.conf'}; }}\n"
         )
 
     def start(self) -> Nginx:
-        command = [str(_program("nginx")), "-p", str(self._folder), "-c", str(self._folder / "nginx.conf"), "-e", str(self._folder / "error.log")]
+        command = [
+            str(_program("nginx")),
+            "-p",
+            str(self._folder),
+            "-c",
+            str(self._folder / "nginx.conf"),
+            "-e",
+            str(self._folder / "error.log"),
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_port(self.port, self.process)
         return self
@@ -135,7 +175,13 @@ class Nginx(Server):
 class Node(Server):
     """`toolwire serve` with these settings, as TOML, on a port that stays the same. `before`: a command that ends by becoming its arguments."""
 
-    def __init__(self, folder: Path, settings: str, environment: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: str,
+        environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         self._before = before
         self._folder = folder
@@ -143,16 +189,37 @@ class Node(Server):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._settings = settings
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+        }
         self._environment = {**inherited, "HOME": str(folder), **(environment or {})}
         self.log = folder / "log.txt"
 
     def start(self) -> Node:
         """Ready when it returns."""
         (self._folder / "toolwire.toml").write_text(self._settings)
-        served = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", str(self.port), "--log-level", "info"]
+        served = [
+            sys.executable,
+            "-m",
+            "toolwire",
+            "serve",
+            "--config",
+            "toolwire.toml",
+            "--port",
+            str(self.port),
+            "--log-level",
+            "info",
+        ]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*self._before, *served], cwd=self._folder, env=self._environment, stdout=subprocess.PIPE, stderr=log)
+            self.process = subprocess.Popen(
+                [*self._before, *served],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline().decode()
         if not self.said.startswith("listening on"):

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Arguments, Decision, Effect, Preview, Ran, Tool, ToolFailed, Touched
+from toolwire.tools.contract import (
+    Approval,
+    Arguments,
+    Decision,
+    Effect,
+    Preview,
+    Ran,
+    Tool,
+    ToolFailed,
+    Touched,
+)
 
 PREVIEW = 200
 
@@ -43,7 +53,12 @@ class Notes:
 class Person:
     """Decides in order; "leave" leaves a question to others, and when there are no decisions left, nobody decides."""
 
-    def __init__(self, approvals: Approvals, *decisions: Decision | Literal["leave"], before: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        approvals: Approvals,
+        *decisions: Decision | Literal["leave"],
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
         self.approvals = approvals
         self.decisions = list(decisions)
         self.shown: list[list[Approval]] = []
@@ -68,7 +83,12 @@ async def opened(settings: object, folder: Path) -> AsyncIterator[Sequence[Tool]
 
 
 def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    return {"type": "object", "properties": dict(properties), "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 @dataclass
@@ -87,7 +107,9 @@ class Search(_Tool):
     title = "Search the vault"
     purpose = "Looks for notes by name or content."
     description = "Search the vault for files by name or content."
-    parameters: Mapping[str, Any] = _object({"query": {"type": "string"}, "limit": {"type": "integer", "default": 10, "maximum": 50}}, "query")
+    parameters: Mapping[str, Any] = _object(
+        {"query": {"type": "string"}, "limit": {"type": "integer", "default": 10, "maximum": 50}}, "query"
+    )
     effect: Effect = "search"
 
     async def preview(self, arguments: Arguments) -> Preview:
@@ -103,9 +125,18 @@ class Search(_Tool):
             if at >= 0 or query in file.stem.lower():
                 path = file.relative_to(self.notes.folder).as_posix()
                 preview = text[max(0, at - PREVIEW // 2) :][:PREVIEW]
-                found.append({"path": path, "basename": file.stem, "matches": max(1, text.lower().count(query)), "preview": preview})
+                found.append(
+                    {
+                        "path": path,
+                        "basename": file.stem,
+                        "matches": max(1, text.lower().count(query)),
+                        "preview": preview,
+                    }
+                )
         found = found[: arguments["limit"]]
-        touched = tuple(Touched(str(place), one["path"], None, one["preview"]) for place, one in enumerate(found))
+        touched = tuple(
+            Touched(str(place), one["path"], None, one["preview"]) for place, one in enumerate(found)
+        )
         return Ran(found, Preview(touched, pick=True))
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
@@ -117,14 +148,20 @@ class Read(_Tool):
     title = "Read notes"
     purpose = "Reads whole notes and shares them with the model."
     description = "Read the full contents of specific files from the vault."
-    parameters: Mapping[str, Any] = _object({"filePaths": {"type": "array", "items": {"type": "string"}}}, "filePaths")
+    parameters: Mapping[str, Any] = _object(
+        {"filePaths": {"type": "array", "items": {"type": "string"}}}, "filePaths"
+    )
     effect: Effect = "read"
 
     async def preview(self, arguments: Arguments) -> Preview:
         touched = []
         for path in arguments["filePaths"]:
             file = self.notes.folder / path
-            touched.append(Touched(path, path, file.stat().st_size) if file.is_file() else Touched(path, path, missing=True))
+            touched.append(
+                Touched(path, path, file.stat().st_size)
+                if file.is_file()
+                else Touched(path, path, missing=True)
+            )
         return Preview(tuple(touched), pick=True)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
@@ -137,7 +174,11 @@ class Read(_Tool):
                 text = self.notes.text(one.path) or ""
                 out.append({"path": one.path, "content": text, "size": len(text.encode())})
         unread = tuple((one.path, "not found") for one in shown.touched if one.missing)
-        return Ran(out, shared=tuple(one["path"] for one in out if (one["path"], "not found") not in unread), unread=unread)
+        return Ran(
+            out,
+            shared=tuple(one["path"] for one in out if (one["path"], "not found") not in unread),
+            unread=unread,
+        )
 
 
 class Write(_Tool):
@@ -145,13 +186,17 @@ class Write(_Tool):
     title = "Write a note"
     purpose = "Creates a note, or replaces its text."
     description = "Write a note."
-    parameters: Mapping[str, Any] = _object({"path": {"type": "string"}, "content": {"type": "string"}}, "path", "content")
+    parameters: Mapping[str, Any] = _object(
+        {"path": {"type": "string"}, "content": {"type": "string"}}, "path", "content"
+    )
     effect: Effect = "write"
 
     async def preview(self, arguments: Arguments) -> Preview:
         path = arguments["path"]
         before = (self.notes.text(path) or "").splitlines()
-        diff = "\n".join(difflib.unified_diff(before, arguments["content"].splitlines(), path, path, lineterm=""))
+        diff = "\n".join(
+            difflib.unified_diff(before, arguments["content"].splitlines(), path, path, lineterm="")
+        )
         return Preview((Touched(path, path, len(arguments["content"].encode())),), diff)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:

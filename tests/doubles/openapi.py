@@ -19,9 +19,15 @@ _REF = "#/components/schemas/"
 Drawn = st.SearchStrategy[Any]
 DEEPEST = 12
 
-TEXT = st.sampled_from(["look", "call_1", "What is there?"]) | st.text(st.characters(codec="utf-8"), max_size=12)
+TEXT = st.sampled_from(["look", "call_1", "What is there?"]) | st.text(
+    st.characters(codec="utf-8"), max_size=12
+)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXT
-ANYTHING: Drawn = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6)
+ANYTHING: Drawn = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
 
 
@@ -44,7 +50,11 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 BODIES = {"/chat/completions": "CreateChatCompletionRequest", "/responses": "CreateResponse"}
 _SAID = {"role": "user", "content": "Look, please."}
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-_CHAT = [_SAID, {"role": "assistant", "content": None, "tool_calls": [_CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": "42"}]
+_CHAT = [
+    _SAID,
+    {"role": "assistant", "content": None, "tool_calls": [_CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+]
 _ITEMS = [
     _SAID,
     {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
@@ -76,7 +86,9 @@ class Requests:
         return st.builds(Request, st.just("POST"), st.just("/v1" + path), body)
 
     def cold(self) -> st.SearchStrategy[Request]:
-        return st.sampled_from(ROUTES).flatmap(lambda route: st.builds(Request, st.just(route[0]), _filled(route[1], route[2]), st.none()))
+        return st.sampled_from(ROUTES).flatmap(
+            lambda route: st.builds(Request, st.just(route[0]), _filled(route[1], route[2]), st.none())
+        )
 
     # --- a schema as a strategy ----------------------------------------------------------------------------------------------------------------
 
@@ -108,8 +120,17 @@ class Requests:
         if kind == "object" or "properties" in schema:
             return self._object(schema, depth)
         if kind == "array":
-            return st.lists(self.of(schema.get("items"), depth + 1), min_size=min(2, schema.get("minItems", 0)), max_size=3)
-        plain: dict[Any, Drawn] = {"string": TEXT, "boolean": st.booleans(), "null": st.none(), "integer": _number(schema, int)}
+            return st.lists(
+                self.of(schema.get("items"), depth + 1),
+                min_size=min(2, schema.get("minItems", 0)),
+                max_size=3,
+            )
+        plain: dict[Any, Drawn] = {
+            "string": TEXT,
+            "boolean": st.booleans(),
+            "null": st.none(),
+            "integer": _number(schema, int),
+        }
         plain["number"] = _number(schema, float)
         drawn = plain.get(kind, ANYTHING)
         return drawn | st.none() if schema.get("nullable") else drawn
@@ -177,7 +198,15 @@ def _written(body: Any) -> bytes:
 
 
 def _filled(template: str, query: tuple[str, ...]) -> Drawn:
-    asked = st.dictionaries(st.sampled_from(query), TEXT | st.integers().map(str), max_size=3) if query else st.just({})
+    asked = (
+        st.dictionaries(st.sampled_from(query), TEXT | st.integers().map(str), max_size=3)
+        if query
+        else st.just({})
+    )
     return st.tuples(IDS, asked).map(
-        lambda drawn: "/v1" + template.replace("{id}", quote(drawn[0], safe="") or "x") + (f"?{urlencode(drawn[1])}" if drawn[1] else "")
+        lambda drawn: (
+            "/v1"
+            + template.replace("{id}", quote(drawn[0], safe="") or "x")
+            + (f"?{urlencode(drawn[1])}" if drawn[1] else "")
+        )
     )

@@ -73,7 +73,9 @@ class Postgres:
 
         until = time.monotonic() + READY_S
         while True:
-            if self._process is None or self._process.poll() is not None:  # one that was killed may hold the data for a moment
+            if (
+                self._process is None or self._process.poll() is not None
+            ):  # one that was killed may hold the data for a moment
                 self._process = self._spawn()
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()
@@ -121,16 +123,36 @@ class Postgres:
         if os.geteuid() == 0:
             for path in (self._folder, secret):
                 shutil.chown(path, "postgres", "postgres")
-        options = ["-U", USER, f"--pwfile={secret}", "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"]
+        options = [
+            "-U",
+            USER,
+            f"--pwfile={secret}",
+            "-A",
+            "scram-sha-256",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
         command = [*self._as_user(), str(self._bin / "initdb"), "-D", str(self._folder / "data"), *options]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        command = [*self._as_user(), str(self._bin / "postgres"), "-D", str(self._folder / "data"), "-p", str(self.port), *settings]
+        command = [
+            *self._as_user(),
+            str(self._bin / "postgres"),
+            "-D",
+            str(self._folder / "data"),
+            "-p",
+            str(self.port),
+            *settings,
+        ]
         with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen(command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def _as_user(self) -> list[str]:
         """PostgreSQL does not run as root. The server ends with the tests, also where they are killed."""

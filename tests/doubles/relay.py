@@ -15,7 +15,12 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-KEPT_HEADERS = ("content-type", "access-control-allow-origin", "access-control-allow-headers", "access-control-allow-methods")
+KEPT_HEADERS = (
+    "content-type",
+    "access-control-allow-origin",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+)
 
 
 @dataclass
@@ -75,10 +80,25 @@ class DamagingRelay:
     async def _pass(self, request: web.Request) -> web.Response:
         assert self._session is not None
         raw = await request.read()
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")}
-        async with self._session.request(request.method, self._origin + request.path_qs, data=raw or None, headers=headers) as answer:
-            kept = {name.lower(): value for name, value in answer.headers.items() if name.lower() in KEPT_HEADERS}
-            passing = Passing(request.method, request.path.removeprefix("/v1"), _loaded(raw), answer.status, kept, await answer.read())
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in ("host", "content-length")
+        }
+        async with self._session.request(
+            request.method, self._origin + request.path_qs, data=raw or None, headers=headers
+        ) as answer:
+            kept = {
+                name.lower(): value for name, value in answer.headers.items() if name.lower() in KEPT_HEADERS
+            }
+            passing = Passing(
+                request.method,
+                request.path.removeprefix("/v1"),
+                _loaded(raw),
+                answer.status,
+                kept,
+                await answer.read(),
+            )
         self.damage(passing)
         return web.Response(status=passing.status, headers=passing.headers, body=passing.raw)
 

@@ -56,11 +56,19 @@ def _string(of: random.Random, depth: int) -> Schema:
 
 
 def _pattern(of: random.Random, depth: int) -> Schema:
-    return {"type": "string", "pattern": of.choice(("^[A-Z]{3}$", r"^\d{4}-\d{2}$", "^#[0-9a-f]{6}$", r"^v\d+\.\d+$", r"^[\w-]+\.md$", r"^\S+@\S+$"))}
+    return {
+        "type": "string",
+        "pattern": of.choice(
+            ("^[A-Z]{3}$", r"^\d{4}-\d{2}$", "^#[0-9a-f]{6}$", r"^v\d+\.\d+$", r"^[\w-]+\.md$", r"^\S+@\S+$")
+        ),
+    }
 
 
 def _format(of: random.Random, depth: int) -> Schema:
-    return {"type": "string", "format": of.choice(("date", "date-time", "time", "email", "uuid", "ipv4", "uri", "hostname"))}
+    return {
+        "type": "string",
+        "format": of.choice(("date", "date-time", "time", "email", "uuid", "ipv4", "uri", "hostname")),
+    }
 
 
 def _enum(of: random.Random, depth: int) -> Schema:
@@ -77,7 +85,9 @@ def _integer(of: random.Random, depth: int) -> Schema:
         out["minimum"] = of.choice((-273, 0, 1, 18))
         out["maximum"] = out["minimum"] + of.choice((1, 9, 99, 5000))
     if of.random() < 0.15:
-        out["multipleOf"] = of.choice((1, 5)) if "maximum" not in out or out["maximum"] - out["minimum"] < 5 else 5
+        out["multipleOf"] = (
+            of.choice((1, 5)) if "maximum" not in out or out["maximum"] - out["minimum"] < 5 else 5
+        )
         if out["multipleOf"] == 5 and "maximum" in out and out["maximum"] - out["minimum"] < 5:
             del out["multipleOf"]
     return out
@@ -109,7 +119,12 @@ def _array(of: random.Random, depth: int) -> Schema:
 
 
 def _pair(of: random.Random, depth: int) -> Schema:
-    return {"type": "array", "prefixItems": [_number(of, depth), _enum(of, depth)], "items": False, "minItems": 2}
+    return {
+        "type": "array",
+        "prefixItems": [_number(of, depth), _enum(of, depth)],
+        "items": False,
+        "minItems": 2,
+    }
 
 
 def _set(of: random.Random, depth: int) -> Schema:
@@ -158,7 +173,10 @@ def _with(of: random.Random, make: Make) -> Schema:
     """An object with a property of this kind, that must be there."""
     schema = _object(of, 1)
     name = of.choice(WORDS)
-    schema["properties"] = {name: make(of, 1), **{key: one for key, one in schema["properties"].items() if key != name}}
+    schema["properties"] = {
+        name: make(of, 1),
+        **{key: one for key, one in schema["properties"].items() if key != name},
+    }
     schema["required"] = list(dict.fromkeys([name, *schema.get("required", [])]))
     return schema
 
@@ -173,7 +191,11 @@ def _defined(of: random.Random) -> Schema:
     return {
         "type": "object",
         "$defs": {"place": _object(of, 2), "node": node},
-        "properties": {"from": {"$ref": "#/$defs/place"}, "to": {"$ref": "#/$defs/place"}, "tree": {"$ref": "#/$defs/node"}},
+        "properties": {
+            "from": {"$ref": "#/$defs/place"},
+            "to": {"$ref": "#/$defs/place"},
+            "tree": {"$ref": "#/$defs/node"},
+        },
         "required": of.choice((["from", "to"], ["tree"], ["from", "tree"])),
     }
 
@@ -197,6 +219,10 @@ def tools(count: int, seed: int = SEED) -> list[ToolSpec]:
     """So many tools, each with a name and a schema of its own."""
     of = random.Random(seed)
     return [
-        ToolSpec(f"{of.choice(VERBS)}_{of.choice(WORDS)}_{place}", f"{of.choice(VERBS).capitalize()} a {of.choice(WORDS)}.", schema)
+        ToolSpec(
+            f"{of.choice(VERBS)}_{of.choice(WORDS)}_{place}",
+            f"{of.choice(VERBS).capitalize()} a {of.choice(WORDS)}.",
+            schema,
+        )
         for place, schema in enumerate(tool_schemas(count, seed))
     ]

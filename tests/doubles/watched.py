@@ -45,7 +45,10 @@ class WatchedGateway(Gateway):
     def _tell(self) -> None:
         gc.collect()
         in_line = sum(self.queues.waiting(id) + self.queues.running(id) for id in self.models)
-        print(json.dumps({"tasks": len(asyncio.all_tasks()), "parks": len(self.parking), "in_line": in_line}), flush=True)
+        print(
+            json.dumps({"tasks": len(asyncio.all_tasks()), "parks": len(self.parking), "in_line": in_line}),
+            flush=True,
+        )
 
 
 class Watched:
@@ -55,11 +58,17 @@ class Watched:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "toolwire.toml").write_text(settings)
         self.log = folder / "log.txt"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+        }
         command = [sys.executable, "-m", "doubles.watched", "toolwire.toml"]
         with self.log.open("wb") as log:
             environment = {**inherited, "HOME": str(folder)}
-            self._process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         said = self._line()
         if not said.startswith(READY):
             self.end()
@@ -88,7 +97,10 @@ class Watched:
     def held(self) -> Held:
         self._process.send_signal(signal.SIGUSR1)
         told = json.loads(self._line())
-        children = sum(len(task.joinpath("children").read_text().split()) for task in Path(f"/proc/{self.pid}/task").iterdir())
+        children = sum(
+            len(task.joinpath("children").read_text().split())
+            for task in Path(f"/proc/{self.pid}/task").iterdir()
+        )
         return Held(**told, descriptors=len(os.listdir(f"/proc/{self.pid}/fd")), children=children)
 
     def rss_mb(self) -> float:

@@ -41,7 +41,9 @@ def told() -> Callable[[list[Event]], Told]:
 def read(request: pytest.FixtureRequest) -> Callable[..., Told]:
     """`read(pieces, reason=…, dialects=…, **options)`: what comes out of these pieces."""
 
-    def read(pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
+    def read(
+        pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any
+    ) -> Told:
         parser = ToolCallParser(request.module.TOOLS, dialects, nonce="k7", **options)
         return _told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 

@@ -35,17 +35,29 @@ def flow(text: str, cuts: list[int]) -> tuple[str, int, str, tuple[str, ...]]:
         out += one.take()
         if one.done or one.failed:
             break
-    return out, consumed + position, "done" if one.done else "failed" if one.failed else "open", tuple(one.issues)
+    return (
+        out,
+        consumed + position,
+        "done" if one.done else "failed" if one.failed else "open",
+        tuple(one.issues),
+    )
 
 
 @given(json_values, st.sampled_from([None, 1, "\t"]), st.booleans(), cut_places)
-def test_strict_json_passes_verbatim(value: Any, indent: int | str | None, ascii_only: bool, cuts: list[int]) -> None:
+def test_strict_json_passes_verbatim(
+    value: Any, indent: int | str | None, ascii_only: bool, cuts: list[int]
+) -> None:
     text = json.dumps([value], indent=indent, ensure_ascii=ascii_only)
     assert flow(text + " tail", cuts) == (text, len(text), "done", ())
 
 
-@given(st.text(alphabet=st.sampled_from("{}[],:\"'\\/ubtn0123eE+-.truefalsNoneab \n\x01é"), max_size=40), cut_places)
-def test_any_text_gives_the_same_however_it_is_cut_and_valid_json_when_done(text: str, cuts: list[int]) -> None:
+@given(
+    st.text(alphabet=st.sampled_from("{}[],:\"'\\/ubtn0123eE+-.truefalsNoneab \n\x01é"), max_size=40),
+    cut_places,
+)
+def test_any_text_gives_the_same_however_it_is_cut_and_valid_json_when_done(
+    text: str, cuts: list[int]
+) -> None:
     whole = flow(text, [])
     assert flow(text, cuts) == whole
     if whole[2] == "done":
@@ -98,7 +110,9 @@ def test_depth_is_bounded_without_recursion() -> None:
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=4), st.booleans(), st.booleans(), cut_places)
-def test_a_string_of_json_is_unescaped_once(value: dict[str, Any], inner_ascii: bool, outer_ascii: bool, cuts: list[int]) -> None:
+def test_a_string_of_json_is_unescaped_once(
+    value: dict[str, Any], inner_ascii: bool, outer_ascii: bool, cuts: list[int]
+) -> None:
     inner = json.dumps(value, ensure_ascii=inner_ascii)
     outer = json.dumps(inner, ensure_ascii=outer_ascii)[1:]
     one, buffer, position, out = StringFlow(), "", 0, ""
@@ -126,6 +140,8 @@ def test_a_string_that_holds_no_json_is_told() -> None:
     assert one.done and one.bad
 
 
-@pytest.mark.parametrize(("text", "value"), [('{"a":1}', {"a": 1}), ("[1]", None), ("", None), ("{", None), ("[" * 100_000, None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [('{"a":1}', {"a": 1}), ("[1]", None), ("", None), ("{", None), ("[" * 100_000, None)]
+)
 def test_only_objects_are_arguments(text: str, value: dict[str, Any] | None) -> None:
     assert load_object(text) == value

@@ -18,8 +18,15 @@ from toolwire.emulate.schemas.constrain import call_schema, json_lark, lark, pro
 from toolwire.emulate.schemas.keywords import Numbers, rust_pattern
 
 SAMPLES = ("ABC", "2024-10", "#00ff00", "v1.2", "a-b.md", "a@b", "http://ab.cd")
-NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}
-TREE = {"type": "object", "properties": {"parts": {"type": "array", "items": {"$ref": "#"}}, "name": {"type": "string"}}}
+NODE = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["next"],
+}
+TREE = {
+    "type": "object",
+    "properties": {"parts": {"type": "array", "items": {"$ref": "#"}}, "name": {"type": "string"}},
+}
 
 
 def instance(schema: Any, root: Any, of: random.Random) -> Any:
@@ -36,15 +43,24 @@ def instance(schema: Any, root: Any, of: random.Random) -> Any:
 def _object(schema: Any, root: Any, of: random.Random) -> Any:
     if "properties" not in schema:
         inner = schema["additionalProperties"] or next(iter(schema["patternProperties"].values()))
-        return {f"k{number}": instance(inner, root, of) for number in range(of.randint(schema.get("minProperties", 0), schema["maxProperties"]))}
+        return {
+            f"k{number}": instance(inner, root, of)
+            for number in range(of.randint(schema.get("minProperties", 0), schema["maxProperties"]))
+        }
     assert schema["additionalProperties"] is False
-    return {name: instance(one, root, of) for name, one in schema["properties"].items() if name in schema["required"] or of.random() < 0.5}
+    return {
+        name: instance(one, root, of)
+        for name, one in schema["properties"].items()
+        if name in schema["required"] or of.random() < 0.5
+    }
 
 
 def _array(schema: Any, root: Any, of: random.Random) -> Any:
     first = schema.get("prefixItems", [])
     size = of.choice((schema.get("minItems", 0), schema["maxItems"]))
-    return [instance(first[place] if place < len(first) else schema["items"], root, of) for place in range(size)]
+    return [
+        instance(first[place] if place < len(first) else schema["items"], root, of) for place in range(size)
+    ]
 
 
 def _string(schema: Any, root: Any, of: random.Random) -> Any:
@@ -59,7 +75,10 @@ def _integer(schema: Any, root: Any, of: random.Random) -> Any:
 
 
 def _number(schema: Any, root: Any, of: random.Random) -> Any:
-    low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum", schema.get("exclusiveMaximum"))
+    low, high = (
+        schema.get("minimum", schema.get("exclusiveMinimum")),
+        schema.get("maximum", schema.get("exclusiveMaximum")),
+    )
     assert low is not None and high is not None
     edges = [schema[name] for name in ("minimum", "maximum") if name in schema]
     return of.choice([*edges, (low + high) / 2]) if schema.get("multipleOf", 0) < 0.001 else edges[0]
@@ -110,17 +129,41 @@ def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
         {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": ["a", "b", "c"]}},
         {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, 1.0, 2]}},
         {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [True, 1, 1.0]}},
-        {"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [{"a": [1, {}]}, {"a": [1.0, {}]}, {"a": [True, {}]}]}},
+        {
+            "type": "array",
+            "uniqueItems": True,
+            "minItems": 2,
+            "items": {"enum": [{"a": [1, {}]}, {"a": [1.0, {}]}, {"a": [True, {}]}]},
+        },
         {"type": "array", "contains": {"const": 7}, "items": {"type": "integer"}},
-        {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "a"}], "items": False, "minItems": 2},
-        {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "minProperties": 1, "maxProperties": 1},
+        {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"const": "a"}],
+            "items": False,
+            "minItems": 2,
+        },
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "null"}},
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
         {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2},
         {"type": "object", "properties": {"a": False, "b": True}},
         {"type": "object", "required": ["a"], "additionalProperties": {"type": "boolean"}},
         {"type": "object", "propertyNames": {"enum": ["x", "y"]}, "additionalProperties": {"type": "null"}},
         {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
-        {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-        {"type": "object", "properties": {"k": {"enum": ["x", "y"]}}, "if": {"properties": {"k": {"const": "x"}}}, "then": {"required": ["k"]}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+        {
+            "type": "object",
+            "properties": {"k": {"enum": ["x", "y"]}},
+            "if": {"properties": {"k": {"const": "x"}}},
+            "then": {"required": ["k"]},
+        },
         {
             "allOf": [
                 {"type": "object", "properties": {"a": {"type": "number"}}},
@@ -138,7 +181,13 @@ def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
             "required": ["a"],
         },
         TREE,
-        {"$defs": {"a": {"$ref": "#/$defs/b", "type": "object"}, "b": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, "$ref": "#/$defs/a"},
+        {
+            "$defs": {
+                "a": {"$ref": "#/$defs/b", "type": "object"},
+                "b": {"properties": {"a": {"$ref": "#/$defs/a"}}},
+            },
+            "$ref": "#/$defs/a",
+        },
     ],
 )
 def test_every_keyword_is_kept_or_said_more_narrowly(schema: dict[str, Any]) -> None:
@@ -153,7 +202,10 @@ def test_every_keyword_is_kept_or_said_more_narrowly(schema: dict[str, Any]) -> 
         ({"enum": [0, 1, 2], "exclusiveMinimum": 0, "exclusiveMaximum": 2}, [1]),
         ({"enum": [0.3, 0.35, 10**400, 1e400, "x"], "multipleOf": 0.1}, [0.3, 10**400, "x"]),
         ({"enum": ["", "ab", "abcd", 5], "minLength": 1, "maxLength": 3}, ["ab", 5]),
-        ({"enum": [[], [1], [1, 1.0], [1, True]], "minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]]),
+        (
+            {"enum": [[], [1], [1, 1.0], [1, True]], "minItems": 1, "maxItems": 2, "uniqueItems": True},
+            [[1], [1, True]],
+        ),
         ({"enum": [{}, {"a": 1}, {"a": 1, "b": 2}], "required": ["a"], "maxProperties": 1}, [{"a": 1}]),
         ({"allOf": [{"enum": [1, 50]}, {"anyOf": [{"minimum": 10}]}]}, [50]),
         ({"$ref": "#/$defs/low", "minimum": 10, "$defs": {"low": {"enum": [1, 50]}}}, [50]),
@@ -161,7 +213,9 @@ def test_every_keyword_is_kept_or_said_more_narrowly(schema: dict[str, Any]) -> 
         ({"const": 1, "enum": [1.0, 2]}, [1]),
     ],
 )
-def test_values_that_are_listed_are_those_that_the_bounds_beside_them_allow(schema: dict[str, Any], left: list[Any]) -> None:
+def test_values_that_are_listed_are_those_that_the_bounds_beside_them_allow(
+    schema: dict[str, Any], left: list[Any]
+) -> None:
     for portable in (True, False):
         told = bounded(schema, portable=portable)["enum"]
         assert told == left and list(map(type, told)) == list(map(type, left))
@@ -184,10 +238,15 @@ def test_a_list_of_which_the_bounds_leave_nothing_has_no_instance() -> None:
         ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"type": "string"}}, False),
         ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, 1.0]}}, False),
         ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"enum": [1, True]}}, True),
-        ({"allOf": [{"type": "array", "uniqueItems": True, "items": {"type": "string"}}, {"minItems": 2}]}, False),
+        (
+            {"allOf": [{"type": "array", "uniqueItems": True, "items": {"type": "string"}}, {"minItems": 2}]},
+            False,
+        ),
     ],
 )
-def test_what_a_bounded_schema_does_not_keep_is_not_said_to_be_held(value: dict[str, Any], held: bool) -> None:
+def test_what_a_bounded_schema_does_not_keep_is_not_said_to_be_held(
+    value: dict[str, Any], held: bool
+) -> None:
     assert is_held({"type": "object", "properties": {"v": value}, "required": ["v"]}) == held
 
 
@@ -195,7 +254,16 @@ def test_what_a_bounded_schema_does_not_keep_is_not_said_to_be_held(value: dict[
     "schema",
     [
         {"type": "foo"},
-        {"type": 3, "properties": [1], "required": "a", "items": 5, "enum": "x", "minimum": "1", "anyOf": [], "allOf": 1},
+        {
+            "type": 3,
+            "properties": [1],
+            "required": "a",
+            "items": 5,
+            "enum": "x",
+            "minimum": "1",
+            "anyOf": [],
+            "allOf": 1,
+        },
         {"$ref": "#/nowhere"},
         {"$ref": "#/allOf/²", "allOf": [{}]},
         {"$ref": "#/allOf/" + "9" * 5000, "allOf": [{}]},
@@ -220,7 +288,12 @@ def test_a_schema_that_means_nothing_is_taken_and_still_ends(schema: dict[str, A
 
 
 def test_an_endless_schema_ends_and_a_huge_one_does_not_explode() -> None:
-    wide = {"$defs": {f"d{n}": {"type": "object", "properties": {f"p{m}": {"$ref": f"#/$defs/d{m}"} for m in range(40)}} for n in range(40)}}
+    wide = {
+        "$defs": {
+            f"d{n}": {"type": "object", "properties": {f"p{m}": {"$ref": f"#/$defs/d{m}"} for m in range(40)}}
+            for n in range(40)
+        }
+    }
     narrow = bounded({**wide, "$ref": "#/$defs/d0"})
     assert len(json.dumps(narrow)) < 2_000_000
     deep: dict[str, Any] = {"type": "string"}
@@ -253,10 +326,24 @@ def test_patterns_mean_the_same_to_the_grammar() -> None:
 # --- calls -----------------------------------------------------------------------------------------------------------------------------------------
 
 WEATHER = ToolSpec(
-    "weather", "", {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"], "$defs": {"city": {"enum": ["Oslo"]}}}
+    "weather",
+    "",
+    {
+        "type": "object",
+        "properties": {"city": {"$ref": "#/$defs/city"}},
+        "required": ["city"],
+        "$defs": {"city": {"enum": ["Oslo"]}},
+    },
 )
 CLOCK = ToolSpec(
-    "clock", "", {"type": "object", "properties": {"at": {"$ref": "#/$defs/city"}}, "required": ["at"], "$defs": {"city": {"type": "null"}}}
+    "clock",
+    "",
+    {
+        "type": "object",
+        "properties": {"at": {"$ref": "#/$defs/city"}},
+        "required": ["at"],
+        "$defs": {"city": {"type": "null"}},
+    },
 )
 
 
@@ -276,7 +363,11 @@ def test_a_property_called_like_a_keyword_is_still_a_property() -> None:
         "",
         {
             "type": "object",
-            "properties": {"$ref": {"type": "string"}, "enum": {"$ref": "#/$defs/x"}, "$defs": {"type": "null"}},
+            "properties": {
+                "$ref": {"type": "string"},
+                "enum": {"$ref": "#/$defs/x"},
+                "$defs": {"type": "null"},
+            },
             "$defs": {"x": {"const": 1}},
         },
     )
@@ -292,9 +383,15 @@ def rules(grammar: str) -> dict[str, str]:
 
 def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
     both = Constraint((WEATHER, CLOCK), "<<", ">>", True)
-    assert rules(lark(both))["first"] == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": " rest1'
+    assert (
+        rules(lark(both))["first"]
+        == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": " rest1'
+    )
     begun = Constraint((WEATHER, CLOCK), "<<", ">>", True, 1, '<<{"name": "')
-    assert rules(lark(begun))["first"] == r'"weather\", \"arguments\": " rest0 | "clock\", \"arguments\": " rest1'
+    assert (
+        rules(lark(begun))["first"]
+        == r'"weather\", \"arguments\": " rest0 | "clock\", \"arguments\": " rest1'
+    )
     single = Constraint((WEATHER,), "<<", ">>", True, 1, "<<" + Constraint.head(WEATHER))
     assert rules(lark(single))["first"] == "rest0"
     assert "body" not in rules(lark(single))
@@ -303,7 +400,10 @@ def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
 def test_a_grammar_allows_so_many_calls_and_text_only_where_no_call_is_required() -> None:
     assert rules(lark(Constraint((WEATHER,), "<<", ">>", True, 3)))["start"] == r'first ("\n" "<<" body){0,2}'
     assert rules(lark(Constraint((WEATHER,), "<<", ">>", False, 1)))["start"] == "FREE | lead body"
-    assert rules(lark(Constraint((WEATHER,), "<<", ">>", False), answer={"type": "null"}))["start"] == 'answer | "<<" body'
+    assert (
+        rules(lark(Constraint((WEATHER,), "<<", ">>", False), answer={"type": "null"}))["start"]
+        == 'answer | "<<" body'
+    )
     assert rules(lark(Constraint((WEATHER,), "", "", False)))["start"] == "first"
 
 
@@ -333,26 +433,51 @@ def test_the_schemas_of_a_grammar_can_be_tried_apart() -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [{"enum": [1e400], "type": "integer"}, {"type": "string", "maxLength": 10**400}, {"minimum": 10**400, "type": "integer"}],
+    [
+        {"enum": [1e400], "type": "integer"},
+        {"type": "string", "maxLength": 10**400},
+        {"minimum": 10**400, "type": "integer"},
+    ],
 )
 def test_numbers_beyond_all_measure_are_taken(schema: Any) -> None:
     assert arguments_schema({"type": "object", "properties": {"a": schema}})["type"] == "object"
 
 
 def _nested(depth: int) -> Any:
-    return {"type": "object", "properties": {"a": _nested(depth - 1)}, "required": ["a"]} if depth else {"type": "object"}
+    return (
+        {"type": "object", "properties": {"a": _nested(depth - 1)}, "required": ["a"]}
+        if depth
+        else {"type": "object"}
+    )
 
 
 def test_a_schema_that_is_too_large_or_has_no_instance_is_not_said_to_be_held() -> None:
-    wide = {f"k{number}": {"type": "object", "properties": {"a": {"type": "string"}}} for number in range(2500)}
+    wide = {
+        f"k{number}": {"type": "object", "properties": {"a": {"type": "string"}}} for number in range(2500)
+    }
     assert is_held({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
     assert not is_held({"type": "object", "properties": wide, "required": list(wide)})
     assert not is_held(_nested(60))
-    assert not is_held({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}}, "required": ["a"]})
+    assert not is_held(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}},
+            "required": ["a"],
+        }
+    )
 
 
 @pytest.mark.parametrize(
-    "odd", [{"properties": [1]}, {"anyOf": 5}, {"allOf": {"a": 1}}, {"$defs": [1]}, {"prefixItems": 3}, {"type": 3}, {"type": []}]
+    "odd",
+    [
+        {"properties": [1]},
+        {"anyOf": 5},
+        {"allOf": {"a": 1}},
+        {"$defs": [1]},
+        {"prefixItems": 3},
+        {"type": 3},
+        {"type": []},
+    ],
 )
 def test_a_keyword_of_the_wrong_type_is_not_kept(odd: Any) -> None:
     assert not exact(odd, own=True) and not exact({"properties": {"a": odd}})
@@ -372,7 +497,9 @@ def test_a_type_that_no_schema_knows_is_not_kept(word: Any) -> None:
         ({"type": "integer", "minimum": -10, "exclusiveMaximum": 0, "multipleOf": 5}, [-5, -10]),
     ],
 )
-def test_multiples_below_zero_are_named_one_by_one_since_the_engine_knows_none(schema: dict[str, Any], listed: list[float]) -> None:
+def test_multiples_below_zero_are_named_one_by_one_since_the_engine_knows_none(
+    schema: dict[str, Any], listed: list[float]
+) -> None:
     assert bounded(schema, portable=False) == {"enum": listed}
 
 
@@ -385,11 +512,23 @@ def test_a_long_range_below_zero_is_named_in_part_and_every_number_fits() -> Non
 def test_a_multiple_that_no_reader_keeps_is_not_named() -> None:
     whole = bounded({"type": "number", "maximum": -1e308, "multipleOf": 3.5}, portable=False)["enum"]
     assert whole and all(one <= -1e308 and one * 2 % 7 == 0 for one in whole)
-    assert Numbers({"maximum": -(10**400) - 1, "minimum": -(10**400) - 1, "multipleOf": 0.5}).as_number(portable=False) == {"enum": [-(10**400) - 1]}
-    none = {"minimum": -(10**400), "exclusiveMaximum": -(10**400) + 1, "exclusiveMinimum": -(10**400), "multipleOf": 0.5}
+    assert Numbers({"maximum": -(10**400) - 1, "minimum": -(10**400) - 1, "multipleOf": 0.5}).as_number(
+        portable=False
+    ) == {"enum": [-(10**400) - 1]}
+    none = {
+        "minimum": -(10**400),
+        "exclusiveMaximum": -(10**400) + 1,
+        "exclusiveMinimum": -(10**400),
+        "multipleOf": 0.5,
+    }
     assert Numbers(none).as_number(portable=False) is None
 
 
 def test_a_range_that_holds_zero_keeps_its_multiples() -> None:
     schema = {"type": "integer", "minimum": -10, "maximum": 10, "multipleOf": 5}
-    assert bounded(schema, portable=False) == {"type": "integer", "minimum": -10, "maximum": 10, "multipleOf": 5}
+    assert bounded(schema, portable=False) == {
+        "type": "integer",
+        "minimum": -10,
+        "maximum": 10,
+        "multipleOf": 5,
+    }

@@ -14,11 +14,25 @@ from toolwire.emulate.grammars.reading import LONGEST
 from toolwire.emulate.scanner import ScanLimits, ToolCallParser
 
 TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
     {"type": "function", "name": "get_time"},
     {"type": "function", "name": "get"},
 ]
-HERE = ("llama_json", "mistral", "mistral_compact", "deepseek_v3", "deepseek_v31", "kimi", "harmony", "cohere", "granite")
+HERE = (
+    "llama_json",
+    "mistral",
+    "mistral_compact",
+    "deepseek_v3",
+    "deepseek_v31",
+    "kimi",
+    "harmony",
+    "cohere",
+    "granite",
+)
 EVERY = tuple(DIALECTS)
 PARIS = '{"city": "Paris"}'
 
@@ -64,10 +78,30 @@ def call(arguments: str = PARIS, name: str = "get_weather", status: str = "ok") 
 BOTH = [call(), call('{"zone": 1}', "get_time")]
 CASES: list[Any] = [
     # dialect, what a model writes, what comes out
-    ("llama_json", '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}', [call()], "with its tag"),
-    ("llama_json", '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}<|eom_id|>', [call()], "with the end of the message"),
-    ("llama_json", '{"name": "get_weather", "parameters": {"city": "Paris"}}<|eot_id|>', [call()], "without its tag"),
-    ("llama_json", '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}', [call()], "with a type"),
+    (
+        "llama_json",
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        [call()],
+        "with its tag",
+    ),
+    (
+        "llama_json",
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}<|eom_id|>',
+        [call()],
+        "with the end of the message",
+    ),
+    (
+        "llama_json",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}<|eot_id|>',
+        [call()],
+        "without its tag",
+    ),
+    (
+        "llama_json",
+        '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}',
+        [call()],
+        "with a type",
+    ),
     (
         "llama_json",
         '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {"zone": 1}}<|eot_id|>',
@@ -80,26 +114,76 @@ CASES: list[Any] = [
         BOTH,
         "two without a tag",
     ),
-    ("llama_json", '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; so', [call(), ("text", "; so")], "a semicolon of prose"),
-    ("llama_json", '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"a": 1}', [call(), ("text", '; {"a": 1}')], "no call behind it"),
-    ("mistral", '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]', [call()], "an array"),
-    ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]</s>', [call()], "with an id"),
+    (
+        "llama_json",
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; so',
+        [call(), ("text", "; so")],
+        "a semicolon of prose",
+    ),
+    (
+        "llama_json",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"a": 1}',
+        [call(), ("text", '; {"a": 1}')],
+        "no call behind it",
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [call()],
+        "an array",
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]</s>',
+        [call()],
+        "with an id",
+    ),
     (
         "mistral",
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {"zone": 1}, "name": "get_time"}]\n\nDone.',
         [*BOTH, ("text", "\n\nDone.")],
         "two and prose",
     ),
-    ("mistral", '[TOOL_CALLS]{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}', [call()], "an object with a string"),
+    (
+        "mistral",
+        '[TOOL_CALLS]{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}',
+        [call()],
+        "an object with a string",
+    ),
     ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}', [call()], "written compactly"),
     ("mistral_compact", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}', [call()], "the plain form"),
-    ("mistral_compact", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}</s>', [call()], "with the end of the answer"),
-    ("mistral_compact", '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{"city": "Paris"}', [call()], "with an id"),
-    ("mistral_compact", '[TOOL_CALLS]get_weather{"city": "Paris"}', [call()], "without a marker before the arguments"),
+    (
+        "mistral_compact",
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}</s>',
+        [call()],
+        "with the end of the answer",
+    ),
+    (
+        "mistral_compact",
+        '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{"city": "Paris"}',
+        [call()],
+        "with an id",
+    ),
+    (
+        "mistral_compact",
+        '[TOOL_CALLS]get_weather{"city": "Paris"}',
+        [call()],
+        "without a marker before the arguments",
+    ),
     ("mistral_compact", '[TOOL_CALLS] get_weather [ARGS] {"city": "Paris"}', [call()], "with spaces"),
-    ("mistral_compact", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{"zone": 1}', BOTH, "two"),
+    (
+        "mistral_compact",
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{"zone": 1}',
+        BOTH,
+        "two",
+    ),
     ("mistral_compact", "[TOOL_CALLS]get_time</s>", [call("{}", "get_time")], "without arguments"),
-    ("mistral_compact", '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]', [call()], "written as an array"),
+    (
+        "mistral_compact",
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [call()],
+        "written as an array",
+    ),
     (
         "deepseek_v3",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
@@ -126,8 +210,18 @@ CASES: list[Any] = [
         [call()],
         "without the inner markers",
     ),
-    ("deepseek_v3", '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n{"city": "Paris"}<｜tool▁call▁end｜>', [call()], "without a fence"),
-    ("deepseek_v3", '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>', [call()], "written as its successor does"),
+    (
+        "deepseek_v3",
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n{"city": "Paris"}<｜tool▁call▁end｜>',
+        [call()],
+        "without a fence",
+    ),
+    (
+        "deepseek_v3",
+        '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>',
+        [call()],
+        "written as its successor does",
+    ),
     (
         "deepseek_v31",
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
@@ -141,8 +235,18 @@ CASES: list[Any] = [
         BOTH,
         "two",
     ),
-    ("deepseek_v31", '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}', [call()], "without any closer"),
-    ("deepseek_v31", "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜><｜tool▁call▁end｜>", [call("{}", "get_time")], "without arguments"),
+    (
+        "deepseek_v31",
+        '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}',
+        [call()],
+        "without any closer",
+    ),
+    (
+        "deepseek_v31",
+        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜><｜tool▁call▁end｜>",
+        [call("{}", "get_time")],
+        "without arguments",
+    ),
     (
         "deepseek_v31",
         '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>',
@@ -176,7 +280,12 @@ CASES: list[Any] = [
         [call()],
         "without a section and a prefix",
     ),
-    ("kimi", '<|tool_call_begin|>get_weather<|tool_call_argument_begin|>{"city": "Paris"}', [call()], "without a number"),
+    (
+        "kimi",
+        '<|tool_call_begin|>get_weather<|tool_call_argument_begin|>{"city": "Paris"}',
+        [call()],
+        "without a number",
+    ),
     (
         "kimi",
         '<|tool_call_begin|>functions_get_weather_1<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
@@ -189,7 +298,12 @@ CASES: list[Any] = [
         [call()],
         "the plain form",
     ),
-    ("harmony", '<|channel|>commentary to=functions.get_weather<|message|>{"city": "Paris"}', [call()], "without a constraint"),
+    (
+        "harmony",
+        '<|channel|>commentary to=functions.get_weather<|message|>{"city": "Paris"}',
+        [call()],
+        "without a constraint",
+    ),
     (
         "harmony",
         '<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
@@ -208,9 +322,24 @@ CASES: list[Any] = [
         [("text", " "), call()],
         "the recipient first of all",
     ),
-    ("harmony", '<|channel|>analysis to=functions.get_weather code<|message|>\n{"city": "Paris"}<|call|>', [call()], "on another channel"),
-    ("harmony", '<|channel|>commentary to=get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>', [call()], "without a prefix"),
-    ("harmony", "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|><|call|>", [call("{}", "get_time")], "without arguments"),
+    (
+        "harmony",
+        '<|channel|>analysis to=functions.get_weather code<|message|>\n{"city": "Paris"}<|call|>',
+        [call()],
+        "on another channel",
+    ),
+    (
+        "harmony",
+        '<|channel|>commentary to=get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        [call()],
+        "without a prefix",
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|><|call|>",
+        [call("{}", "get_time")],
+        "without arguments",
+    ),
     (
         "harmony",
         "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant"
@@ -232,15 +361,30 @@ CASES: list[Any] = [
         BOTH,
         "two",
     ),
-    ("cohere", '<|START_ACTION|>{"tool_name": "get_weather", "parameters": {"city": "Paris"}}<|END_ACTION|>', [call()], "without an array"),
-    ("granite", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', [call()], "the plain form"),
+    (
+        "cohere",
+        '<|START_ACTION|>{"tool_name": "get_weather", "parameters": {"city": "Paris"}}<|END_ACTION|>',
+        [call()],
+        "without an array",
+    ),
+    (
+        "granite",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [call()],
+        "the plain form",
+    ),
     (
         "granite",
         '<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {"zone": 1}}]<|end_of_text|>',
         BOTH,
         "two",
     ),
-    ("granite", '<tool_call>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', [call()], "with the later marker"),
+    (
+        "granite",
+        '<tool_call>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [call()],
+        "with the later marker",
+    ),
 ]
 WRITTEN = [pytest.param(*case[:3], id=f"{case[0]}, {case[3]}") for case in CASES]
 
@@ -248,7 +392,9 @@ WRITTEN = [pytest.param(*case[:3], id=f"{case[0]}, {case[3]}") for case in CASES
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
 def test_what_models_write_becomes_calls(dialect: str, written: str, out: Told) -> None:
     assert anyhow(written, dialects=(dialect,)) == out
-    assert read(list(written), arguments="validated") == read([written]) == out, "and no other dialect is in the way"
+    assert read(list(written), arguments="validated") == read([written]) == out, (
+        "and no other dialect is in the way"
+    )
 
 
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
@@ -261,19 +407,27 @@ def test_text_before_and_behind_stays_as_it_is(dialect: str, written: str, out: 
     else:
         out = [*out, ("text", behind)]
     head = "Let me see.\n" + (out[0][1] if out[0][0] == "text" else "")
-    assert read(list("Let me see.\n" + written + behind), dialects=(dialect,)) == [("text", head), *(out[1:] if out[0][0] == "text" else out)]
+    assert read(list("Let me see.\n" + written + behind), dialects=(dialect,)) == [
+        ("text", head),
+        *(out[1:] if out[0][0] == "text" else out),
+    ]
 
 
 def test_the_id_in_the_text_is_the_id_of_the_call() -> None:
     for written, id in (
-        ("<|tool_call_begin|>functions.get_weather:4<|tool_call_argument_begin|>{}<|tool_call_end|>", "functions.get_weather:4"),
+        (
+            "<|tool_call_begin|>functions.get_weather:4<|tool_call_argument_begin|>{}<|tool_call_end|>",
+            "functions.get_weather:4",
+        ),
         ("<|tool_call_begin|>get_weather<|tool_call_argument_begin|>{}<|tool_call_end|>", None),
         ("[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{}", "a1B2c3D4e"),
         ("[TOOL_CALLS]get_weather[CALL_ID][ARGS]{}", None),
     ):
         for mode in ("eager", "validated"):
             parser = ToolCallParser(TOOLS, EVERY, mode)
-            begins = [event for event in parser.feed(written) + parser.finish() if isinstance(event, CallBegin)]
+            begins = [
+                event for event in parser.feed(written) + parser.finish() if isinstance(event, CallBegin)
+            ]
             assert begins == [CallBegin(0, "get_weather", id)]
 
 
@@ -286,7 +440,10 @@ def test_a_known_name_decides_how_an_id_reads() -> None:
         ("a:b:2", "a:b"),
     ):
         parser = ToolCallParser(tools, ("kimi",))
-        events = parser.feed(f"<|tool_call_begin|>{written}<|tool_call_argument_begin|>{{}}<|tool_call_end|>") + parser.finish()
+        events = (
+            parser.feed(f"<|tool_call_begin|>{written}<|tool_call_argument_begin|>{{}}<|tool_call_end|>")
+            + parser.finish()
+        )
         assert told(events) == [("call", name, "{}", "ok")]
 
 
@@ -311,25 +468,48 @@ def test_a_call_cut_anywhere_is_never_completed_by_invention(dialect: str, writt
                     assert calls or out == ([("text", cut)] if cut else [])
                 if begin < place < stop and reason == "length":
                     sent = written[begin:place].rstrip(", ")  # a comma waits for what it separates
-                    assert [(*out[0][:2], out[0][2].rstrip(", "), out[0][3])] == [("call", "get_weather", sent, "truncated")] and len(out) == 1
+                    assert [(*out[0][:2], out[0][2].rstrip(", "), out[0][3])] == [
+                        ("call", "get_weather", sent, "truncated")
+                    ] and len(out) == 1
 
 
 @pytest.mark.parametrize(
-    "mark", ["<|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>", "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>"]
+    "mark",
+    [
+        "<|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>",
+        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>",
+    ],
 )
 def test_a_name_without_arguments_is_truncated_by_length_and_else_text(mark: str) -> None:
     assert anyhow(mark, "length") == [("call", "get_time", "", "truncated")]
     assert anyhow(mark) == [("text", mark)]
     assert anyhow("[TOOL_CALLS]get", "length") == [("text", "[TOOL_CALLS]get")], "the name itself may be cut"
-    assert anyhow("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "length", unknown_tool="forward")[0][0] == "text"
+    assert (
+        anyhow("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "length", unknown_tool="forward")[0][0]
+        == "text"
+    )
 
 
 @pytest.mark.parametrize("dialect", HERE)
 def test_a_doubled_closer_is_text_or_markup_and_never_a_call(dialect: str) -> None:
     written = render(dialect, "get_weather", PARIS)
-    for closer in ("<|call|>", "<|tool_call_end|>", "<｜tool▁call▁end｜>", "<|END_ACTION|>", "</s>", "]", "}", "```"):
+    for closer in (
+        "<|call|>",
+        "<|tool_call_end|>",
+        "<｜tool▁call▁end｜>",
+        "<|END_ACTION|>",
+        "</s>",
+        "]",
+        "}",
+        "```",
+    ):
         out = anyhow(written + closer + closer + " tail", dialects=(dialect,))
-        assert out[0] == call() and len(out) == 2 and (closer + closer + " tail").endswith(out[1][1]) and out[1][1].endswith(" tail")
+        assert (
+            out[0] == call()
+            and len(out) == 2
+            and (closer + closer + " tail").endswith(out[1][1])
+            and out[1][1].endswith(" tail")
+        )
 
 
 @pytest.mark.parametrize("dialect", HERE)
@@ -337,7 +517,10 @@ def test_a_doubled_closer_is_text_or_markup_and_never_a_call(dialect: str) -> No
 def test_an_unknown_tool_is_text_and_nothing_is_lost(dialect: str, mode: str) -> None:
     written = render(dialect, "nobody", '{"a": "<|call|>"}') + " tail"
     assert anyhow(written, dialects=(dialect,), arguments=mode) == [("text", written)]
-    assert anyhow(written, dialects=(dialect,), arguments=mode, unknown_tool="forward")[0][:2] == ("call", "nobody")
+    assert anyhow(written, dialects=(dialect,), arguments=mode, unknown_tool="forward")[0][:2] == (
+        "call",
+        "nobody",
+    )
 
 
 def test_an_unknown_tool_behind_a_known_one_is_text_from_its_marker_on() -> None:
@@ -379,7 +562,9 @@ def test_what_is_no_call_stays_text_to_the_last_character(text: str, mode: str) 
 
 
 @pytest.mark.parametrize("dialect", HERE)
-def test_arguments_beyond_repair_are_invalid_where_they_were_sent_and_text_where_they_were_held(dialect: str) -> None:
+def test_arguments_beyond_repair_are_invalid_where_they_were_sent_and_text_where_they_were_held(
+    dialect: str,
+) -> None:
     written = render(dialect, "get_weather", PARIS).replace('"Paris"', "nonsense") + "\n tail"
     assert anyhow(written, dialects=(dialect,), arguments="validated") == [("text", written)]
     out = anyhow(written, dialects=(dialect,))
@@ -421,7 +606,9 @@ def test_a_block_in_code_or_in_the_input_is_no_call(dialect: str, mode: str) -> 
     block = render(dialect, "get_weather", PARIS)
     for written in (f"```\n{block}\n```\n", f"write `x {block}` here"):
         assert read(list(written), dialects=(dialect,), arguments=mode) == [("text", written)]
-    assert read(list(block), dialects=(dialect,), arguments=mode, quoted=[f"A note: {block}!"]) == [("text", block)]
+    assert read(list(block), dialects=(dialect,), arguments=mode, quoted=[f"A note: {block}!"]) == [
+        ("text", block)
+    ]
 
 
 @pytest.mark.parametrize("dialect", HERE)

@@ -20,7 +20,12 @@ TOOLS: list[dict[str, Any]] = [
         "name": "get_weather",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "where": {"type": "object"}, "zip": {"type": "string"}},
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "where": {"type": "object"},
+                "zip": {"type": "string"},
+            },
         },
     },
     {"type": "function", "name": "write"},
@@ -29,7 +34,9 @@ Told = list[tuple[str, ...]]
 Reads = Callable[..., Told]
 
 
-def call(arguments: str = '{"city": "Paris"}', name: str = "get_weather", status: str = "ok") -> tuple[str, ...]:
+def call(
+    arguments: str = '{"city": "Paris"}', name: str = "get_weather", status: str = "ok"
+) -> tuple[str, ...]:
     return (name, arguments, status)
 
 
@@ -46,8 +53,16 @@ M2_CITY = '<parameter name="city">Paris</parameter>'
 
 CALLS = [
     # what a model writes, and what comes of it
-    pytest.param("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>", [PARIS], id="GLM in one line"),
-    pytest.param("<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>", [PARIS], id="GLM in lines"),
+    pytest.param(
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>",
+        [PARIS],
+        id="GLM in one line",
+    ),
+    pytest.param(
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+        [PARIS],
+        id="GLM in lines",
+    ),
     pytest.param("<tool_call>write</tool_call>", [EMPTY], id="GLM without arguments"),
     pytest.param("<tool_call>\nwrite\n</tool_call>", [EMPTY], id="GLM without arguments, in lines"),
     pytest.param('<tool_call>get_weather\n{"city": "Paris"}\n</tool_call>', [PARIS], id="GLM with JSON"),
@@ -62,8 +77,14 @@ CALLS = [
         id="GLM twice amid text",
     ),
     pytest.param('<tool_call>{"name": "write"}</tool_call>', [EMPTY], id="Hermes, which shares GLM's marker"),
-    pytest.param("<tool_call><function=write></function></tool_call>", [EMPTY], id="Qwen, which shares GLM's marker"),
-    pytest.param(f'<minimax:tool_call><invoke name="get_weather">{M2_CITY}</invoke></minimax:tool_call>', [PARIS], id="MiniMax"),
+    pytest.param(
+        "<tool_call><function=write></function></tool_call>", [EMPTY], id="Qwen, which shares GLM's marker"
+    ),
+    pytest.param(
+        f'<minimax:tool_call><invoke name="get_weather">{M2_CITY}</invoke></minimax:tool_call>',
+        [PARIS],
+        id="MiniMax",
+    ),
     pytest.param(
         "<minimax:tool_call>\n<invoke name=get_weather>\n<parameter name='city'>Paris</parameter>\n</invoke>\n</minimax:tool_call>",
         [PARIS],
@@ -75,10 +96,20 @@ CALLS = [
         id="MiniMax, two calls",
     ),
     pytest.param(DSML + DSML_CITY + DSML_END, [PARIS], id="DSML"),
-    pytest.param((DSML + DSML_CITY + DSML_END).replace("function_calls", "tool_calls"), [PARIS], id="DSML of V4"),
+    pytest.param(
+        (DSML + DSML_CITY + DSML_END).replace("function_calls", "tool_calls"), [PARIS], id="DSML of V4"
+    ),
     pytest.param(DSML + '\n{"city": "Paris"}\n' + DSML_END, [PARIS], id="DSML with JSON"),
-    pytest.param(DSML.removeprefix("<｜DSML｜function_calls>") + DSML_CITY + "</｜DSML｜invoke>", [PARIS], id="DSML without its wrapper"),
-    pytest.param('<｜DSML｜tool_calls><｜DSML｜invoke name="write"/></｜DSML｜tool_calls>', [EMPTY], id="DSML that closes itself"),
+    pytest.param(
+        DSML.removeprefix("<｜DSML｜function_calls>") + DSML_CITY + "</｜DSML｜invoke>",
+        [PARIS],
+        id="DSML without its wrapper",
+    ),
+    pytest.param(
+        '<｜DSML｜tool_calls><｜DSML｜invoke name="write"/></｜DSML｜tool_calls>',
+        [EMPTY],
+        id="DSML that closes itself",
+    ),
     pytest.param(
         DSML
         + '<｜DSML｜parameter name="note" string="true">"5"\n</｜DSML｜parameter><｜DSML｜parameter name="days" string="false">5</｜DSML｜parameter>'
@@ -92,9 +123,21 @@ CALLS = [
         id="DSML, two calls",
     ),
     pytest.param(K3 + K3_CITY + K3_END, [PARIS], id="K3"),
-    pytest.param(K3 + K3_CITY + K3_END.removesuffix("<|close|>tools<|sep|>") + " ok", [PARIS, ("text", " ok")], id="K3 without the wrapper's end"),
-    pytest.param(K3.removeprefix("<|open|>tools<|sep|>") + K3_CITY + "<|close|>call<|sep|>", [PARIS], id="K3 without its wrapper"),
-    pytest.param(K3 + '<|open|>json type="object"<|sep|>{"city": "Paris"}<|close|>json<|sep|>' + K3_END, [PARIS], id="K3 with JSON"),
+    pytest.param(
+        K3 + K3_CITY + K3_END.removesuffix("<|close|>tools<|sep|>") + " ok",
+        [PARIS, ("text", " ok")],
+        id="K3 without the wrapper's end",
+    ),
+    pytest.param(
+        K3.removeprefix("<|open|>tools<|sep|>") + K3_CITY + "<|close|>call<|sep|>",
+        [PARIS],
+        id="K3 without its wrapper",
+    ),
+    pytest.param(
+        K3 + '<|open|>json type="object"<|sep|>{"city": "Paris"}<|close|>json<|sep|>' + K3_END,
+        [PARIS],
+        id="K3 with JSON",
+    ),
     pytest.param(
         K3 + '<|open|>argument type="string" key="a &quot;b&quot; &amp;"<|sep|>"5"<|close|>argument<|sep|>'
         '<|open|>argument key="days" type="number"<|sep|>5<|close|>argument<|sep|>' + K3_END,
@@ -102,23 +145,48 @@ CALLS = [
         id="K3 typed by its attribute, in any order",
     ),
     pytest.param(
-        K3 + K3_CITY + '<|close|>call<|sep|><|open|>call index="2" tool="write"<|sep|>' + K3_END + "<|close|>message<|sep|>",
+        K3
+        + K3_CITY
+        + '<|close|>call<|sep|><|open|>call index="2" tool="write"<|sep|>'
+        + K3_END
+        + "<|close|>message<|sep|>",
         [PARIS, EMPTY, ("text", "<|close|>message<|sep|>")],
         id="K3, two calls",
     ),
     pytest.param("<get_weather>\ncity: Paris\n</get_weather>", [PARIS], id="a tag that is the tool, in YAML"),
-    pytest.param("<get_weather>\n  <city>Paris</city>\n</get_weather>", [PARIS], id="a tag that is the tool, with children"),
-    pytest.param('<get_weather>{"city": "Paris"}</get_weather>', [PARIS], id="a tag that is the tool, in JSON"),
+    pytest.param(
+        "<get_weather>\n  <city>Paris</city>\n</get_weather>",
+        [PARIS],
+        id="a tag that is the tool, with children",
+    ),
+    pytest.param(
+        '<get_weather>{"city": "Paris"}</get_weather>', [PARIS], id="a tag that is the tool, in JSON"
+    ),
     pytest.param("<write></write>", [EMPTY], id="a tag that is the tool, empty"),
-    pytest.param("<get_weather><city>R&amp;D &lt; &#65;&x;</city></get_weather>", [call('{"city": "R&D < A&x;"}')], id="entities in children"),
+    pytest.param(
+        "<get_weather><city>R&amp;D &lt; &#65;&x;</city></get_weather>",
+        [call('{"city": "R&D < A&x;"}')],
+        id="entities in children",
+    ),
     pytest.param(
         "Now:\n<get_weather>\n  city: Paris\n  days: 3\n  zip: 01234\n</get_weather>\n<write><a>1</a></write>!",
-        [("text", "Now:\n"), call('{"city": "Paris", "days": 3, "zip": "01234"}'), ("text", "\n"), call('{"a": 1}', "write"), ("text", "!")],
+        [
+            ("text", "Now:\n"),
+            call('{"city": "Paris", "days": 3, "zip": "01234"}'),
+            ("text", "\n"),
+            call('{"a": 1}', "write"),
+            ("text", "!"),
+        ],
         id="a tag that is the tool, twice amid text",
     ),
     pytest.param(
         "<write>\npath: a.md\ncontent: |\n  # Head\n\n    code\nlist:\n- 1\n- two: [x, 'y']\n</write>",
-        [call('{"path": "a.md", "content": "# Head\\n\\n  code\\n", "list": [1, {"two": ["x", "y"]}]}', "write")],
+        [
+            call(
+                '{"path": "a.md", "content": "# Head\\n\\n  code\\n", "list": [1, {"two": ["x", "y"]}]}',
+                "write",
+            )
+        ],
         id="YAML with a block and a list",
     ),
 ]
@@ -160,21 +228,33 @@ def test_what_is_no_call_stays_text(text: str, agreed: Reads) -> None:
 
 
 BROKEN = [
-    pytest.param("<tool_call>write</tool_call></tool_call>", [EMPTY, ("text", "</tool_call>")], id="GLM closed twice"),
+    pytest.param(
+        "<tool_call>write</tool_call></tool_call>", [EMPTY, ("text", "</tool_call>")], id="GLM closed twice"
+    ),
     pytest.param(
         "<tool_call>get_weather<arg_key>city</arg_key>Paris</tool_call> on",
         [call("Paris", status="invalid"), ("text", " on")],
         id="GLM without the value's tag",
     ),
-    pytest.param(DSML + DSML_CITY + "</｜DSML｜invoke> on", [PARIS, ("text", " on")], id="DSML without the wrapper's end"),
+    pytest.param(
+        DSML + DSML_CITY + "</｜DSML｜invoke> on",
+        [PARIS, ("text", " on")],
+        id="DSML without the wrapper's end",
+    ),
     pytest.param(DSML + DSML_CITY + DSML_END + DSML_END, [PARIS, ("text", DSML_END)], id="DSML closed twice"),
     pytest.param(
-        K3 + "<|open|>json<|sep|>[1]<|close|>json<|sep|>" + K3_END, [call("[1]<|close|>json<|sep|>", status="invalid")], id="K3 without an object"
+        K3 + "<|open|>json<|sep|>[1]<|close|>json<|sep|>" + K3_END,
+        [call("[1]<|close|>json<|sep|>", status="invalid")],
+        id="K3 without an object",
     ),
     pytest.param(
-        "<get_weather><city>Paris</city> so </get_weather>.", [call('{"city": "Paris"so ', status="invalid"), ("text", ".")], id="words in it"
+        "<get_weather><city>Paris</city> so </get_weather>.",
+        [call('{"city": "Paris"so ', status="invalid"), ("text", ".")],
+        id="words in it",
     ),
-    pytest.param("<write><b>x</b> so </write>.", [("text", "<write><b>x</b> so </write>.")], id="ordinary markup"),
+    pytest.param(
+        "<write><b>x</b> so </write>.", [("text", "<write><b>x</b> so </write>.")], id="ordinary markup"
+    ),
     pytest.param("<write></write></write>", [EMPTY, ("text", "</write>")], id="a tag closed twice"),
 ]
 
@@ -188,8 +268,14 @@ FULL = {
     "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
     "minimax": f'<minimax:tool_call>\n<invoke name="get_weather">{M2_CITY}<parameter name="days">12</parameter></invoke>\n</minimax:tool_call>',
-    "dsml": DSML + DSML_CITY + '<｜DSML｜parameter name="days" string="false">12</｜DSML｜parameter>' + DSML_END,
-    "kimi_k3": K3 + K3_CITY + '<|open|>argument key="days" type="number"<|sep|>12<|close|>argument<|sep|>' + K3_END,
+    "dsml": DSML
+    + DSML_CITY
+    + '<｜DSML｜parameter name="days" string="false">12</｜DSML｜parameter>'
+    + DSML_END,
+    "kimi_k3": K3
+    + K3_CITY
+    + '<|open|>argument key="days" type="number"<|sep|>12<|close|>argument<|sep|>'
+    + K3_END,
     "tag_is_tool": "<get_weather><city>Paris</city><days>12</days></get_weather>",
     "tag_is_tool yaml": "<get_weather>\ncity: Paris\ndays: 12\n</get_weather>",
     "tag_is_tool json": '<get_weather>\n{"city": "Paris", "days": 12}\n</get_weather>',
@@ -231,7 +317,12 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
     before, behind = FULL[dialect].split("Paris")
     parser = ToolCallParser(TOOLS, [dialect])
     parser.feed(before)
-    sent = "".join(event.delta for letter in "a long story, " * 20 for event in parser.feed(letter) if isinstance(event, CallArgs))
+    sent = "".join(
+        event.delta
+        for letter in "a long story, " * 20
+        for event in parser.feed(letter)
+        if isinstance(event, CallArgs)
+    )
     assert len(sent) > 200
     events = parser.feed(behind) + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
@@ -239,7 +330,9 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
 
 HARD = {
     "plain": "x",
-    "all markers": " ".join(opener.marker for dialect in DIALECTS.values() for opener in dialect.openers).replace("{tool}", "write"),
+    "all markers": " ".join(
+        opener.marker for dialect in DIALECTS.values() for opener in dialect.openers
+    ).replace("{tool}", "write"),
     "all ends": '</arg_value></tool_call></invoke></｜DSML｜parameter><|close|>argument<|sep|></a></write>&lt;<|"|>',
     "": ["", {"": None}, [[]], 1e-9, -0.0, True],
     "odd key <b>\n": {"a b": "c\\d\u2028\x00"},
@@ -247,7 +340,9 @@ HARD = {
 
 
 @pytest.mark.parametrize("dialect", MINE)
-@pytest.mark.parametrize("keys", [["plain"], ["all markers", "all ends"], [""], ["odd key <b>\n"], list(HARD), []])
+@pytest.mark.parametrize(
+    "keys", [["plain"], ["all markers", "all ends"], [""], ["odd key <b>\n"], list(HARD), []]
+)
 def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads, read: Reads) -> None:
     arguments = {key: HARD[key] for key in keys}
     written = render(dialect, "write", json.dumps(arguments, ensure_ascii=False))
@@ -263,7 +358,10 @@ def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads,
 def test_only_declared_tools_open_a_block_by_their_name(told: Reads) -> None:
     parser = ToolCallParser([{"name": f"tool_{number}"} for number in range(128)], ["tag_is_tool"])
     text = "<tool_500>\na: 1\n</tool_500> <tool_77>\na: 1\n</tool_77>"
-    assert told(parser.feed(text) + parser.finish()) == [("text", "<tool_500>\na: 1\n</tool_500> "), ("tool_77", '{"a": 1}', "ok")]
+    assert told(parser.feed(text) + parser.finish()) == [
+        ("text", "<tool_500>\na: 1\n</tool_500> "),
+        ("tool_77", '{"a": 1}', "ok"),
+    ]
 
 
 def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(told: Reads) -> None:
@@ -278,4 +376,6 @@ def test_a_quoted_element_is_no_call(agreed: Reads) -> None:
 
 def test_what_exceeds_its_limit_is_text(agreed: Reads) -> None:
     text = "<write>\na: " + "x" * 300 + "\n</write>"
-    assert agreed(text, limits=ScanLimits(header=100, held=200), dialects=("tag_is_tool",)) == [("text", text)]
+    assert agreed(text, limits=ScanLimits(header=100, held=200), dialects=("tag_is_tool",)) == [
+        ("text", text)
+    ]

@@ -16,7 +16,12 @@ from toolwire.core.turn import ToolSpec
 from toolwire.emulate.freeform import InputDecoder, Unwrap, as_function, wrap
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
-PATCH = ToolSpec("apply_patch", "Patches.", kind="custom", format={"type": "grammar", "syntax": "lark", "definition": "start: /.+/"})
+PATCH = ToolSpec(
+    "apply_patch",
+    "Patches.",
+    kind="custom",
+    format={"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+)
 
 
 def test_a_custom_tool_is_offered_as_a_function_with_one_string() -> None:
@@ -57,7 +62,10 @@ def test_any_input_survives_wrapping_and_any_cut(text: str, ascii_only: bool, cu
 
 def test_lone_halves_of_a_pair_in_an_input_are_replaced() -> None:
     decoder = InputDecoder()
-    assert decoder.feed(r'{"input":"a\ud83d b\ude00 \ud83d\ude00 \ud83d"}') + decoder.finish() == "a\ufffd b\ufffd 😀 \ufffd"
+    assert (
+        decoder.feed(r'{"input":"a\ud83d b\ude00 \ud83d\ude00 \ud83d"}') + decoder.finish()
+        == "a\ufffd b\ufffd 😀 \ufffd"
+    )
 
 
 async def test_a_custom_tool_makes_the_round_trip_over_a_server_that_knows_only_functions(table: Any) -> None:
@@ -89,8 +97,14 @@ FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object",
 
 
 @pytest.mark.parametrize("way", ["native", "emulated", "constrained"])
-@pytest.mark.parametrize("tools", [[], [FUNCTION], [{"type": "custom", "name": "apply_patch"}]], ids=["none", "another", "the same"])
-async def test_a_custom_call_in_the_history_is_the_same_call_whatever_the_request_offers(table: Any, tools: list[Any], way: Any) -> None:
+@pytest.mark.parametrize(
+    "tools",
+    [[], [FUNCTION], [{"type": "custom", "name": "apply_patch"}]],
+    ids=["none", "another", "the same"],
+)
+async def test_a_custom_call_in_the_history_is_the_same_call_whatever_the_request_offers(
+    table: Any, tools: list[Any], way: Any
+) -> None:
     history = [
         {"role": "user", "content": "q"},
         {"type": "custom_tool_call", "call_id": "c0", "name": "apply_patch", "input": '*** "Begin" Patch\n'},
@@ -103,6 +117,10 @@ async def test_a_custom_call_in_the_history_is_the_same_call_whatever_the_reques
         await backend.close()
     said = upstream.requests[-1].body["messages"]
     if way == "native":
-        assert next(one for one in said if "tool_calls" in one)["tool_calls"][0]["function"]["arguments"] == wrap('*** "Begin" Patch\n')
+        assert next(one for one in said if "tool_calls" in one)["tool_calls"][0]["function"][
+            "arguments"
+        ] == wrap('*** "Begin" Patch\n')
     else:
-        assert wrap('*** "Begin" Patch\n') in next(one for one in said if one["role"] == "assistant")["content"]
+        assert (
+            wrap('*** "Begin" Patch\n') in next(one for one in said if one["role"] == "assistant")["content"]
+        )

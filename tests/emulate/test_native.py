@@ -14,7 +14,11 @@ from toolwire.emulate.native import EMPTY_FIRST, ENCODED, MOST_EMPTY, NULL, Nati
 
 PARIS = '{"city": "Paris"}'
 values = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False, allow_infinity=False) | some.text(max_size=8),
+    some.none()
+    | some.booleans()
+    | some.integers()
+    | some.floats(allow_nan=False, allow_infinity=False)
+    | some.text(max_size=8),
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
@@ -22,7 +26,30 @@ objects = some.dictionaries(some.text(max_size=4), values, max_size=4)
 blanks = some.text(" \t\r\n", max_size=3)
 # what JSON, its slips and its wrappings are made of, in any order
 scraps = some.lists(
-    some.sampled_from(["{", "}", "[", "]", '"', "'", ",", ":", "\\", "u00", " ", "\n", "null", "None", "tru", "a", "1", ".", "é"]), max_size=14
+    some.sampled_from(
+        [
+            "{",
+            "}",
+            "[",
+            "]",
+            '"',
+            "'",
+            ",",
+            ":",
+            "\\",
+            "u00",
+            " ",
+            "\n",
+            "null",
+            "None",
+            "tru",
+            "a",
+            "1",
+            ".",
+            "é",
+        ]
+    ),
+    max_size=14,
 )
 
 
@@ -39,19 +66,38 @@ def cut_at(text: str, places: list[int]) -> list[str]:
 
 def wrapped(value: dict[str, Any], how: str) -> str:
     text = json.dumps(value, ensure_ascii=how != "escaped")
-    return {"twice": json.dumps(text), "thrice": json.dumps(json.dumps(text)), "empty first": "{}" + text, "null first": "null " + text}.get(
-        how, text
+    return {
+        "twice": json.dumps(text),
+        "thrice": json.dumps(json.dumps(text)),
+        "empty first": "{}" + text,
+        "null first": "null " + text,
+    }.get(how, text)
+
+
+@given(
+    objects,
+    some.sampled_from(["plain", "escaped", "indented"]),
+    blanks,
+    blanks,
+    some.lists(some.integers(0), max_size=12),
+)
+def test_a_valid_object_passes_verbatim_however_it_is_cut(
+    value: dict[str, Any], how: str, before: str, behind: str, places: list[int]
+) -> None:
+    text = (
+        before
+        + json.dumps(value, ensure_ascii=how == "escaped", indent=2 if how == "indented" else None)
+        + behind
     )
-
-
-@given(objects, some.sampled_from(["plain", "escaped", "indented"]), blanks, blanks, some.lists(some.integers(0), max_size=12))
-def test_a_valid_object_passes_verbatim_however_it_is_cut(value: dict[str, Any], how: str, before: str, behind: str, places: list[int]) -> None:
-    text = before + json.dumps(value, ensure_ascii=how == "escaped", indent=2 if how == "indented" else None) + behind
     out, flow = fed(cut_at(text, places))
     assert out == text and not flow.issues and not flow.cut
 
 
-@given(objects.filter(bool), some.sampled_from(["twice", "thrice", "empty first", "null first"]), some.lists(some.integers(0), max_size=12))
+@given(
+    objects.filter(bool),
+    some.sampled_from(["twice", "thrice", "empty first", "null first"]),
+    some.lists(some.integers(0), max_size=12),
+)
 def test_wrapped_arguments_come_out_as_the_object(value: dict[str, Any], how: str, places: list[int]) -> None:
     out, flow = fed(cut_at(wrapped(value, how), places))
     assert json.loads(out) == value and flow.issues and not flow.cut
@@ -67,7 +113,9 @@ def test_whatever_comes_the_splits_do_not_matter(text: str, places: list[int]) -
 
 
 @given(objects, some.data())
-def test_arguments_that_break_off_are_cut_and_pass_as_far_as_they_came(value: dict[str, Any], data: Any) -> None:
+def test_arguments_that_break_off_are_cut_and_pass_as_far_as_they_came(
+    value: dict[str, Any], data: Any
+) -> None:
     text = json.dumps(value)
     stop = data.draw(some.integers(1, len(text) - 1))
     out, flow = fed([text[:stop]])
@@ -113,7 +161,7 @@ def test_arguments_are_live() -> None:
     """What is held back is what may still mean something else, and nothing more."""
     flow = NativeArguments()
     assert [flow.feed(char) for char in '{"a": "b", "c": 1}'] == [
-        *("", '{"', "a", '"', ":", " ", '"', "b", '"', "", "", ', "', "c", '"', ":", " ", "1", "}"),
+        *("", '{"', "a", '"', ":", " ", '"', "b", '"', "", "", ', "', "c", '"', ":", " ", "1", "}")
     ]
 
 

@@ -19,7 +19,12 @@ TOOLS: list[dict[str, Any]] = [
             "name": "get_weather",
             "parameters": {
                 "type": "object",
-                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "where": {"type": "object"}, "ok": {"type": "boolean"}},
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "where": {"type": "object"},
+                    "ok": {"type": "boolean"},
+                },
             },
         },
     },
@@ -35,8 +40,12 @@ def told(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
     calls: list[tuple[str, str, str]] = [
         (
             begin.name,
-            "".join(event.delta for event in events if isinstance(event, CallArgs) and event.index == begin.index),
-            next(event.status for event in events if isinstance(event, CallEnd) and event.index == begin.index),
+            "".join(
+                event.delta for event in events if isinstance(event, CallArgs) and event.index == begin.index
+            ),
+            next(
+                event.status for event in events if isinstance(event, CallEnd) and event.index == begin.index
+            ),
         )
         for begin in events
         if isinstance(begin, CallBegin)
@@ -44,8 +53,12 @@ def told(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
     return text, calls
 
 
-def read(text: str, *, reason: str = "eof", size: int = 0, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
-    parser = ToolCallParser(TOOLS, options.pop("dialects", EVERY), nonce=options.pop("nonce", "k7"), **options)
+def read(
+    text: str, *, reason: str = "eof", size: int = 0, **options: Any
+) -> tuple[str, list[tuple[str, str, str]]]:
+    parser = ToolCallParser(
+        TOOLS, options.pop("dialects", EVERY), nonce=options.pop("nonce", "k7"), **options
+    )
     pieces = [text[i : i + size] for i in range(0, len(text), size)] if size else [text]
     return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
@@ -62,11 +75,33 @@ OK = [("get_weather", ARGS, "ok")]
 
 CALLS = [
     # what a model writes, the text that is left, the calls
-    pytest.param('<tool_call:k7>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call:k7>', "", OK, id="sentinel"),
-    pytest.param('<tool_call:k7>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>', "", OK, id="sentinel with the habitual closer"),
-    pytest.param('<tool_call:zz>{"name": "get_weather", "arguments": {}}</tool_call:zz>', None, [], id="another token"),
-    pytest.param('Hi <tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call> bye', "Hi  bye", OK, id="hermes amid text"),
-    pytest.param('<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>', "", OK, id="arguments before the name"),
+    pytest.param(
+        '<tool_call:k7>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call:k7>',
+        "",
+        OK,
+        id="sentinel",
+    ),
+    pytest.param(
+        '<tool_call:k7>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>',
+        "",
+        OK,
+        id="sentinel with the habitual closer",
+    ),
+    pytest.param(
+        '<tool_call:zz>{"name": "get_weather", "arguments": {}}</tool_call:zz>', None, [], id="another token"
+    ),
+    pytest.param(
+        'Hi <tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call> bye',
+        "Hi  bye",
+        OK,
+        id="hermes amid text",
+    ),
+    pytest.param(
+        '<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>',
+        "",
+        OK,
+        id="arguments before the name",
+    ),
     pytest.param(
         '<tool_call>{"arguments": {"name": "bob"}, "name": "get_weather"}</tool_call>',
         "",
@@ -80,10 +115,16 @@ CALLS = [
         id="the object with a string of arguments",
     ),
     pytest.param(
-        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": "Paris"}}}</tool_call>', "", OK, id="OpenAI's own shape"
+        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": "Paris"}}}</tool_call>',
+        "",
+        OK,
+        id="OpenAI's own shape",
     ),
     pytest.param(
-        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": "}"}]}</tool_call>', "", OK, id="a further key"
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": "}"}]}</tool_call>',
+        "",
+        OK,
+        id="a further key",
     ),
     pytest.param(
         '<tool_call>{"name": "get_weather", "arguments": {"city": "a</tool_call>b"}}</tool_call>',
@@ -92,8 +133,18 @@ CALLS = [
         id="the closer inside a string",
     ),
     pytest.param('<tool_call>{"name": "write"}</tool_call>', "", [("write", "{}", "ok")], id="no arguments"),
-    pytest.param('<tool_call>{"name": "write", "arguments": null}</tool_call>', "", [("write", "{}", "ok")], id="null arguments"),
-    pytest.param('<tool_call>{"name": "write", "arguments": ""}</tool_call>', "", [("write", "{}", "ok")], id="an empty string of arguments"),
+    pytest.param(
+        '<tool_call>{"name": "write", "arguments": null}</tool_call>',
+        "",
+        [("write", "{}", "ok")],
+        id="null arguments",
+    ),
+    pytest.param(
+        '<tool_call>{"name": "write", "arguments": ""}</tool_call>',
+        "",
+        [("write", "{}", "ok")],
+        id="an empty string of arguments",
+    ),
     pytest.param(
         '<tool_call>[{"name": "write"}, {"name": "get_weather", "arguments": {"city": "Paris"}}]</tool_call>',
         "",
@@ -106,14 +157,35 @@ CALLS = [
         [("write", "{}", "ok"), *OK],
         id="two objects in one block",
     ),
-    pytest.param('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}}</tool_call>', "", OK, id="a brace too many"),
-    pytest.param('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}', "", OK, id="no closer at the end"),
-    pytest.param('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}} and so on', " and so on", OK, id="text in place of the closer"),
     pytest.param(
-        '<tool_call>{"name": "write"}<tool_call>{"name": "write"}</tool_call>', "", [("write", "{}", "ok")] * 2, id="an opener in place of the closer"
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}}</tool_call>',
+        "",
+        OK,
+        id="a brace too many",
     ),
     pytest.param(
-        '<tool_call>{"name": "functions.get-weather", "arguments": {"city": "Paris"}}</tool_call>', "", OK, id="a name that is known anyway"
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}',
+        "",
+        OK,
+        id="no closer at the end",
+    ),
+    pytest.param(
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}} and so on',
+        " and so on",
+        OK,
+        id="text in place of the closer",
+    ),
+    pytest.param(
+        '<tool_call>{"name": "write"}<tool_call>{"name": "write"}</tool_call>',
+        "",
+        [("write", "{}", "ok")] * 2,
+        id="an opener in place of the closer",
+    ),
+    pytest.param(
+        '<tool_call>{"name": "functions.get-weather", "arguments": {"city": "Paris"}}</tool_call>',
+        "",
+        OK,
+        id="a name that is known anyway",
     ),
     pytest.param(
         "<tool_call>{'name': 'get_weather', 'arguments': {city: 'Paris', \"ok\": True,}}</tool_call>",
@@ -122,10 +194,23 @@ CALLS = [
         id="JSON as people write it",
     ),
     pytest.param(
-        '<tool_call>{"name": "write", "arguments": {"t": "a\nb"}}</tool_call>', "", [("write", '{"t": "a\\nb"}', "repaired")], id="a raw newline"
+        '<tool_call>{"name": "write", "arguments": {"t": "a\nb"}}</tool_call>',
+        "",
+        [("write", '{"t": "a\\nb"}', "repaired")],
+        id="a raw newline",
     ),
-    pytest.param("<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>!", "!", OK, id="qwen_xml"),
-    pytest.param("<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>", "", OK, id="qwen_xml without its wrapper"),
+    pytest.param(
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>!",
+        "!",
+        OK,
+        id="qwen_xml",
+    ),
+    pytest.param(
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>",
+        "",
+        OK,
+        id="qwen_xml without its wrapper",
+    ),
     pytest.param(
         "<tool_call><function=get_weather><parameter=days>3</parameter><parameter=ok>True</parameter>"
         '<parameter=where>{"a": [1]}</parameter></function></tool_call>',
@@ -139,7 +224,9 @@ CALLS = [
         [("write", '{"text": "if a < b && c:\\n    pass\\n"}', "ok")],
         id="code between tags",
     ),
-    pytest.param('<function=write>{"a": 1}</function>', "", [("write", '{"a": 1}', "ok")], id="JSON between tags"),
+    pytest.param(
+        '<function=write>{"a": 1}</function>', "", [("write", '{"a": 1}', "ok")], id="JSON between tags"
+    ),
     pytest.param("<function=write></function>", "", [("write", "{}", "ok")], id="no parameters"),
     pytest.param(
         '<function_calls>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n'
@@ -148,9 +235,18 @@ CALLS = [
         [*OK, ("write", "{}", "ok")],
         id="anthropic, two calls",
     ),
-    pytest.param("<use_tool>\n  <name>get_weather</name>\n  <city>Paris</city>\n</use_tool>", "", OK, id="use_tool"),
-    pytest.param('<use_tool name="get_weather">{"city": "Paris"}</use_tool>', "", OK, id="use_tool with an attribute"),
-    pytest.param('<use_tool>{"name": "get_weather", "arguments": {"city": "Paris"}}</use_tool>', "", OK, id="use_tool with JSON"),
+    pytest.param(
+        "<use_tool>\n  <name>get_weather</name>\n  <city>Paris</city>\n</use_tool>", "", OK, id="use_tool"
+    ),
+    pytest.param(
+        '<use_tool name="get_weather">{"city": "Paris"}</use_tool>', "", OK, id="use_tool with an attribute"
+    ),
+    pytest.param(
+        '<use_tool>{"name": "get_weather", "arguments": {"city": "Paris"}}</use_tool>',
+        "",
+        OK,
+        id="use_tool with JSON",
+    ),
     pytest.param(
         "<use_tool><name>get_weather</name><city>a &lt;b&gt; &amp; &#65;</city></use_tool>",
         "",
@@ -158,14 +254,23 @@ CALLS = [
         id="entities",
     ),
     pytest.param('{"name": "get_weather", "arguments": {"city": "Paris"}}', "", OK, id="bare"),
-    pytest.param('Sure:\n{"name": "get_weather", "arguments": {"city": "Paris"}}\nDone.', "Sure:\n\nDone.", OK, id="bare on a line of its own"),
-    pytest.param('```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```', "", OK, id="fenced"),
+    pytest.param(
+        'Sure:\n{"name": "get_weather", "arguments": {"city": "Paris"}}\nDone.',
+        "Sure:\n\nDone.",
+        OK,
+        id="bare on a line of its own",
+    ),
+    pytest.param(
+        '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```', "", OK, id="fenced"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("written", "text", "calls"), CALLS)
 @pytest.mark.parametrize("arguments", ["eager", "validated"])
-def test_what_models_write_becomes_calls(written: str, text: str | None, calls: list[tuple[str, str, str]], arguments: str) -> None:
+def test_what_models_write_becomes_calls(
+    written: str, text: str | None, calls: list[tuple[str, str, str]], arguments: str
+) -> None:
     assert both(written, arguments=arguments) == (written if text is None else text, calls)
 
 
@@ -241,7 +346,9 @@ def test_a_held_call_that_the_model_never_finished_is_text() -> None:
 BLOCK = '<tool_call>{"name": "write", "arguments": {"a": 1}}</tool_call>'
 
 
-@pytest.mark.parametrize("fence", ["```\n{}\n```\n", "```xml\n{}\n```", "~~~\n{}\n~~~", "text\n  ```\n{}\n", "`{}`"])
+@pytest.mark.parametrize(
+    "fence", ["```\n{}\n```\n", "```xml\n{}\n```", "~~~\n{}\n~~~", "text\n  ```\n{}\n", "`{}`"]
+)
 def test_recovery_dialects_do_not_fire_in_code(fence: str) -> None:
     written = fence.replace("{}", BLOCK)
     assert both(written, dialects=("hermes", "use_tool")) == (written, [])
@@ -333,12 +440,17 @@ def test_calls_beyond_their_limit_are_text() -> None:
     several = '<tool_call>{"name": "write"}{"name": "write"}{"name": "write"}</tool_call>'
     text, calls = both(several, limits=ScanLimits(calls=2))
     assert len(calls) == 2 and text == '{"name": "write"}</tool_call>'
-    assert len(both("<function=write></function><function=write></function>", limits=ScanLimits(calls=1))[1]) == 1
+    assert (
+        len(both("<function=write></function><function=write></function>", limits=ScanLimits(calls=1))[1])
+        == 1
+    )
 
 
 def test_strict_tools_are_held_and_checked() -> None:
     tool = {"type": "function", "name": "write", "strict": True, "parameters": {"type": "object"}}
-    parser = ToolCallParser([tool], check=lambda tool, arguments: ["schema: wrong"] if "bad" in arguments else [])
+    parser = ToolCallParser(
+        [tool], check=lambda tool, arguments: ["schema: wrong"] if "bad" in arguments else []
+    )
     assert parser.feed('<tool_call>{"name": "write", "arguments": {"a": "bad') == []
     events = parser.feed('"}}</tool_call>')
     assert CallEnd(0, "invalid", ("schema: wrong",)) in events
@@ -351,7 +463,9 @@ def test_unknown_dialects_are_refused_with_the_known_ones() -> None:
 
 def test_no_opener_is_the_beginning_of_another() -> None:
     markers = {opener.marker for dialect in DIALECTS.values() for opener in dialect.openers}
-    assert not [(one, other) for one in markers for other in markers if one != other and other.startswith(one)]
+    assert not [
+        (one, other) for one in markers for other in markers if one != other and other.startswith(one)
+    ]
 
 
 def test_feeding_behind_the_end_gives_text_and_never_raises() -> None:
@@ -404,12 +518,32 @@ _GO = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
         json.dumps("> " + FOREIGN_BLOCK.replace("\n", "  \n > ")),
     ],
     ids=[
-        *("JSON", "JSON in JSON", "a backslash as a code", "decimal", "hexadecimal, all of it", "no semicolon", "named"),
-        *("HTML three times", "HTML in JSON", "HTML in JSON as Go writes it", "JSON in HTML", "block quote in JSON"),
+        *(
+            "JSON",
+            "JSON in JSON",
+            "a backslash as a code",
+            "decimal",
+            "hexadecimal, all of it",
+            "no semicolon",
+            "named",
+        ),
+        *(
+            "HTML three times",
+            "HTML in JSON",
+            "HTML in JSON as Go writes it",
+            "JSON in HTML",
+            "block quote in JSON",
+        ),
     ],
 )
 def test_a_quotation_is_known_in_every_code_for_its_characters(source: str) -> None:
-    coded = json.dumps(FOREIGN_BLOCK)[1:-1].replace('\\"', '"').replace("\\n<", "\n<").replace("\\n{", "\n{").replace("\\\\", "\\")
+    coded = (
+        json.dumps(FOREIGN_BLOCK)[1:-1]
+        .replace('\\"', '"')
+        .replace("\\n<", "\n<")
+        .replace("\\n{", "\n{")
+        .replace("\\\\", "\\")
+    )
     assert "\\u00e9" in coded
     for block in (FOREIGN_BLOCK, coded):
         assert both(block, dialects=("hermes",), quoted=[source]) == (block, [])
@@ -423,10 +557,14 @@ def test_a_sentence_that_names_a_tool_quotes_no_call_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", ["\\", "&#", "&#x" + "f" * 5000, "&#" + "9" * 5000, "&#0", "&lt", "\\u005c", "\\ud835", "\n>", "\\u"], ids=lambda odd: odd[:6]
+    "odd",
+    ["\\", "&#", "&#x" + "f" * 5000, "&#" + "9" * 5000, "&#0", "&lt", "\\u005c", "\\ud835", "\n>", "\\u"],
+    ids=lambda odd: odd[:6],
 )
 def test_what_only_looks_like_a_code_never_raises_and_costs_no_more_than_it_is_long(odd: str) -> None:
-    assert both(BLOCK, dialects=("hermes",), quoted=["{" + odd * (200_000 // len(odd))])[1] == [("write", '{"a": 1}', "ok")]
+    assert both(BLOCK, dialects=("hermes",), quoted=["{" + odd * (200_000 // len(odd))])[1] == [
+        ("write", '{"a": 1}', "ok")
+    ]
 
 
 def test_a_quotation_is_known_when_its_source_is_cut_into_parts() -> None:
@@ -472,5 +610,13 @@ def test_behind_closed_code_it_fires_again() -> None:
 
 
 def test_a_backtick_that_is_never_closed_hides_no_call_of_another_line_or_paragraph() -> None:
-    for before in ("the ` key\n", "``so'' he said\n", "`a``\n", "as `\n\n", "> `\n>\n> ", "as `\r\n\r\n", "```js\nx = `\n```\n"):
+    for before in (
+        "the ` key\n",
+        "``so'' he said\n",
+        "`a``\n",
+        "as `\n\n",
+        "> `\n>\n> ",
+        "as `\r\n\r\n",
+        "```js\nx = `\n```\n",
+    ):
         assert both(before + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]

@@ -40,7 +40,13 @@ def told(events: list[Event]) -> list[list[str]]:
 
 
 def read(
-    pieces: list[str], *, reason: str = "eof", tools: Any = TOOLS, dialects: Any = None, mentions: bool = False, **options: Any
+    pieces: list[str],
+    *,
+    reason: str = "eof",
+    tools: Any = TOOLS,
+    dialects: Any = None,
+    mentions: bool = False,
+    **options: Any,
 ) -> list[list[str]]:
     parser = ToolCallParser(tools, dialects, nonce="k7", thoughts=lambda _: mentions, **options)
     return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
@@ -60,34 +66,63 @@ def agreed(text: str, **options: Any) -> list[list[str]]:
 def test_every_family_s_thoughts_are_split_from_the_answer(markers: Markers, tools: Any) -> None:
     for then in ("", *markers.then):
         text = f" \n{markers.opener}\nI see 1 < 2.\n{markers.closer}{then}\n\nThe answer."
-        assert agreed(text, tools=tools, dialects=tuple(DIALECTS)) == [["thought", "I see 1 < 2."], ["text", "The answer."]]
+        assert agreed(text, tools=tools, dialects=tuple(DIALECTS)) == [
+            ["thought", "I see 1 < 2."],
+            ["text", "The answer."],
+        ]
 
 
 @pytest.mark.parametrize("markers", THOUGHTS, ids=lambda markers: markers.opener)
 def test_a_call_in_a_closed_thought_is_a_part_of_the_thought(markers: Markers) -> None:
     text = f"{markers.opener}I could call {CALL} but I know it.{markers.closer}\nSunny."
-    assert read([text]) == read(list(text)) == [["thought", f"I could call {CALL} but I know it."], ["text", "Sunny."]]
+    assert (
+        read([text])
+        == read(list(text))
+        == [["thought", f"I could call {CALL} but I know it."], ["text", "Sunny."]]
+    )
 
 
 def test_a_call_in_a_thought_that_never_closes_is_made_if_the_model_ended_its_answer() -> None:
     text = f"<think>I call it: {CALL}"
     assert agreed(text) == [["thought", "I call it: "], MADE]
     for reason in ("length", "cancelled"):
-        assert read([text], reason=reason) == read(list(text), reason=reason) == [["thought", text.removeprefix("<think>")]]
+        assert (
+            read([text], reason=reason)
+            == read(list(text), reason=reason)
+            == [["thought", text.removeprefix("<think>")]]
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "out"),
     [
-        pytest.param(f"<think>a</think>{CALL}\n<think>b</think>{CALL}", [["thought", "a"], MADE, ["thought", "b"], MADE], id="around calls"),
-        pytest.param("<think>a</think>\n<think>b</think>c", [["thought", "ab"], ["text", "c"]], id="one after another"),
+        pytest.param(
+            f"<think>a</think>{CALL}\n<think>b</think>{CALL}",
+            [["thought", "a"], MADE, ["thought", "b"], MADE],
+            id="around calls",
+        ),
+        pytest.param(
+            "<think>a</think>\n<think>b</think>c", [["thought", "ab"], ["text", "c"]], id="one after another"
+        ),
         pytest.param("<think>\n\n</think>\n\nHi", [["text", "Hi"]], id="an empty one"),
-        pytest.param('<think>a</think>\n\n{"b": 1}', [["thought", "a"], ["text", '{"b": 1}']], id="before JSON"),
-        pytest.param("<think>a mention of <tool_call> only", [["thought", "a mention of <tool_call> only"]], id="a marker that is no call"),
-        pytest.param(f"<think>a\n```\n{CALL}\n```\n", [["thought", f"a\n```\n{CALL}\n```\n"]], id="a call in a fence in a thought"),
+        pytest.param(
+            '<think>a</think>\n\n{"b": 1}', [["thought", "a"], ["text", '{"b": 1}']], id="before JSON"
+        ),
+        pytest.param(
+            "<think>a mention of <tool_call> only",
+            [["thought", "a mention of <tool_call> only"]],
+            id="a marker that is no call",
+        ),
+        pytest.param(
+            f"<think>a\n```\n{CALL}\n```\n",
+            [["thought", f"a\n```\n{CALL}\n```\n"]],
+            id="a call in a fence in a thought",
+        ),
         pytest.param("Say <think>x</think>.", [["text", "Say <think>x</think>."]], id="in prose"),
         pytest.param("`<think>`x</think>", [["text", "`<think>`x</think>"]], id="in code"),
-        pytest.param("```\n<think>\n</think>\n```", [["text", "```\n<think>\n</think>\n```"]], id="in a fence"),
+        pytest.param(
+            "```\n<think>\n</think>\n```", [["text", "```\n<think>\n</think>\n```"]], id="in a fence"
+        ),
         pytest.param("I think.</think>Yes.", [["text", "I think.</think>Yes."]], id="a closer alone"),
         pytest.param("<thin", [["text", "<thin"]], id="half of a marker"),
         pytest.param(" \n", [["text", " \n"]], id="blanks"),
@@ -111,7 +146,9 @@ def test_a_request_that_mentions_think_gets_thoughts_all_the_same() -> None:
 
 def test_a_thought_comes_while_it_is_written() -> None:
     parser = ToolCallParser(TOOLS, thoughts=lambda _: False)
-    assert told([event for piece in ("<think>", "One", " two", " <") for event in parser.feed(piece)]) == [["thought", "One two"]]
+    assert told([event for piece in ("<think>", "One", " two", " <") for event in parser.feed(piece)]) == [
+        ["thought", "One two"]
+    ]
     assert told(parser.feed("b> three")) == [["thought", " <b> three"]]
 
 
@@ -124,7 +161,11 @@ def test_without_an_opener_the_splitter_is_out_of_the_way_after_the_first_word()
 def test_what_is_held_of_a_thought_is_bounded() -> None:
     text = f"<think>{CALL}" + "x" * 500
     small = ScanLimits(held=300)
-    assert read([text], limits=small) == read(list(text), limits=small) == [["thought", text.removeprefix("<think>")]]
+    assert (
+        read([text], limits=small)
+        == read(list(text), limits=small)
+        == [["thought", text.removeprefix("<think>")]]
+    )
     assert read([text], limits=ScanLimits(held=900))[0] == MADE
 
 
@@ -132,11 +173,28 @@ def test_the_quoted_request_makes_no_call_in_an_unclosed_thought() -> None:
     assert read([f"<think>{CALL}"], quoted=[f"The note says {CALL}"]) == [["thought", CALL]]
 
 
-PARTS = st.sampled_from([*(mark for one in THOUGHTS for mark in (one.opener, one.closer)), CALL, "\n", " ", "a", "<", "```\n", "`", "I think so. "])
+PARTS = st.sampled_from(
+    [
+        *(mark for one in THOUGHTS for mark in (one.opener, one.closer)),
+        CALL,
+        "\n",
+        " ",
+        "a",
+        "<",
+        "```\n",
+        "`",
+        "I think so. ",
+    ]
+)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(PARTS | st.text(max_size=3), max_size=8).map("".join), st.lists(st.integers(0, 300), max_size=6), st.booleans(), st.booleans())
+@given(
+    st.lists(PARTS | st.text(max_size=3), max_size=8).map("".join),
+    st.lists(st.integers(0, 300), max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
 def test_the_cuts_never_show(text: str, cuts: list[int], native: bool, cut_off: bool) -> None:
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     options: dict[str, Any] = {"tools": () if native else TOOLS, "reason": "length" if cut_off else "eof"}

@@ -53,7 +53,10 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     return made
 
 
-SETTINGS = (ModelSettings("demo", "scripted"), ModelSettings("shelf", "openai", {"model": "*", "base_url": "http://127.0.0.1:9/v1"}))
+SETTINGS = (
+    ModelSettings("demo", "scripted"),
+    ModelSettings("shelf", "openai", {"model": "*", "base_url": "http://127.0.0.1:9/v1"}),
+)
 
 
 async def test_a_servers_models_are_listed_behind_the_configured_ones(shelf: Shelf) -> None:
@@ -76,7 +79,9 @@ async def test_a_servers_model_answers_under_its_own_id(shelf: Shelf) -> None:
     assert shelf.closed == ["family/big", "server"]
 
 
-async def test_a_server_that_is_down_for_a_moment_loses_no_name(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_down_for_a_moment_loses_no_name(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = Catalog(SETTINGS)
     await catalog.start()
     monkeypatch.setattr(catalog_module, "FRESH_S", 0.0)
@@ -99,7 +104,9 @@ async def test_a_list_that_is_fresh_is_not_asked_for_again(shelf: Shelf) -> None
     await catalog.close()
 
 
-async def test_only_so_many_of_a_servers_models_stay_open(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_of_a_servers_models_stay_open(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalog_module, "OPENED", 2)
     catalog = Catalog(SETTINGS)
     first = catalog.find("shelf/a")
@@ -111,7 +118,9 @@ async def test_only_so_many_of_a_servers_models_stay_open(shelf: Shelf, monkeypa
     await catalog.close()
 
 
-async def test_a_model_that_runs_is_not_closed_to_make_room(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_runs_is_not_closed_to_make_room(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalog_module, "OPENED", 1)
     gateway = Gateway(Settings(models=SETTINGS))
     body = b'{"model": "shelf/a", "stream": true, "messages": [{"role": "user", "content": "?"}]}'
@@ -128,7 +137,9 @@ async def test_a_model_that_runs_is_not_closed_to_make_room(shelf: Shelf, monkey
     await gateway.close()
 
 
-async def test_a_server_that_was_down_at_the_start_makes_the_gateway_ready_when_it_comes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_was_down_at_the_start_makes_the_gateway_ready_when_it_comes(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf.told = ToolwireError("backend_unavailable", "gone")
     gateway = Gateway(Settings(models=SETTINGS[1:]))
     await gateway.start()

@@ -37,7 +37,9 @@ async def test_every_choice_is_served_and_only_a_few_run_at_once(table: Any, cho
     backend = Counting("m")
     asked = {"messages": [{"role": "user", "content": "?"}], "n": choices}
     body = await table.serve(backend).body("chat", asked)
-    assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [(n, "hi") for n in range(choices)]
+    assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [
+        (n, "hi") for n in range(choices)
+    ]
     assert (backend.runs, backend.most, backend.running) == (choices, min(choices, MOST_AT_ONCE), 0)
     stream = await table.stream("chat", asked)
     assert stream.count(b'"content":"hi"') == stream.count(b'"finish_reason":"stop"') == choices

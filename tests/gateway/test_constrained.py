@@ -18,8 +18,16 @@ from toolwire.core.turn import Turn
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
 
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("get_weather", "get_time")]
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": CITY}}
+    for name in ("get_weather", "get_time")
+]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 CALL = 'call get_weather {"city": "Paris"}'
 
@@ -30,7 +38,9 @@ def asks(**fields: Any) -> dict[str, Any]:
 
 def calls(body: dict[str, Any]) -> list[tuple[str, str]]:
     message = body["choices"][0]["message"]
-    return [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+    return [
+        (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []
+    ]
 
 
 def report(answer: Any) -> str:
@@ -42,24 +52,37 @@ def report(answer: Any) -> str:
 
 @pytest.mark.parametrize("prefill", [False, True])
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-async def test_text_with_calls_in_it_is_held_where_the_decoder_can_hold_it(table: Any, choice: Any, prefill: bool) -> None:
+async def test_text_with_calls_in_it_is_held_where_the_decoder_can_hold_it(
+    table: Any, choice: Any, prefill: bool
+) -> None:
     table.play(CALL, tools="constrained", prefill=prefill)
     assert calls(await table.body("chat", asks(tool_choice=choice))) == [("get_weather", '{"city": "Paris"}')]
     turn = table.backend.seen[-1]
     held = turn.constraint
     assert held.opening.startswith("<tool_call:") and held.closing.endswith(">") and turn.tools == ()
     assert held.required == (choice != "auto") and held.calls > 1
-    assert [tool.name for tool in held.tools] == (["get_weather"] if choice is NAMED else ["get_weather", "get_time"])
+    assert [tool.name for tool in held.tools] == (
+        ["get_weather"] if choice is NAMED else ["get_weather", "get_time"]
+    )
     last = turn.items[-1].parts[-1].text
-    expected = held.opening + ('{"name": "get_weather", "arguments": ' if choice is NAMED else "") if prefill and choice != "auto" else ""
+    expected = (
+        held.opening + ('{"name": "get_weather", "arguments": ' if choice is NAMED else "")
+        if prefill and choice != "auto"
+        else ""
+    )
     assert held.begun == expected and (not expected or last == expected)
 
 
 async def test_a_whole_answer_is_one_call_where_only_that_can_be_held(table: Any) -> None:
     table.play(CALL, tools="constrained", holds=("call",))
-    assert calls(await table.body("chat", asks(tool_choice="required"))) == [("get_weather", '{"city": "Paris"}')]
+    assert calls(await table.body("chat", asks(tool_choice="required"))) == [
+        ("get_weather", '{"city": "Paris"}')
+    ]
     turn = table.backend.seen[-1]
-    assert turn.constraint.opening == turn.constraint.closing == turn.constraint.begun == "" and turn.constraint.required
+    assert (
+        turn.constraint.opening == turn.constraint.closing == turn.constraint.begun == ""
+        and turn.constraint.required
+    )
     assert "this object" in turn.texts()[0] and "<tool_call" not in turn.texts()[0]
 
 
@@ -69,7 +92,9 @@ async def test_a_free_answer_is_emulated_where_only_whole_calls_can_be_held(tabl
     assert table.backend.seen[-1].constraint is None and "tools=emulated" in report(answer)
 
 
-@pytest.mark.parametrize("fields", [{"parallel_tool_calls": False}, {"tool_choice": "required", "parallel_tool_calls": False}])
+@pytest.mark.parametrize(
+    "fields", [{"parallel_tool_calls": False}, {"tool_choice": "required", "parallel_tool_calls": False}]
+)
 async def test_one_call_is_all_that_is_held_where_one_was_asked_for(table: Any, fields: Any) -> None:
     table.play(CALL, tools="constrained")
     await table.body("chat", asks(**fields))
@@ -83,7 +108,16 @@ async def test_the_report_says_how_tools_were_served(table: Any) -> None:
 
 TOLD = [
     {"role": "user", "content": "Weather?"},
-    {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}]},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+            }
+        ],
+    },
     {"role": "tool", "tool_call_id": "c1", "content": "18 degrees"},
 ]
 
@@ -95,7 +129,11 @@ async def test_markup_that_the_history_shows_is_barred_from_text(table: Any) -> 
         await table.body("chat", asks(messages=messages))
         held.append(table.backend.seen[-1].constraint)
     history = " ".join(table.backend.seen[-1].texts()[1:])
-    assert [bool(one.barred) for one in held] == [False, True, True] and [one.answered for one in held] == [False, True, False]
+    assert [bool(one.barred) for one in held] == [False, True, True] and [one.answered for one in held] == [
+        False,
+        True,
+        False,
+    ]
     assert all(text in history for text in held[-1].barred), "what is barred is what the model was shown"
 
 
@@ -116,7 +154,9 @@ NO_SCHEMAS = [
 
 @pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_what_is_no_schema_is_one_clear_error_where_it_is_declared_strict(table: Any, choice: str, schema: Any) -> None:
+async def test_what_is_no_schema_is_one_clear_error_where_it_is_declared_strict(
+    table: Any, choice: str, schema: Any
+) -> None:
     table.play(CALL, tools="constrained")
     with pytest.raises(ToolwireError) as told:
         await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice=choice))
@@ -127,7 +167,9 @@ async def test_what_is_no_schema_is_one_clear_error_where_it_is_declared_strict(
 @pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained"])
-async def test_what_is_no_schema_is_served_where_nobody_said_that_it_is_strict(table: Any, tools: Any, choice: str, schema: Any) -> None:
+async def test_what_is_no_schema_is_served_where_nobody_said_that_it_is_strict(
+    table: Any, tools: Any, choice: str, schema: Any
+) -> None:
     table.play(CALL, tools=tools)
     body = await table.body("chat", asks(tools=[*declares(schema), TOOLS[1]], tool_choice=choice))
     assert calls(body) == [("get_weather", '{"city": "Paris"}')] and len(table.backend.seen) == 1
@@ -144,10 +186,16 @@ async def test_without_tools_nothing_is_held(table: Any) -> None:
 
 @pytest.mark.parametrize("holds", [("text",), ("call",)])
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_arguments_are_sent_while_they_are_decoded(table: Any, judge: Judge, api: Any, holds: Any) -> None:
+async def test_arguments_are_sent_while_they_are_decoded(
+    table: Any, judge: Judge, api: Any, holds: Any
+) -> None:
     table.play(f"chunk 3\n{CALL}", tools="constrained", holds=holds)
     flat = [{"type": "function", **tool["function"]} for tool in TOOLS]  # type: ignore[dict-item]
-    request = asks(tool_choice="required") if api == "chat" else {"input": "Weather?", "tools": flat, "tool_choice": "required", "store": False}
+    request = (
+        asks(tool_choice="required")
+        if api == "chat"
+        else {"input": "Weather?", "tools": flat, "tool_choice": "required", "store": False}
+    )
     raw = await table.stream(api, request)
     judge.stream(raw, api)
     assert raw.count(b"arguments.delta" if api == "responses" else b'"arguments":') > 4
@@ -161,7 +209,9 @@ async def test_a_call_that_is_cut_is_never_a_completed_one(table: Any, holds: An
     assert all(arguments == '{"city": "Par' for _, arguments in calls(body))
 
 
-async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_the_call_is_complete(table: Any) -> None:
+async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_the_call_is_complete(
+    table: Any,
+) -> None:
     unheld = {**CITY, "properties": {"city": {"type": "string", "not": {"const": "Paris"}}}}
     table.play(f'{CALL}\n---\ncall get_weather {{"city": "Rome"}}', tools="constrained")
     body = await table.body("chat", asks(tools=declares(unheld), tool_choice="required"))
@@ -170,15 +220,31 @@ async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_t
 
 async def test_items_that_must_differ_are_checked_when_the_call_is_complete(table: Any) -> None:
     cities = {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2}
-    schema = {"type": "object", "properties": {"cities": cities}, "required": ["cities"], "additionalProperties": False}
-    table.play('call get_weather {"cities": ["a", "a"]}\n---\ncall get_weather {"cities": ["a", "b"]}', tools="constrained")
+    schema = {
+        "type": "object",
+        "properties": {"cities": cities},
+        "required": ["cities"],
+        "additionalProperties": False,
+    }
+    table.play(
+        'call get_weather {"cities": ["a", "a"]}\n---\ncall get_weather {"cities": ["a", "b"]}',
+        tools="constrained",
+    )
     body = await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice="required"))
     assert calls(body) == [("get_weather", '{"cities": ["a", "b"]}')] and len(table.backend.seen) == 2
 
 
 async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complete(table: Any) -> None:
     wide = {f"k{number}": CITY for number in range(2500)}
-    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": wide, "required": list(wide)}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": "get_weather",
+                "parameters": {"type": "object", "properties": wide, "required": list(wide)},
+            },
+        }
+    ]
     table.play(CALL, tools="constrained")
     with pytest.raises(ToolwireError, match="does not fit"):
         await table.body("chat", asks(tools=tools, tool_choice="required"))
@@ -215,8 +281,12 @@ class Refusing(ScriptedBackend):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("ways", [("native", "emulated"), ("native", "constrained", "emulated"), ("native", "constrained")])
-async def test_a_refusal_is_healed_within_the_request(table: Any, judge: Judge, ways: tuple[str, ...], stream: bool) -> None:
+@pytest.mark.parametrize(
+    "ways", [("native", "emulated"), ("native", "constrained", "emulated"), ("native", "constrained")]
+)
+async def test_a_refusal_is_healed_within_the_request(
+    table: Any, judge: Judge, ways: tuple[str, ...], stream: bool
+) -> None:
     backend = Refusing(*ways)
     table.serve(backend)
     answer = await table.answer("chat", asks(stream=stream))
@@ -233,11 +303,15 @@ async def test_a_refusal_is_healed_within_the_request(table: Any, judge: Judge, 
 
 async def test_what_is_no_schema_does_not_keep_a_refusal_from_being_healed(table: Any) -> None:
     table.serve(Refusing("native", "constrained"))
-    assert calls(await table.body("chat", asks(tools=declares(NO_SCHEMAS[1])))) == [("get_weather", '{"city": "Paris"}')]
+    assert calls(await table.body("chat", asks(tools=declares(NO_SCHEMAS[1])))) == [
+        ("get_weather", '{"city": "Paris"}')
+    ]
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_stream_has_begun(table: Any, judge: Judge, api: Any) -> None:
+async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_stream_has_begun(
+    table: Any, judge: Judge, api: Any
+) -> None:
     class Slow(Refusing):
         async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
             await asyncio.sleep(0.08)
@@ -245,7 +319,11 @@ async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_strea
                 yield batch
 
     told = declares(NO_SCHEMAS[0], strict=True)
-    asked = asks(tools=told) if api == "chat" else {"input": "?", "tools": [{"type": "function", **told[0]["function"]}], "store": False}
+    asked = (
+        asks(tools=told)
+        if api == "chat"
+        else {"input": "?", "tools": [{"type": "function", **told[0]["function"]}], "store": False}
+    )
     with pytest.raises(ToolwireError, match="Invalid schema"):
         await table.serve(Slow("native", "constrained")).stream(api, asked)
     settings = table.serve(Slow("native", "constrained")).gateway.settings
@@ -278,8 +356,15 @@ class Deaf(ScriptedBackend):
 
 
 @pytest.mark.parametrize(("choice", "held"), [("auto", False), ("required", True), (NAMED, True)])
-async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(table: Any, choice: Any, held: bool) -> None:
-    backend = Deaf("m", ScriptedOptions(script="say x" if not held else 'raw {"name": "get_weather", "arguments": {"city": "Paris"}}'))
+async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(
+    table: Any, choice: Any, held: bool
+) -> None:
+    backend = Deaf(
+        "m",
+        ScriptedOptions(
+            script="say x" if not held else 'raw {"name": "get_weather", "arguments": {"city": "Paris"}}'
+        ),
+    )
     table.serve(backend)
     body = await table.body("chat", asks(tool_choice=choice))
     assert (backend.seen[-1].constraint is not None) == held
@@ -287,10 +372,16 @@ async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(tab
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_breaks_off_is_not_complete_whatever_the_server_says(table: Any, stream: bool) -> None:
+async def test_a_call_that_breaks_off_is_not_complete_whatever_the_server_says(
+    table: Any, stream: bool
+) -> None:
     table.serve(Deaf("m", ScriptedOptions(script='raw {"name": "get_weather", "arguments": {"city": "Par')))
     asked = asks(tool_choice="required")
-    said = await table.stream("chat", asked) if stream else json.dumps(await table.body("chat", asked), separators=(",", ":")).encode()
+    said = (
+        await table.stream("chat", asked)
+        if stream
+        else json.dumps(await table.body("chat", asked), separators=(",", ":")).encode()
+    )
     assert b'"finish_reason":"length"' in said and b'"finish_reason":"tool_calls"' not in said
 
 
@@ -307,7 +398,10 @@ async def test_a_model_that_is_set_to_a_dialect_is_taught_it_and_reads_its_histo
     table.play(f"{CALL}\n---\nsay It is sunny.", tools="emulated", writes="qwen_xml", dialects=("qwen_xml",))
     first = await table.body("chat", asks())
     assert calls(first) == [("get_weather", '{"city": "Paris"}')]
-    assert "<function=TOOL_NAME>" in table.backend.seen[-1].texts()[0] and "<tool_call:" not in table.backend.seen[-1].texts()[0]
+    assert (
+        "<function=TOOL_NAME>" in table.backend.seen[-1].texts()[0]
+        and "<tool_call:" not in table.backend.seen[-1].texts()[0]
+    )
     message = first["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
     second = await table.body("chat", asks(messages=[*asks()["messages"], message, result]))

@@ -21,7 +21,12 @@ def png(width: int = 2, height: int = 3) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     rows = zlib.compress(b"".join(b"\x00" + b"\x00" * 3 * min(width, 4) for _ in range(min(height, 4))))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", rows)
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.fixture
@@ -29,9 +34,20 @@ async def site() -> AsyncIterator[str]:
     async def serve(request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         if name.startswith("to-"):
-            raise web.HTTPFound({"to-ok": "/ok", "to-file": "file:///etc/passwd", "to-inside": "http://10.0.0.1/x", "to-self": "/to-self"}[name])
+            raise web.HTTPFound(
+                {
+                    "to-ok": "/ok",
+                    "to-file": "file:///etc/passwd",
+                    "to-inside": "http://10.0.0.1/x",
+                    "to-self": "/to-self",
+                }[name]
+            )
         bodies = {"ok": png(), "bomb": png(100_000, 100_000), "html": b"<html>", "big": png() + b"\0" * 5000}
-        return web.Response(body=bodies[name], content_type="image/png") if name in bodies else web.Response(status=404)
+        return (
+            web.Response(body=bodies[name], content_type="image/png")
+            if name in bodies
+            else web.Response(status=404)
+        )
 
     app = web.Application()
     app.router.add_get("/{name}", serve)
@@ -57,14 +73,25 @@ def test_addresses_that_are(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://localhost/x", "http://127.0.0.1:1/x", "http://[::1]/x", "http://2130706433/x", "http://0x7f.1/x", "http://127.1/x"]
+    "url",
+    [
+        "http://localhost/x",
+        "http://127.0.0.1:1/x",
+        "http://[::1]/x",
+        "http://2130706433/x",
+        "http://0x7f.1/x",
+        "http://127.1/x",
+    ],
 )
 async def test_a_host_inside_is_refused_in_every_spelling(url: str) -> None:
     with pytest.raises(ToolwireError, match=r"not a public address|can not be found"):
         await ImageFetcher().fetch(url)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://1.1.1.1/x", "http://user:pw@1.1.1.1/x", "http:///x", "gopher://1.1.1.1"])
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://1.1.1.1/x", "http://user:pw@1.1.1.1/x", "http:///x", "gopher://1.1.1.1"],
+)
 async def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ToolwireError, match="only plain http"):
         await ImageFetcher().fetch(url)
@@ -72,7 +99,11 @@ async def test_other_urls_are_refused(url: str) -> None:
 
 async def test_an_image_becomes_a_data_url(site: str) -> None:
     fetcher = ImageFetcher(allowed=lambda address: address == "127.0.0.1")
-    assert await fetcher.fetch(site + "/ok") == await fetcher.fetch(site + "/to-ok") == "data:image/png;base64," + base64.b64encode(png()).decode()
+    assert (
+        await fetcher.fetch(site + "/ok")
+        == await fetcher.fetch(site + "/to-ok")
+        == "data:image/png;base64," + base64.b64encode(png()).decode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +134,11 @@ async def test_a_turn_gets_its_images_inline(site: str) -> None:
     first, second = inline.items
     assert isinstance(first, Message) and isinstance(second, Result)
     assert first.parts[0] == TextPart("look") and first.parts[2] == data
-    assert isinstance(first.parts[1], ImagePart) and (first.parts[1].url or "").startswith("data:image/png") and first.parts[1].detail == "low"
+    assert (
+        isinstance(first.parts[1], ImagePart)
+        and (first.parts[1].url or "").startswith("data:image/png")
+        and first.parts[1].detail == "low"
+    )
     assert isinstance(second.parts[0], ImagePart) and (second.parts[0].url or "").startswith("data:")
 
 
@@ -112,7 +147,10 @@ async def test_a_turn_gets_its_images_inline(site: str) -> None:
     [
         (png(7, 9), ("image/png", 7, 9)),
         (b"GIF89a" + struct.pack("<HH", 4, 5) + b"\0" * 10, ("image/gif", 4, 5)),
-        (b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x00\x09\x00\x07" + b"\0" * 10, ("image/jpeg", 7, 9)),
+        (
+            b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x00\x09\x00\x07" + b"\0" * 10,
+            ("image/jpeg", 7, 9),
+        ),
         (b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + b"\x06\0\0\x08\0\0" + b"\0", ("image/webp", 7, 9)),
         (b"not an image", None),
         (b"", None),

@@ -33,7 +33,13 @@ def follow_up(body: dict[str, Any], *results: str, **extra: Any) -> dict[str, An
     """The second request as a usual client writes it: arguments serialised anew, a name on the tool message."""
     message = body["choices"][0]["message"]
     calls = [
-        {**call, "function": {**call["function"], "arguments": json.dumps(json.loads(call["function"]["arguments"]), indent=1)}}
+        {
+            **call,
+            "function": {
+                **call["function"],
+                "arguments": json.dumps(json.loads(call["function"]["arguments"]), indent=1),
+            },
+        }
         for call in message["tool_calls"]
     ]
     answers = [
@@ -77,7 +83,9 @@ async def test_a_run_whose_continuation_never_gets_its_turn_is_given_up(stream: 
     """Also where the stream was begun meanwhile: whoever asks again is answered."""
     limits = LimitSettings(backend_concurrent=1, total_s=0.2)
     backend = ScriptedBackend("m", ScriptedOptions(script=SCRIPT, tools="parked"))
-    gateway = Gateway(Settings(server=ServerSettings(commit_after_s=0.02), limits=limits), backends={"m": backend})
+    gateway = Gateway(
+        Settings(server=ServerSettings(commit_after_s=0.02), limits=limits), backends={"m": backend}
+    )
 
     async def respond(body: dict[str, Any]) -> bytes:
         answer = await gateway.respond("chat", json.dumps({"model": "m", **body}).encode(), Caller())
@@ -120,10 +128,15 @@ def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, An
     """What an answer said, and the results of its calls."""
     told = body["output"]
     calls = [item for item in told if item["type"] == "function_call"]
-    results = {call["call_id"]: {"type": "function_call_output", "call_id": call["call_id"], "output": call["name"]} for call in calls}
+    results = {
+        call["call_id"]: {"type": "function_call_output", "call_id": call["call_id"], "output": call["name"]}
+        for call in calls
+    }
     said = "".join(part["text"] for item in told if item["type"] == "message" for part in item["content"])
     if how == "each behind its call":
-        return [one for item in told for one in ([item, results[item["call_id"]]] if item in calls else [item])]
+        return [
+            one for item in told for one in ([item, results[item["call_id"]]] if item in calls else [item])
+        ]
     if how == "words first":
         return [{"role": "assistant", "content": said}, *calls, *results.values()]
     if how == "edited":
@@ -133,7 +146,9 @@ def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, An
 
 @pytest.mark.parametrize("script", [BETWEEN, BEHIND])
 @pytest.mark.parametrize("how", ["as it came", "each behind its call", "words first", "edited"])
-async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_answer(table: Any, script: str, how: str) -> None:
+async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_answer(
+    table: Any, script: str, how: str
+) -> None:
     table.play(script, tools="parked")
     items: list[dict[str, Any]] = [{"role": "user", "content": "Weather?"}]
     kinds = []
@@ -150,7 +165,9 @@ async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_a
 
 
 @pytest.mark.parametrize("script", [BETWEEN, BEHIND])
-async def test_also_by_previous_response_id(table_with: Callable[..., Any], tmp_path: Path, script: str) -> None:
+async def test_also_by_previous_response_id(
+    table_with: Callable[..., Any], tmp_path: Path, script: str
+) -> None:
     store = Store(f"sqlite:///{tmp_path / 'toolwire.db'}")
     table = table_with(store=store).play(script, tools="parked")
     asked: dict[str, Any] = {"input": "Weather?"}
@@ -189,17 +206,32 @@ def edited(body: dict[str, Any]) -> dict[str, Any]:
 
 
 NAMED = TOOL
-ALLOWED = [{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])]
+ALLOWED = [
+    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    for tools in ([TOOL, OTHER], [OTHER, TOOL], [TOOL])
+]
 
 COLD: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
-    "a result is missing": (lambda body: follow_up(body, "sunny"), "Done: No result was returned for this call.."),
+    "a result is missing": (
+        lambda body: follow_up(body, "sunny"),
+        "Done: No result was returned for this call..",
+    ),
     "the history was edited": (edited, "Done: noon."),
     "the tools changed": (lambda body: {**follow_up(body, "sunny", "noon"), "tools": [TOOL]}, "Done: noon."),
-    "another tool_choice": (lambda body: follow_up(body, "sunny", "noon", tool_choice=ALLOWED[2]), "Done: noon."),
+    "another tool_choice": (
+        lambda body: follow_up(body, "sunny", "noon", tool_choice=ALLOWED[2]),
+        "Done: noon.",
+    ),
     "no tools any more": (lambda body: follow_up(body, "sunny", "noon", tool_choice="none"), "Done: noon."),
-    "another form of answer": (lambda body: follow_up(body, "sunny", "noon", response_format={"type": "json_object"}), "Done: noon."),
+    "another form of answer": (
+        lambda body: follow_up(body, "sunny", "noon", response_format={"type": "json_object"}),
+        "Done: noon.",
+    ),
     "the person said more": (
-        lambda body: {**follow_up(body, "sunny", "noon"), "messages": [*follow_up(body, "sunny", "noon")["messages"], USER]},
+        lambda body: {
+            **follow_up(body, "sunny", "noon"),
+            "messages": [*follow_up(body, "sunny", "noon")["messages"], USER],
+        },
         "Done: noon.",
     ),
 }
@@ -218,7 +250,10 @@ async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table
     assert len(table.backend.seen) == 2
 
 
-DESCRIBED = [{**TOOL, "function": {**TOOL["function"], "description": words}} for words in ("Looks outside.", "Looks it up.")]
+DESCRIBED = [
+    {**TOOL, "function": {**TOOL["function"], "description": words}}
+    for words in ("Looks outside.", "Looks it up.")
+]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +294,9 @@ async def test_a_request_that_demands_a_call_once_more_is_run_cold(table: Any, c
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_agent_that_makes_no_required_call_is_asked_once_more_and_then_it_is_an_error(table: Any, stream: bool) -> None:
+async def test_an_agent_that_makes_no_required_call_is_asked_once_more_and_then_it_is_an_error(
+    table: Any, stream: bool
+) -> None:
     table.play("say I would rather not.\n---\ncall get_weather", tools="parked")
     answer, _ = await ask(table, request(tool_choice="required"))
     assert answer["choices"][0]["finish_reason"] == "tool_calls" and not text(answer)
@@ -292,23 +329,31 @@ async def test_results_that_come_to_another_model_are_replayed_and_end_the_run()
     gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
 
     async def send(model: str, body: dict[str, Any], key_id: str = "alice") -> tuple[dict[str, Any], str]:
-        answer = await gateway.respond("chat", json.dumps({"model": model, **body}).encode(), Caller(key_id=key_id))
+        answer = await gateway.respond(
+            "chat", json.dumps({"model": model, **body}).encode(), Caller(key_id=key_id)
+        )
         assert answer.body is not None
         return json.loads(answer.body), dict(answer.headers)[b"x-toolwire-turn"].decode()
 
     first, _ = await send("waits", request())
-    assert (await send("demo", follow_up(first, "sunny", "noon"), "bob"))[1] == "new" and len(gateway.parking) == 1
+    assert (await send("demo", follow_up(first, "sunny", "noon"), "bob"))[1] == "new" and len(
+        gateway.parking
+    ) == 1
     assert (await send("demo", follow_up(first)))[1] == "new" and len(gateway.parking) == 1  # it brings none
     second, kind = await send("demo", follow_up(first, "sunny", "noon"))
     assert "noon" in text(second) and kind == "replayed"
     await asyncio.sleep(0)
     assert waits.live[0].cancelled and len(gateway.parking) == 0
-    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # nothing waits for it any more
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[
+        1
+    ] == "new"  # nothing waits for it any more
     await gateway.close()
 
 
 async def test_another_model_is_not_refused_what_a_run_goes_on_with() -> None:
-    waits = ScriptedBackend("waits", ScriptedOptions(script="call get_weather\n---\npause 100ms\nsay {result}", tools="parked"))
+    waits = ScriptedBackend(
+        "waits", ScriptedOptions(script="call get_weather\n---\npause 100ms\nsay {result}", tools="parked")
+    )
     gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
 
     async def send(model: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -325,7 +370,14 @@ async def test_another_model_is_not_refused_what_a_run_goes_on_with() -> None:
     await gateway.close()
 
 
-PAST = [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}]}]
+PAST = [
+    USER,
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "a", "arguments": "{}"}}],
+    },
+]
 SUNNY = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
 SAID = {"role": "assistant", "content": "It is sunny."}
 
@@ -341,7 +393,9 @@ SAID = {"role": "assistant", "content": "It is sunny."}
         ([*PAST, SUNNY, SAID], "replayed"),
     ],
 )
-async def test_what_a_turn_is_called_where_no_run_waits(table: Any, messages: list[dict[str, Any]], kind: str) -> None:
+async def test_what_a_turn_is_called_where_no_run_waits(
+    table: Any, messages: list[dict[str, Any]], kind: str
+) -> None:
     table.play("say Hello.", tools="parked")
     assert (await ask(table, request(messages=messages)))[1] == kind
 
@@ -379,7 +433,9 @@ async def test_two_continuations_at_the_same_time_conflict(table: Any) -> None:
     assert (await ask(table, follow_up(first, "again")))[1] == "replayed"
 
 
-async def test_a_continuation_that_is_sent_again_when_its_first_client_was_lost_is_replayed_and_not_refused(table: Any) -> None:
+async def test_a_continuation_that_is_sent_again_when_its_first_client_was_lost_is_replayed_and_not_refused(
+    table: Any,
+) -> None:
     table.play("call get_weather\n---\npause 200ms\nsay {result}", tools="parked")
     first, _ = await ask(table, request())
     lost = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))

@@ -125,7 +125,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(["join", "leave"]), st.integers(0, 30
 
 
 @given(steps=STEPS, at_once=st.integers(1, 3), most=st.integers(0, 6))
-def test_whatever_comes_and_goes_the_limits_hold_and_nobody_is_forgotten(steps: list[Step], at_once: int, most: int) -> None:
+def test_whatever_comes_and_goes_the_limits_hold_and_nobody_is_forgotten(
+    steps: list[Step], at_once: int, most: int
+) -> None:
     line, inside = queues(at_once, most), []
     for word, number in steps:
         if word == "join":
@@ -177,7 +179,9 @@ class Gated:
             raise
 
 
-def gateway(gated: Callable[[Turn], AsyncGenerator[Batch, None]], commit_after_s: float = 5, **limits: Any) -> Gateway:
+def gateway(
+    gated: Callable[[Turn], AsyncGenerator[Batch, None]], commit_after_s: float = 5, **limits: Any
+) -> Gateway:
     backend = ScriptedBackend("m")
     backend.run = gated  # type: ignore[method-assign, assignment]
     settings = Settings(server=ServerSettings(commit_after_s=commit_after_s), limits=LimitSettings(**limits))
@@ -185,12 +189,16 @@ def gateway(gated: Callable[[Turn], AsyncGenerator[Batch, None]], commit_after_s
 
 
 def request(stream: bool = False, **extra: Any) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream, **extra}).encode()
+    return json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream, **extra}
+    ).encode()
 
 
 async def ask(to: Gateway, key_id: str = "", stream: bool = False, api: Api = "chat", **extra: Any) -> bytes:
     asked = {"model": "m", "input": "?", "stream": stream} if api == "responses" else None
-    answer: Answer = await to.respond(api, json.dumps(asked).encode() if asked else request(stream, **extra), Caller(key_id))
+    answer: Answer = await to.respond(
+        api, json.dumps(asked).encode() if asked else request(stream, **extra), Caller(key_id)
+    )
     if answer.stream is None:
         return answer.body or b""
     try:
@@ -208,7 +216,10 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_model_never_gets_more_turns_at_once_than_it_takes() -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=3)
-    turns = [asyncio.ensure_future(ask(served, f"key {number % 2}", stream=number % 3 == 0)) for number in range(12)]
+    turns = [
+        asyncio.ensure_future(ask(served, f"key {number % 2}", stream=number % 3 == 0))
+        for number in range(12)
+    ]
     await until(lambda: served.queues.waiting("m") == 9)
     gated.open.set()
     answers = await asyncio.gather(*turns)
@@ -235,12 +246,18 @@ async def test_a_waiting_turn_whose_client_leaves_is_forgotten_and_never_runs(st
 async def test_a_streamed_turn_that_waits_is_begun_in_time_and_kept_alive(on_a_socket: Socket) -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=1)
-    settings = Settings(server=ServerSettings(commit_after_s=0.02, keep_alive_s=0.02), limits=served.settings.limits)
+    settings = Settings(
+        server=ServerSettings(commit_after_s=0.02, keep_alive_s=0.02), limits=served.settings.limits
+    )
     served.settings = settings
     async with on_a_socket(served, settings) as url, aiohttp.ClientSession() as client:
         first = asyncio.ensure_future(ask(served))
         await gated.asked.wait()
-        async with client.post(url + "/v1/chat/completions", data=request(stream=True), headers={"Content-Type": "application/json"}) as response:
+        async with client.post(
+            url + "/v1/chat/completions",
+            data=request(stream=True),
+            headers={"Content-Type": "application/json"},
+        ) as response:
             assert response.status == 200 and served.queues.waiting("m") == 1
             assert (await response.content.readline()).startswith(b":")
             gated.open.set()
@@ -296,7 +313,9 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("parts", "limits", "named"), LIMITS)
-async def test_a_whole_answer_that_takes_too_long_is_one_timeout_and_the_run_is_cancelled(parts: tuple[str], limits: Any, named: str) -> None:
+async def test_a_whole_answer_that_takes_too_long_is_one_timeout_and_the_run_is_cancelled(
+    parts: tuple[str], limits: Any, named: str
+) -> None:
     gated = Gated(*parts)
     with pytest.raises(ToolwireError) as failed:
         await ask(gateway(gated, **limits))
@@ -329,7 +348,9 @@ async def test_a_stream_that_was_begun_for_a_slow_model_is_told_in_band() -> Non
 async def test_a_slow_reader_is_not_the_models_silence() -> None:
     gated = Gated("some", "more")
     gated.open.set()
-    answer = await gateway(gated, idle_s=0.05, first_token_s=0.05).respond("chat", request(stream=True), Caller())
+    answer = await gateway(gated, idle_s=0.05, first_token_s=0.05).respond(
+        "chat", request(stream=True), Caller()
+    )
     assert answer.stream is not None
     blocks = []
     async for block in answer.stream:
@@ -366,7 +387,11 @@ async def test_a_resumed_run_that_falls_silent_is_not_asked_a_second_time() -> N
     tools = [{"type": "function", "function": {"name": "look"}}]
     called = json.loads(await ask(served, tools=tools))["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "seen"}
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": called["tool_calls"]}, result]
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": None, "tool_calls": called["tool_calls"]},
+        result,
+    ]
     with pytest.raises(ToolwireError) as failed:
         await ask(served, tools=tools, messages=messages)
     assert failed.value.failure.kind == "timeout" and len(backend.seen) == 1

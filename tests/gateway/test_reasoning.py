@@ -25,7 +25,8 @@ CALL = '<tool_call>{"name": "look", "arguments": {"q": "x"}}</tool_call>'
 
 def plan_of(tools: str = "native", asked: str = "Hi", **settings: Any) -> Plan:
     turn = Turn("chat", "m", (Message("user", (TextPart(asked),)),), tools=(ToolSpec("look"),))
-    return make_plan(turn, ScriptedBackend("m", ScriptedOptions(tools=tools)), ToolSettings(**settings), counting_ids())  # type: ignore[arg-type]
+    backend = ScriptedBackend("m", ScriptedOptions(tools=tools))  # type: ignore[arg-type]
+    return make_plan(turn, backend, ToolSettings(**settings), counting_ids())
 
 
 def fed(plan: Plan, batches: list[list[Event]]) -> list[Event]:
@@ -35,7 +36,13 @@ def fed(plan: Plan, batches: list[list[Event]]) -> list[Event]:
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
 def test_thoughts_are_split_whether_tools_are_native_or_not(tools: str) -> None:
-    batches: list[list[Event]] = [[Text("<thi")], [Text("nk>a")], [Text("</think>\n")], [Text('{"b": 1}')], [Finish()]]
+    batches: list[list[Event]] = [
+        [Text("<thi")],
+        [Text("nk>a")],
+        [Text("</think>\n")],
+        [Text('{"b": 1}')],
+        [Finish()],
+    ]
     assert fed(plan_of(tools), batches) == [Thought("a"), Text('{"b": 1}'), Finish()]
 
 
@@ -67,7 +74,10 @@ def test_a_native_answer_without_thoughts_passes_as_it_is_after_its_first_word()
 
 def test_tags_that_the_client_asked_for_stay_text() -> None:
     written = "<thinking>a</thinking><answer>b</answer>"
-    assert fed(plan_of(asked="Write <thinking> first."), [[Text(written), Finish()]]) == [Text(written), Finish()]
+    assert fed(plan_of(asked="Write <thinking> first."), [[Text(written), Finish()]]) == [
+        Text(written),
+        Finish(),
+    ]
     assert fed(plan_of(), [[Text(written), Finish()]])[0] == Thought("a")
 
 
@@ -76,7 +86,13 @@ async def test_reasoning_is_on_the_wire_where_both_apis_have_it(table: Any, api:
     table.play("say <think>I could call " + CALL + " but no.</think> Sunny.", tools="emulated")
     body = {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?"}
     tool = {"type": "function", "name": "look"}
-    answer = await table.body(api, {**body, "tools": [tool if api == "responses" else {"type": "function", "function": {"name": "look"}}]})
+    answer = await table.body(
+        api,
+        {
+            **body,
+            "tools": [tool if api == "responses" else {"type": "function", "function": {"name": "look"}}],
+        },
+    )
     if api == "chat":
         message = answer["choices"][0]["message"]
         assert (message["content"], message.get("tool_calls")) == ("Sunny.", None)
@@ -109,7 +125,9 @@ async def test_other_turns_run_while_a_long_text_is_read(table: Any) -> None:
 
     other = asyncio.create_task(tick())
     tool = {"type": "function", "function": {"name": "look"}}
-    body = await table.serve(backend).body("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [tool]})
+    body = await table.serve(backend).body(
+        "chat", {"messages": [{"role": "user", "content": "?"}], "tools": [tool]}
+    )
     done = True
     await other
     assert body["choices"][0]["message"]["content"] == backend.text
@@ -131,4 +149,9 @@ def test_a_long_native_text_is_not_cut_once_its_first_words_open_no_thought() ->
     for part in stages.slices([Text(text), Finish()]):
         out.append(part)
         stages.feed(part)
-    assert out == [[Text(text[:SLICE])], [Text(text[SLICE : 2 * SLICE])], [Text(text[2 * SLICE :])], [Finish()]]
+    assert out == [
+        [Text(text[:SLICE])],
+        [Text(text[SLICE : 2 * SLICE])],
+        [Text(text[2 * SLICE :])],
+        [Finish()],
+    ]

@@ -23,8 +23,14 @@ def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:
     return text, False
 
 
-@given(st.text("abc", max_size=12), st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3), st.data())
-def test_it_does_not_matter_how_the_text_was_cut(text: str, sequences: list[str], data: st.DataObject) -> None:
+@given(
+    st.text("abc", max_size=12),
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.data(),
+)
+def test_it_does_not_matter_how_the_text_was_cut(
+    text: str, sequences: list[str], data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     end: list[Event] = [Finish("length")]
@@ -42,4 +48,8 @@ def test_what_waits_comes_out_before_a_call_and_at_the_end() -> None:
 
 
 def test_the_count_of_tokens_behind_a_sequence_is_kept() -> None:
-    assert Stops(["b"]).feed([Text("abc"), Text("d"), Usage(1, 2), Finish("stop")]) == [Text("a"), Usage(1, 2), Finish("stop")]
+    assert Stops(["b"]).feed([Text("abc"), Text("d"), Usage(1, 2), Finish("stop")]) == [
+        Text("a"),
+        Usage(1, 2),
+        Finish("stop"),
+    ]

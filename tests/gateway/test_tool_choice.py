@@ -28,16 +28,27 @@ TALK = answer("I would rather talk.", usage={"prompt_tokens": 3, "completion_tok
 
 def tools(api: Api) -> list[Any]:
     flat = [{"name": name, "parameters": CITY} for name in NAMES]
-    return [{"type": "function", "function": one} if api == "chat" else {"type": "function", **one} for one in flat]
+    return [
+        {"type": "function", "function": one} if api == "chat" else {"type": "function", **one}
+        for one in flat
+    ]
 
 
 def named(api: Api) -> Any:
-    return {"type": "function", "function": {"name": "get_weather"}} if api == "chat" else {"type": "function", "name": "get_weather"}
+    return (
+        {"type": "function", "function": {"name": "get_weather"}}
+        if api == "chat"
+        else {"type": "function", "name": "get_weather"}
+    )
 
 
 def allowed(api: Api, mode: str) -> Any:
     inner = {"mode": mode, "tools": [named(api)]}
-    return {"type": "allowed_tools", "allowed_tools": inner} if api == "chat" else {"type": "allowed_tools", **inner}
+    return (
+        {"type": "allowed_tools", "allowed_tools": inner}
+        if api == "chat"
+        else {"type": "allowed_tools", **inner}
+    )
 
 
 def choices(api: Api) -> dict[str, Any]:
@@ -46,7 +57,12 @@ def choices(api: Api) -> dict[str, Any]:
 
 def question(api: Api, choice: Any, **fields: Any) -> dict[str, Any]:
     asked = [{"role": "user", "content": "Weather?"}]
-    return {"messages" if api == "chat" else "input": asked, "tools": tools(api), "tool_choice": choice, **fields}
+    return {
+        "messages" if api == "chat" else "input": asked,
+        "tools": tools(api),
+        "tool_choice": choice,
+        **fields,
+    }
 
 
 def reply(chunks: Sequence[Any]) -> Script:
@@ -68,7 +84,9 @@ async def serving(*script: Script, **options: Any) -> AsyncIterator[tuple[OpenAI
             await backend.close()
 
 
-async def whole(table: Any, judge: Judge, api: Api, body: dict[str, Any], stream: bool) -> tuple[dict[str, Any], str]:
+async def whole(
+    table: Any, judge: Judge, api: Api, body: dict[str, Any], stream: bool
+) -> tuple[dict[str, Any], str]:
     """The answer's body, folded where it was streamed, and its report."""
     said = await table.answer(api, {**body, "stream": stream})
     report = dict(said.headers)[b"x-toolwire-report"].decode()
@@ -90,7 +108,9 @@ def calls_of(body: dict[str, Any], api: Api) -> list[tuple[str, str]]:
 def text_of(body: dict[str, Any], api: Api) -> str:
     if api == "chat":
         return body["choices"][0]["message"].get("content") or ""
-    return "".join(part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"])
+    return "".join(
+        part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"]
+    )
 
 
 BOTH = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]
@@ -101,15 +121,24 @@ DISOBEYS = {
     "another tool": answer(calls=[("c9", "unheard_of", "{}")]),
     "a tool that is not allowed": answer("Hm.", calls=[OTHER]),
 }
-CASES = [(kind, first) for kind in KINDS for first in DISOBEYS if (kind, first) != ("required", "a tool that is not allowed")]
+CASES = [
+    (kind, first)
+    for kind in KINDS
+    for first in DISOBEYS
+    if (kind, first) != ("required", "a tool that is not allowed")
+]
 
 
 @pytest.mark.parametrize("stream", BOTH)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(("kind", "first"), CASES)
-async def test_a_required_call_is_asked_for_once_more(table: Any, judge: Judge, kind: str, first: str, api: Api, stream: bool) -> None:
+async def test_a_required_call_is_asked_for_once_more(
+    table: Any, judge: Judge, kind: str, first: str, api: Api, stream: bool
+) -> None:
     async with serving(reply(DISOBEYS[first]), reply(answer(calls=[CALL]))) as (backend, upstream):
-        body, report = await whole(table.serve(backend), judge, api, question(api, choices(api)[kind]), stream)
+        body, report = await whole(
+            table.serve(backend), judge, api, question(api, choices(api)[kind]), stream
+        )
         assert calls_of(body, api) == [CALL[1:]] and text_of(body, api) == ""
         assert report == "tool_choice=retried"
         before, after = (request.body for request in upstream.requests)
@@ -125,7 +154,9 @@ async def test_a_required_call_is_asked_for_once_more(table: Any, judge: Judge, 
 @pytest.mark.parametrize("stream", BOTH)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_required_call_that_does_not_come_is_an_error(table: Any, kind: str, api: Api, stream: bool) -> None:
+async def test_a_required_call_that_does_not_come_is_an_error(
+    table: Any, kind: str, api: Api, stream: bool
+) -> None:
     async with serving(reply(TALK)) as (backend, upstream):
         with pytest.raises(ToolwireError) as failed:
             await table.serve(backend).answer(api, question(api, choices(api)[kind], stream=stream))
@@ -140,10 +171,17 @@ async def test_a_required_call_that_does_not_come_is_an_error(table: Any, kind: 
 async def test_a_call_that_the_choice_rules_out_never_reaches_the_client(
     table_with: Any, judge: Judge, unknown: str, choice: str, api: Api, stream: bool
 ) -> None:
-    forms = {"allowed, auto": allowed(api, "auto"), "allowed, required": allowed(api, "required"), "named": named(api), "none": "none"}
+    forms = {
+        "allowed, auto": allowed(api, "auto"),
+        "allowed, required": allowed(api, "required"),
+        "named": named(api),
+        "none": "none",
+    }
     said = answer("Hm.", calls=[OTHER, CALL])
     async with serving(reply(said)) as (backend, _):
-        body, report = await whole(table_with(unknown_tool=unknown).serve(backend), judge, api, question(api, forms[choice]), stream)
+        body, report = await whole(
+            table_with(unknown_tool=unknown).serve(backend), judge, api, question(api, forms[choice]), stream
+        )
         assert calls_of(body, api) == ([] if choice == "none" else [CALL[1:]])
         assert "delete_all" in text_of(body, api), "nothing is lost: the call is shown as text"
         assert report == ("tool_choice=emulated" if choice.startswith("allowed") else "")
@@ -152,14 +190,20 @@ async def test_a_call_that_the_choice_rules_out_never_reaches_the_client(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_undeclared_tool_is_still_forwarded_where_the_setting_says_so(table_with: Any, judge: Judge, api: Api) -> None:
+async def test_an_undeclared_tool_is_still_forwarded_where_the_setting_says_so(
+    table_with: Any, judge: Judge, api: Api
+) -> None:
     async with serving(reply(answer(calls=[("c1", "new_one", "{}")]))) as (backend, _):
-        body, _ = await whole(table_with(unknown_tool="forward").serve(backend), judge, api, question(api, "required"), False)
+        body, _ = await whole(
+            table_with(unknown_tool="forward").serve(backend), judge, api, question(api, "required"), False
+        )
         assert calls_of(body, api) == [("new_one", "{}")]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-async def test_only_allowed_tools_are_offered_except_to_openai_which_is_told_which_they_are(table: Any, mode: str) -> None:
+async def test_only_allowed_tools_are_offered_except_to_openai_which_is_told_which_they_are(
+    table: Any, mode: str
+) -> None:
     for profile in ("generic", "openai"):
         async with serving(reply(answer(calls=[CALL])), profile=profile) as (backend, upstream):
             said = await table.serve(backend).answer("chat", question("chat", allowed("chat", mode)))
@@ -176,7 +220,11 @@ async def test_only_allowed_tools_are_offered_except_to_openai_which_is_told_whi
 async def test_allowed_tools_that_openai_refuses_are_offered_alone(table: Any) -> None:
     def script(request: Recorded) -> Reply:
         if isinstance(request.body.get("tool_choice"), dict):
-            return Reply.error(400, "Unsupported value: 'tool_choice' does not support 'allowed_tools' with this model.", param="tool_choice")
+            return Reply.error(
+                400,
+                "Unsupported value: 'tool_choice' does not support 'allowed_tools' with this model.",
+                param="tool_choice",
+            )
         return Reply.body(completion(answer(calls=[CALL])))
 
     async with serving(script, profile="openai") as (backend, upstream):
@@ -188,7 +236,9 @@ async def test_allowed_tools_that_openai_refuses_are_offered_alone(table: Any) -
 
 @pytest.mark.parametrize("stream", BOTH)
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-async def test_an_answer_that_was_cut_is_the_answer(table: Any, judge: Judge, reason: str, stream: bool) -> None:
+async def test_an_answer_that_was_cut_is_the_answer(
+    table: Any, judge: Judge, reason: str, stream: bool
+) -> None:
     async with serving(reply(answer("I would", finish=reason))) as (backend, upstream):
         body, report = await whole(table.serve(backend), judge, "chat", question("chat", "required"), stream)
         assert (text_of(body, "chat"), body["choices"][0]["finish_reason"], report) == ("I would", reason, "")
@@ -204,7 +254,11 @@ async def test_tokens_of_both_attempts_count(table: Any, judge: Judge) -> None:
 
 async def test_legacy_function_call_is_enforced_too(table: Any, judge: Judge) -> None:
     functions = [tool["function"] for tool in tools("chat")]
-    asked = {"messages": [{"role": "user", "content": "?"}], "functions": functions, "function_call": {"name": "get_weather"}}
+    asked = {
+        "messages": [{"role": "user", "content": "?"}],
+        "functions": functions,
+        "function_call": {"name": "get_weather"},
+    }
     async with serving(reply(TALK), reply(answer(calls=[CALL]))) as (backend, _):
         said = await table.serve(backend).answer("chat", asked)
         assert json.loads(said.body)["choices"][0]["message"]["function_call"]["name"] == "get_weather"
@@ -213,10 +267,18 @@ async def test_legacy_function_call_is_enforced_too(table: Any, judge: Judge) ->
 
 async def test_a_named_custom_tool_is_enforced(table: Any, judge: Judge) -> None:
     custom = {"type": "custom", "custom": {"name": "run"}}
-    asked = {"messages": [{"role": "user", "content": "?"}], "tools": [*tools("chat"), custom], "tool_choice": custom}
-    async with serving(reply(answer(calls=[OTHER])), reply(answer(calls=[("c1", "run", '{"input": "ls"}')]))) as (backend, _):
+    asked = {
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": [*tools("chat"), custom],
+        "tool_choice": custom,
+    }
+    async with serving(
+        reply(answer(calls=[OTHER])), reply(answer(calls=[("c1", "run", '{"input": "ls"}')]))
+    ) as (backend, _):
         body = await table.serve(backend).body("chat", asked)
-        assert [one["custom"] for one in body["choices"][0]["message"]["tool_calls"]] == [{"name": "run", "input": "ls"}]
+        assert [one["custom"] for one in body["choices"][0]["message"]["tool_calls"]] == [
+            {"name": "run", "input": "ls"}
+        ]
 
 
 # --- what waits, and what does not -------------------------------------------------------------------------------------------------------------
@@ -226,11 +288,22 @@ async def test_a_required_call_streams_while_it_is_made_and_text_waits_for_it(ta
     gate = asyncio.Event()
     pieces = [
         chunk({"content": "Let me look. "}),
-        chunk({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "get_weather", "arguments": PARIS[:6]}}]}),
+        chunk(
+            {
+                "tool_calls": [
+                    {"index": 0, "id": "c1", "function": {"name": "get_weather", "arguments": PARIS[:6]}}
+                ]
+            }
+        ),
     ]
-    end = [chunk({"tool_calls": [{"index": 0, "function": {"arguments": PARIS[6:]}}]}), chunk({}, "tool_calls")]
+    end = [
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": PARIS[6:]}}]}),
+        chunk({}, "tool_calls"),
+    ]
     async with serving(Reply.stream([*pieces, *end], write_size=0, gate=gate)) as (backend, _):
-        said = await asyncio.wait_for(table.serve(backend).answer("chat", question("chat", "required", stream=True)), 5)
+        said = await asyncio.wait_for(
+            table.serve(backend).answer("chat", question("chat", "required", stream=True)), 5
+        )
         first = await asyncio.wait_for(anext(said.stream), 5)  # the gate is closed: the answer is not whole
         assert b"Let me look. " in first and b"get_weather" in first
         gate.set()
@@ -243,7 +316,9 @@ async def test_without_a_required_call_text_is_not_held(table: Any) -> None:
     for choice in ("auto", allowed("chat", "auto")):
         gate.clear()
         async with serving(Reply.stream(answer("Hello"), gate=gate)) as (backend, _):
-            said = await asyncio.wait_for(table.serve(backend).answer("chat", question("chat", choice, stream=True)), 5)
+            said = await asyncio.wait_for(
+                table.serve(backend).answer("chat", question("chat", choice, stream=True)), 5
+            )
             seen = b""
             while b'"Hell"' not in seen:  # the gate is closed: the answer is not whole
                 seen += await asyncio.wait_for(anext(said.stream), 5)

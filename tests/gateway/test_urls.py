@@ -151,7 +151,11 @@ def carrying(url: str) -> Iterator[dict[str, Any]]:
     yield {"type": "video_url", "video_url": url}
     yield {"type": "audio_url", "audio_url": {"url": url}}
     yield {"type": "file", "file": {"file_url": url}}
-    yield {"type": "file", "file": {"file_data": url}} if "://" in url else {"type": "file", "file": {"fileUrl": url}}
+    yield (
+        {"type": "file", "file": {"file_data": url}}
+        if "://" in url
+        else {"type": "file", "file": {"fileUrl": url}}
+    )
     yield {"type": "input_file", "file_url": url}
     yield {"type": "video_url", "video_url": {"list": [{"url": "https://example.com/"}, {"url": url}]}}
     yield {"type": "video", "video_urls": ["https://example.com/", url]}
@@ -167,7 +171,11 @@ def test_a_part_is_refused_wherever_its_url_is(url: str) -> None:
             checked(Turn("chat", "m", (Message("user", (OtherPart(part["type"], part),)),)))
 
 
-@pytest.mark.parametrize("value", [url for url in REFUSED if "//" in url[:40] or "\\\\" in url[:9]], ids=lambda url: ascii(url)[:60])
+@pytest.mark.parametrize(
+    "value",
+    [url for url in REFUSED if "//" in url[:40] or "\\\\" in url[:9]],
+    ids=lambda url: ascii(url)[:60],
+)
 def test_what_looks_like_a_url_is_one_whatever_its_member_is_called(value: str) -> None:
     for part in ({"type": "file", "file": {"file_data": value}}, {"type": "x", "anything": [value]}):
         assert any(map(problem, urls_in(part))), part
@@ -176,13 +184,32 @@ def test_what_looks_like_a_url_is_one_whatever_its_member_is_called(value: str) 
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "input_audio", "input_audio": {"data": base64.b64encode(b"\xff\xfb\x90" * 999).decode(), "format": "mp3"}},
+        {
+            "type": "input_audio",
+            "input_audio": {"data": base64.b64encode(b"\xff\xfb\x90" * 999).decode(), "format": "mp3"},
+        },
         {"type": "input_audio", "input_audio": {"data": "//uQ" * 3000, "format": "mp3"}},
-        {"type": "file", "file": {"file_data": base64.b64encode(bytes(range(256))).decode(), "filename": "http://127.0.0.1/a.pdf"}},
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": "C:\\notes.pdf"}},
+        {
+            "type": "file",
+            "file": {
+                "file_data": base64.b64encode(bytes(range(256))).decode(),
+                "filename": "http://127.0.0.1/a.pdf",
+            },
+        },
+        {
+            "type": "file",
+            "file": {"file_data": "data:application/pdf;base64,AA==", "filename": "C:\\notes.pdf"},
+        },
         {"type": "file", "file": {"file_id": "file-abc"}},
         {"type": "note", "text": "http://localhost:3000 does not answer", "title": "//todo"},
-        {"type": "note", "remark": "todo: look at http://localhost:3000", "ratio": "16:9", "at": "12:30", "count": 3, "none": None},
+        {
+            "type": "note",
+            "remark": "todo: look at http://localhost:3000",
+            "ratio": "16:9",
+            "at": "12:30",
+            "count": 3,
+            "none": None,
+        },
         {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4", "detail": "low"}},
         {"type": "input_file", "file_url": ""},
     ],
@@ -194,23 +221,45 @@ def test_parts_without_such_a_url_are_passed_on(part: dict[str, Any]) -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["\t", "\n", "\r", " ", "\x00", "\\", "/", "@", "%", "x", ".", ":"]), max_size=3),
+    st.lists(
+        st.sampled_from(["\t", "\n", "\r", " ", "\x00", "\\", "/", "@", "%", "x", ".", ":"]), max_size=3
+    ),
     st.integers(0, 30),
-    st.sampled_from([f"http://{INSIDE}/x", "http://localhost/x", "file:///etc/passwd", "http://[::1]/x", "http://10.0.0.1:80/x"]),
+    st.sampled_from(
+        [
+            f"http://{INSIDE}/x",
+            "http://localhost/x",
+            "file:///etc/passwd",
+            "http://[::1]/x",
+            "http://10.0.0.1:80/x",
+        ]
+    ),
 )
-def test_no_character_put_into_a_refused_url_makes_a_host_inside_pass(put: list[str], at: int, url: str) -> None:
+def test_no_character_put_into_a_refused_url_makes_a_host_inside_pass(
+    put: list[str], at: int, url: str
+) -> None:
     """What passes has, by an independent parser, a public host or none that is an address."""
     from yarl import URL
 
     changed = url[:at] + "".join(put) + url[at:]
     if not problem(changed):
         host = URL(changed).host or ""
-        assert (host and INSIDE not in host.split("/")[0].strip(".")) or host not in (INSIDE, "localhost", "::1", "10.0.0.1")
+        assert (host and INSIDE not in host.split("/")[0].strip(".")) or host not in (
+            INSIDE,
+            "localhost",
+            "::1",
+            "10.0.0.1",
+        )
         assert host.rstrip(".") not in (INSIDE, "localhost", "::1", "10.0.0.1")
 
 
 def test_large_values_cost_little() -> None:
-    part = {"type": "x", "data": "A" * 20_000_000, "more": "\n" * 20_000_000, "url": "data:image/png;base64," + "A" * 20_000_000}
+    part = {
+        "type": "x",
+        "data": "A" * 20_000_000,
+        "more": "\n" * 20_000_000,
+        "url": "data:image/png;base64," + "A" * 20_000_000,
+    }
     began = time.process_time()
     list(map(problem, urls_in(part)))
     assert time.process_time() - began < 0.5
@@ -221,14 +270,27 @@ def test_large_values_cost_little() -> None:
 
 def requests(url: str) -> Iterator[tuple[Any, dict[str, Any]]]:
     for part in ({"type": "image_url", "image_url": {"url": url}}, *carrying(url)):
-        yield "chat", {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}, part]}]}
+        yield (
+            "chat",
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}, part]}]},
+        )
     for part in ({"type": "input_image", "image_url": url}, *carrying(url)):
-        yield "responses", {"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, part]}]}
+        yield (
+            "responses",
+            {
+                "model": "m",
+                "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, part]}],
+            },
+        )
 
 
 @pytest.mark.parametrize("takes_urls", [True, False])
-@pytest.mark.parametrize("url", [url for url in REFUSED if len(url) < 60][::4], ids=lambda url: ascii(url)[:60])
-async def test_a_refused_url_is_one_400_on_both_apis_and_never_reaches_the_backend(url: str, takes_urls: bool) -> None:
+@pytest.mark.parametrize(
+    "url", [url for url in REFUSED if len(url) < 60][::4], ids=lambda url: ascii(url)[:60]
+)
+async def test_a_refused_url_is_one_400_on_both_apis_and_never_reaches_the_backend(
+    url: str, takes_urls: bool
+) -> None:
     class Backend(ScriptedBackend):
         capabilities = Capabilities(images=True, image_urls=takes_urls)
 

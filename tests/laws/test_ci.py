@@ -23,7 +23,22 @@ SKIPS = {
 def test_what_is_skipped_fails_in_ci_and_says_what_is_missing(tmp_path: Path, where: str, ci: str) -> None:
     (tmp_path / "test_engine.py").write_text(SKIPS[where])
     environment = {**os.environ, "CI": ci, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "conftest", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "conftest",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        os.devnull,
+        str(tmp_path),
+    ]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     left_out = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    assert (done.returncode not in left_out) == (ci == "true") and "no engine" in done.stdout, done.stdout + done.stderr
+    assert (done.returncode not in left_out) == (ci == "true") and "no engine" in done.stdout, (
+        done.stdout + done.stderr
+    )

@@ -41,14 +41,22 @@ BOOKKEEPING = {
 }
 """Sub-fields without an effect of their own."""
 ID = "x"
-CHAT_TOOL: Body = {"type": "function", "function": {"name": ID, "parameters": {"type": "object", "properties": {}}}}
+CHAT_TOOL: Body = {
+    "type": "function",
+    "function": {"name": ID, "parameters": {"type": "object", "properties": {}}},
+}
 TOOL: Body = {"type": "function", "name": ID, "parameters": {"type": "object", "properties": {}}}
 CALL: Body = {"type": "function_call", "call_id": ID, "name": ID, "arguments": "{}"}
 OUTPUT: Body = {"type": "function_call_output", "call_id": ID, "output": "y"}
 CUSTOM_CALL: Body = {"type": "custom_tool_call", "call_id": ID, "name": ID, "input": "z"}
 USER: Body = {"role": "user", "content": "hi"}
 BEFORE: dict[str, list[Body]] = {
-    "tool": [{"role": "assistant", "tool_calls": [{"id": ID, "type": "function", "function": {"name": ID, "arguments": "{}"}}]}],
+    "tool": [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": ID, "type": "function", "function": {"name": ID, "arguments": "{}"}}],
+        }
+    ],
     "function": [{"role": "assistant", "function_call": {"name": ID, "arguments": "{}"}}],
     "function_call_output": [CALL],
     "custom_tool_call_output": [CUSTOM_CALL],
@@ -67,7 +75,9 @@ class Outcome(typing.NamedTuple):
     def names(self, path: str) -> bool:
         """Whether the report says what became of the field, or of an object that it is in."""
         field = path.rpartition(".")[2]
-        return any(name == path or path.startswith(f"{name}.") or name.endswith(f".{field}") for name in self.report)
+        return any(
+            name == path or path.startswith(f"{name}.") or name.endswith(f".{field}") for name in self.report
+        )
 
 
 def send(api: str, backend: str, body: Body) -> Outcome | None:
@@ -88,7 +98,12 @@ def send(api: str, backend: str, body: Body) -> Outcome | None:
 
 
 def bare(hint: Any) -> Any:
-    while typing.get_origin(hint) in (typing.Required, typing.NotRequired, typing.Annotated, typing_extensions.Required):
+    while typing.get_origin(hint) in (
+        typing.Required,
+        typing.NotRequired,
+        typing.Annotated,
+        typing_extensions.Required,
+    ):
         hint = typing.get_args(hint)[0]
     return bare(hint.__value__) if isinstance(hint, typing_extensions.TypeAliasType) else hint
 
@@ -138,7 +153,9 @@ def minimal(kind: Any) -> Body:
 def is_required(kind: Any, hint: Any) -> bool:
     """`__required_keys__` does not see through annotations that are strings."""
     origin = typing.get_origin(hint)
-    return origin in (typing.Required, typing_extensions.Required) or (kind.__total__ and origin not in (typing.NotRequired,))
+    return origin in (typing.Required, typing_extensions.Required) or (
+        kind.__total__ and origin not in (typing.NotRequired,)
+    )
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------------------------------
@@ -160,7 +177,9 @@ class Walk:
         base = minimal(kind)
         found = send(self.api, self.backend, embed(base))
         named = {base.get("type"), base.get("role"), path.rpartition(".")[2]}
-        if found is None or any(name == path or name in {f"{path}.{one}" for one in named} for name in found.report):
+        if found is None or any(
+            name == path or name in {f"{path}.{one}" for one in named} for name in found.report
+        ):
             return  # the object as a whole is refused or named
         self._fields(kind, base, embed, path)
 
@@ -168,11 +187,17 @@ class Walk:
         without = send(self.api, self.backend, embed(base))
         for name, hint in typing_extensions.get_type_hints(kind, include_extras=True).items():
             here = f"{path}.{name}".removeprefix(".")
-            values = [value for value in samples(hint) if value != {}]  # an object without required members only holds the others
+            values = [
+                value for value in samples(hint) if value != {}
+            ]  # an object without required members only holds the others
             if values and name not in base and name not in BOOKKEEPING and here not in BOOKKEEPING:
                 self.probed += 1
                 outcomes = [send(self.api, self.backend, embed({**base, name: value})) for value in values]
-                if not any(one is None or one.names(here) or one.effect != without.effect for one in outcomes if without):
+                if not any(
+                    one is None or one.names(here) or one.effect != without.effect
+                    for one in outcomes
+                    if without
+                ):
                     self.silent.append(here)
             for arm in arms(hint):
                 listed = is_list(arm)
@@ -180,7 +205,9 @@ class Walk:
                     if typing_extensions.is_typeddict(inner):
                         self._object(inner, self._embedded(base, name, embed, listed), here)
 
-    def _embedded(self, base: Body, name: str, embed: Callable[[Any], Body], listed: bool) -> Callable[[Any], Body]:
+    def _embedded(
+        self, base: Body, name: str, embed: Callable[[Any], Body], listed: bool
+    ) -> Callable[[Any], Body]:
         def within(value: Any) -> Body:
             if name in ("messages", "input") and base is BASES[self.api]:
                 before = BEFORE.get(value.get("type") or value.get("role"), [])
@@ -192,8 +219,13 @@ class Walk:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("api", "kind", "least"), [("chat", CompletionCreateParamsStreaming, 60), ("responses", ResponseCreateParamsStreaming, 60)])
-def test_every_field_of_the_sdk_has_an_effect_or_is_in_the_report(api: str, kind: Any, least: int, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("api", "kind", "least"),
+    [("chat", CompletionCreateParamsStreaming, 60), ("responses", ResponseCreateParamsStreaming, 60)],
+)
+def test_every_field_of_the_sdk_has_an_effect_or_is_in_the_report(
+    api: str, kind: Any, least: int, backend: str
+) -> None:
     walk = Walk(api, backend)
     walk.request(kind)
     assert walk.silent == []
@@ -206,14 +238,23 @@ def test_every_field_of_the_sdk_has_an_effect_or_is_in_the_report(api: str, kind
 def upstream(body: Body, **options: Any) -> tuple[Body, str]:
     """What goes upstream for a chat request, and the report."""
     backend = OpenAIBackend("m", {"tools": "native", **options})
-    plan = make_plan(chat.decode({"model": "m", "messages": [USER], **body}), backend, ToolSettings(), counting_ids())
+    plan = make_plan(
+        chat.decode({"model": "m", "messages": [USER], **body}), backend, ToolSettings(), counting_ids()
+    )
     return render(plan.turn, "m", backend.options, backend.profile), plan.report_header()
 
 
-VENDORS: Body = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "chat_template_kwargs": {"enable_thinking": False}}
+VENDORS: Body = {
+    "top_k": 5,
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "chat_template_kwargs": {"enable_thinking": False},
+}
 
 
-@pytest.mark.parametrize("profile", ["generic", "vllm", "sglang", "llamacpp", "lmstudio", "openrouter", "litellm"])
+@pytest.mark.parametrize(
+    "profile", ["generic", "vllm", "sglang", "llamacpp", "lmstudio", "openrouter", "litellm"]
+)
 def test_vendor_fields_reach_servers_that_take_them_and_are_named(profile: str) -> None:
     sent, report = upstream(VENDORS, profile=profile)
     assert {name: sent.get(name) for name in VENDORS} == VENDORS
@@ -227,7 +268,14 @@ def test_vendor_fields_are_named_where_the_server_does_not_take_them(profile: st
     assert report == "; ".join(f"{name}=ignored" for name in sorted(VENDORS))
 
 
-RISKY: Body = {"models": ["dearer"], "api_base": "http://evil", "api_key": "k", "extra_headers": {"a": "b"}, "chat_template": "{{ x }}", "best_of": 9}
+RISKY: Body = {
+    "models": ["dearer"],
+    "api_base": "http://evil",
+    "api_key": "k",
+    "extra_headers": {"a": "b"},
+    "chat_template": "{{ x }}",
+    "best_of": 9,
+}
 
 
 def test_only_the_operator_lets_other_fields_pass() -> None:
@@ -239,15 +287,31 @@ def test_only_the_operator_lets_other_fields_pass() -> None:
 
 
 def test_a_passed_field_never_replaces_what_toolwire_sets() -> None:
-    own = {"n": 3, "stream": True, "stream_options": {"include_usage": False}, "max_tokens": 5, "response_format": {"type": "json_object"}}
+    own = {
+        "n": 3,
+        "stream": True,
+        "stream_options": {"include_usage": False},
+        "max_tokens": 5,
+        "response_format": {"type": "json_object"},
+    }
     plain, _ = upstream(own, profile="generic")
-    every = dict.fromkeys(("input", "instructions", "previous_response_id", "conversation", "background", "logprobs_x"), "mine")
-    sent, _ = upstream({**own, **every}, profile="generic", pass_fields=["*", "model", "messages", "n", "input", "stream"])
+    every = dict.fromkeys(
+        ("input", "instructions", "previous_response_id", "conversation", "background", "logprobs_x"), "mine"
+    )
+    sent, _ = upstream(
+        {**own, **every}, profile="generic", pass_fields=["*", "model", "messages", "n", "input", "stream"]
+    )
     assert {name: sent[name] for name in plain} == plain
     assert set(sent) - set(plain) == {"logprobs_x"}
 
 
-KNOWN: Body = {"service_tier": "flex", "prompt_cache_key": "k", "safety_identifier": "s", "store": True, "metadata": {"a": "b"}}
+KNOWN: Body = {
+    "service_tier": "flex",
+    "prompt_cache_key": "k",
+    "safety_identifier": "s",
+    "store": True,
+    "metadata": {"a": "b"},
+}
 
 
 def test_openais_own_fields_reach_openai() -> None:
@@ -261,7 +325,12 @@ def test_openais_own_fields_reach_openai() -> None:
 def test_the_report_names_only_so_many_unknown_fields_and_only_safe_names() -> None:
     many = {f"field_{n}": 1 for n in range(40)}
     report = upstream({**many, "x\r\nevil: 1": 1, "ünïcode": 2}, profile="generic")[1]
-    assert len(report.split("; ")) == 17 and report.endswith("unknown_fields=ignored") and report.isascii() and report.isprintable()
+    assert (
+        len(report.split("; ")) == 17
+        and report.endswith("unknown_fields=ignored")
+        and report.isascii()
+        and report.isprintable()
+    )
 
 
 @pytest.mark.parametrize(("keeps", "report"), [(False, "messages.reasoning_content=ignored"), (True, "")])

@@ -50,7 +50,9 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("api", ["chat", "responses"])
 async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: Any, field: str) -> None:
     table.play("say x")
-    request = {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?", "store": False}
+    request = (
+        {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?", "store": False}
+    )
     answer = await table.answer(api, {**request, field: VALUES[field]})
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     honoured = field in table.backend.capabilities.fields
@@ -58,7 +60,9 @@ async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: 
 
 
 async def test_unsafe_names_of_unknown_fields_are_not_repeated(table: Any) -> None:
-    answer = await table.play("say x").answer("chat", {"messages": [{"role": "user", "content": "?"}], "x\r\nevil: 1": 1})
+    answer = await table.play("say x").answer(
+        "chat", {"messages": [{"role": "user", "content": "?"}], "x\r\nevil: 1": 1}
+    )
     assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
 
 

@@ -18,7 +18,9 @@ CASES = 300
 def load_laws() -> dict[str, Any]:
     """The fuzzer is not part of the package: it is loaded by its path."""
     if "fuzz" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("fuzz", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+        spec = importlib.util.spec_from_file_location(
+            "fuzz", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
+        )
         assert spec is not None and spec.loader is not None
         package = importlib.util.module_from_spec(spec)
         sys.modules["fuzz"] = package
@@ -36,7 +38,9 @@ def test_a_law_holds_for_random_cases(name: str) -> None:
         try:
             LAWS[name](Random(f"short/{name}/{number}"))
         except Exception as error:
-            raise AssertionError(f"case {number} of {name}: {error}\ncase = {LAWS[name].draw(Random(f'short/{name}/{number}'))!r}") from error
+            raise AssertionError(
+                f"case {number} of {name}: {error}\ncase = {LAWS[name].draw(Random(f'short/{name}/{number}'))!r}"
+            ) from error
 
 
 def test_a_law_that_does_not_hold_is_told_and_made_small() -> None:
@@ -46,5 +50,7 @@ def test_a_law_that_does_not_hold_is_told_and_made_small() -> None:
     def no_seven(case: dict[str, Any]) -> None:
         law.holds("there is no 7", False, "7" in case["text"])
 
-    broken = law.Law(lambda rng: {"text": "a long text with a 7 in it", "cuts": [1, 2, 3]}, no_seven, "there is no 7")
+    broken = law.Law(
+        lambda rng: {"text": "a long text with a 7 in it", "cuts": [1, 2, 3]}, no_seven, "there is no 7"
+    )
     assert shrink.shrink(broken, broken.draw(Random(0))) == {"text": "7", "cuts": []}

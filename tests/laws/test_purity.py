@@ -11,12 +11,31 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "toolwire"
 PURE = [
-    *(path for package in ("core", "wire", "emulate") for path in sorted((SOURCE / package).rglob("*.py")) if path.name != "ids.py"),
+    *(
+        path
+        for package in ("core", "wire", "emulate")
+        for path in sorted((SOURCE / package).rglob("*.py"))
+        if path.name != "ids.py"
+    ),
     SOURCE / "gateway" / "plan.py",
     SOURCE / "gateway" / "interpret.py",
     SOURCE / "gateway" / "stages.py",
 ]
-IMPURE = {"asyncio", "socket", "aiohttp", "time", "datetime", "random", "secrets", "uuid", "os", "subprocess", "sqlite3", "threading", "uvicorn"}
+IMPURE = {
+    "asyncio",
+    "socket",
+    "aiohttp",
+    "time",
+    "datetime",
+    "random",
+    "secrets",
+    "uuid",
+    "os",
+    "subprocess",
+    "sqlite3",
+    "threading",
+    "uvicorn",
+}
 
 
 def imported(path: Path) -> set[str]:
@@ -30,10 +49,14 @@ def test_the_core_imports_nothing_that_does_io_or_reads_a_clock(path: Path) -> N
     assert {name.split(".")[0] for name in imported(path)} & IMPURE == set()
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "conform" / "judge").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "conform" / "judge").glob("*.py")), ids=lambda path: path.name
+)
 def test_the_judge_needs_the_standard_library_and_the_core_only(path: Path) -> None:
     others = {name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names}
-    assert {name for name in others if not name.startswith(("toolwire.core", "toolwire.conform.judge"))} == set()
+    assert {
+        name for name in others if not name.startswith(("toolwire.core", "toolwire.conform.judge"))
+    } == set()
 
 
 def test_no_module_imports_what_only_tests_may_use() -> None:
@@ -47,10 +70,18 @@ def test_importing_the_library_loads_the_standard_library_only() -> None:
         "import sys; before = set(sys.modules); import toolwire; toolwire.ToolCallParser, toolwire.ToolCallAggregator, toolwire.OrderJudge\n"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )
-    loaded = set(subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
     assert loaded - set(sys.stdlib_module_names) == {"toolwire"}
 
 
 def test_no_module_outgrows_its_idea() -> None:
-    long = {str(path.relative_to(SOURCE)): size for path in SOURCE.rglob("*.py") if (size := len(path.read_text().splitlines())) > 520}
+    long = {
+        str(path.relative_to(SOURCE)): size
+        for path in SOURCE.rglob("*.py")
+        if (size := len(path.read_text().splitlines())) > 520
+    }
     assert long == {}

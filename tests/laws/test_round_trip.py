@@ -32,7 +32,9 @@ def load(module: str) -> Any:
     package, _, _ = module.partition(".")
     if package not in sys.modules:
         folder = ROOT / package
-        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        spec = importlib.util.spec_from_file_location(
+            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
         assert spec is not None and spec.loader is not None
         sys.modules[package] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[package])
@@ -42,8 +44,25 @@ def load(module: str) -> Any:
 laws = load("fuzz.dialect_laws")
 accidents = load("fuzz.mutation_laws")
 NONCE = load("fuzz.generate").TOKEN
-MARKERS = [*load("fuzz.generate").MARKERS, "</a>", "<f>", "</f>", "[f(", "\\u003c", '"', "'", "\\", "\n", "\r\n", "\x00", "\u2028", "😀"]
-texts = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=4), max_size=6).map("".join)
+MARKERS = [
+    *load("fuzz.generate").MARKERS,
+    "</a>",
+    "<f>",
+    "</f>",
+    "[f(",
+    "\\u003c",
+    '"',
+    "'",
+    "\\",
+    "\n",
+    "\r\n",
+    "\x00",
+    "\u2028",
+    "😀",
+]
+texts = st.text(max_size=12) | st.lists(st.sampled_from(MARKERS) | st.text(max_size=4), max_size=6).map(
+    "".join
+)
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -70,19 +89,32 @@ def argument_objects(draw: st.DrawFn) -> dict[str, Any]:
 )
 @example("qwen_xml", {"a": '"quoted"', "b": "5"}, False, "eager", [])
 @example("use_tool", {"a": "</a> & <b>", "b": "null"}, False, "eager", [3, 9])
-def test_any_arguments_survive_every_dialect(dialect: str, arguments: dict[str, Any], ascii_only: bool, mode: Any, cuts: list[int]) -> None:
+def test_any_arguments_survive_every_dialect(
+    dialect: str, arguments: dict[str, Any], ascii_only: bool, mode: Any, cuts: list[int]
+) -> None:
     written = render(dialect, "f", json.dumps(arguments, ensure_ascii=ascii_only), schema=SCHEMA, nonce=NONCE)
     text = "Before it.\n" + written + "\nBehind it."
     parser = ToolCallParser([{"type": "function", "name": "f", "parameters": SCHEMA}], [dialect], mode, NONCE)
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    events = [event for start, end in pairwise(places) for event in parser.feed(text[start:end])] + parser.finish()
+    events = [
+        event for start, end in pairwise(places) for event in parser.feed(text[start:end])
+    ] + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
     assert json.loads("".join(event.delta for event in events if isinstance(event, CallArgs))) == arguments
     assert "".join(event.text for event in events if isinstance(event, Text)) == "Before it.\n\nBehind it."
 
 
 def test_the_markers_are_those_of_every_dialect() -> None:
-    for wanted in ("<|channel|>", "<｜tool▁sep｜>", "[ARGS]", "</look>", "[look(", "<escape>", "<|tool_call_begin|>", "<|close|>argument<|sep|>"):
+    for wanted in (
+        "<|channel|>",
+        "<｜tool▁sep｜>",
+        "[ARGS]",
+        "</look>",
+        "[look(",
+        "<escape>",
+        "<|tool_call_begin|>",
+        "<|close|>argument<|sep|>",
+    ):
         assert wanted in MARKERS
 
 
@@ -110,4 +142,7 @@ def test_one_accident_in_the_markup_never_gives_other_arguments(dialect: str) ->
 def test_a_call_as_json_between_tags_that_was_cut_amid_its_closing_tag_is_told_as_cut_off() -> None:
     parser = ToolCallParser([{"name": "look"}], ["tag_is_tool"])
     events = parser.feed('<look>{"q": 1}</lo') + parser.finish("length")
-    assert [(event.status if isinstance(event, CallEnd) else event) for event in events[1:]] == [CallArgs(0, '{"q": 1}'), "truncated"]
+    assert [(event.status if isinstance(event, CallEnd) else event) for event in events[1:]] == [
+        CallArgs(0, '{"q": 1}'),
+        "truncated",
+    ]

@@ -9,7 +9,13 @@ from collections import defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = ("gateway/test_one.py", "gateway/test_other.py", "service/test_nodes.py", "service/test_workers.py", "tools/test_last.py")
+FILES = (
+    "gateway/test_one.py",
+    "gateway/test_other.py",
+    "service/test_nodes.py",
+    "service/test_workers.py",
+    "tools/test_last.py",
+)
 NOTES_ITS_WORKER = """
 import os
 import pathlib
@@ -26,9 +32,33 @@ def test_every_file_runs_in_one_worker_and_files_that_belong_together_in_the_sam
     for name in FILES:
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tests" / name).write_text(NOTES_ITS_WORKER)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "conftest", "--import-mode=importlib", "-c", os.devnull]
-    environment = {**{name: value for name, value in os.environ.items() if "XDIST" not in name}, "PYTHONPATH": str(TESTS)}
-    done = subprocess.run([*command, "--rootdir", str(tmp_path), "tests"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadgroup",
+        "-p",
+        "conftest",
+        "--import-mode=importlib",
+        "-c",
+        os.devnull,
+    ]
+    environment = {
+        **{name: value for name, value in os.environ.items() if "XDIST" not in name},
+        "PYTHONPATH": str(TESTS),
+    }
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), "tests"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert f"{6 * len(FILES)} passed" in done.stdout, done.stdout + done.stderr
     workers = defaultdict(set)
     for line in (tmp_path / "seen").read_text().splitlines():

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.gateway.account import Account
@@ -42,11 +53,15 @@ EVENTS = st.one_of(
     PIECES.map(Thought),
     PIECES.map(Refusal),
     st.builds(lambda index: CallBegin(index, "look", None), st.integers(0, 2)),
-    st.builds(lambda index, delta: CallArgs(index, delta), st.integers(0, 2), st.sampled_from(["{}", '{"a":', "1}"])),
+    st.builds(
+        lambda index, delta: CallArgs(index, delta), st.integers(0, 2), st.sampled_from(["{}", '{"a":', "1}"])
+    ),
     st.builds(CallEnd, st.integers(0, 2)),
     st.just(Usage(3, 4)),
 )
-BATCHES = st.lists(st.lists(EVENTS, min_size=1, max_size=4) | PIECES.map(lambda text: [Text(text)]), max_size=12)
+BATCHES = st.lists(
+    st.lists(EVENTS, min_size=1, max_size=4) | PIECES.map(lambda text: [Text(text)]), max_size=12
+)
 ENDS = st.sampled_from([Finish("stop"), Finish("length"), Failure("backend", "It broke.")])
 
 
@@ -60,8 +75,11 @@ class LongWay(Stages):
 
 def plan_of(tools: str, **settings: Any) -> Plan:
     choice = ToolChoice(settings.pop("choice", "auto"))
-    turn = Turn("chat", "m", (Message("user", (TextPart("Hi"),)),), tools=(ToolSpec("look"),), tool_choice=choice)
-    return make_plan(turn, ScriptedBackend("m", ScriptedOptions(tools=tools)), ToolSettings(**settings), counting_ids())  # type: ignore[arg-type]
+    turn = Turn(
+        "chat", "m", (Message("user", (TextPart("Hi"),)),), tools=(ToolSpec("look"),), tool_choice=choice
+    )
+    backend = ScriptedBackend("m", ScriptedOptions(tools=tools))  # type: ignore[arg-type]
+    return make_plan(turn, backend, ToolSettings(**settings), counting_ids())
 
 
 def writer_of(kind: str) -> Any:
@@ -71,7 +89,9 @@ def writer_of(kind: str) -> Any:
     return ChatEncoder("m", **made) if kind == "chat" else ChatBody("m", **made)
 
 
-def written(stages: type[Stages], plan: Plan, kind: str, xml: bool, batches: list[list[Event]], parks: bool) -> tuple[Any, ...]:
+def written(
+    stages: type[Stages], plan: Plan, kind: str, xml: bool, batches: list[list[Event]], parks: bool
+) -> tuple[Any, ...]:
     writer, account = writer_of(kind), Account(0.0, None)
     one = stages(plan, writer, account, counting_ids(), xml=ObsidianXml() if xml else None)
     one.begin(parks)
@@ -81,7 +101,17 @@ def written(stages: type[Stages], plan: Plan, kind: str, xml: bool, batches: lis
         if one.over:
             break
     end = b"" if kind == "body" else writer.finish("")
-    return b"".join(blocks), end, account.called(), account.finish, account.dropped, one.over, one.rejected is None, one.said, one.names
+    return (
+        b"".join(blocks),
+        end,
+        account.called(),
+        account.finish,
+        account.dropped,
+        one.over,
+        one.rejected is None,
+        one.said,
+        one.names,
+    )
 
 
 @pytest.mark.parametrize("kind", ["chat", "responses", "body"])
@@ -95,7 +125,14 @@ def written(stages: type[Stages], plan: Plan, kind: str, xml: bool, batches: lis
     stop=st.sampled_from(["auto", "first"]),
 )
 def test_the_shortcut_for_text_writes_what_the_long_way_writes(
-    kind: str, tools: str, batches: list[list[Event]], end: Event, xml: bool, parks: bool, choice: str, stop: str
+    kind: str,
+    tools: str,
+    batches: list[list[Event]],
+    end: Event,
+    xml: bool,
+    parks: bool,
+    choice: str,
+    stop: str,
 ) -> None:
     plan = plan_of(tools, choice=choice, stop_after=stop)
     fed = [*batches, [end]]

@@ -14,7 +14,24 @@ from toolwire.vault.edits import Edits
 from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathPolicy, PathRefused, extension
 
-NAMES = ["a", "b.md", "C.md", "é.md", "e\u0301.md", "..", ".", "", ".git", ".obsidian", "link", "link.md", "pipe.md", "inner.md", "secret.md", "~"]
+NAMES = [
+    "a",
+    "b.md",
+    "C.md",
+    "é.md",
+    "e\u0301.md",
+    "..",
+    ".",
+    "",
+    ".git",
+    ".obsidian",
+    "link",
+    "link.md",
+    "pipe.md",
+    "inner.md",
+    "secret.md",
+    "~",
+]
 NAMES += [
     "%2e%2e",
     "con.md",
@@ -34,7 +51,13 @@ NAMES += [
     "\n",
 ]
 NAMED = st.lists(st.one_of(st.sampled_from(NAMES), st.text(max_size=4)), min_size=1, max_size=6)
-PATHS = st.one_of(st.text(max_size=40), NAMED.map("/".join), NAMED.map("\\".join), NAMED.map("".join), NAMED.map(lambda names: "/" + "/".join(names)))
+PATHS = st.one_of(
+    st.text(max_size=40),
+    NAMED.map("/".join),
+    NAMED.map("\\".join),
+    NAMED.map("".join),
+    NAMED.map(lambda names: "/" + "/".join(names)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +66,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = outside / "vault"
     for folder in ("a/a", "a/b.md", ".git", ".obsidian", "x"):
         (root / folder).mkdir(parents=True)
-    for file in ("b.md", "C.md", "e\u0301.md", "a/inner.md", "a/a/b.md", ".git/b.md", ".obsidian/b.md", "x/é.md", "%2e%2e.md", "~.md"):
+    for file in (
+        "b.md",
+        "C.md",
+        "e\u0301.md",
+        "a/inner.md",
+        "a/a/b.md",
+        ".git/b.md",
+        ".obsidian/b.md",
+        "x/é.md",
+        "%2e%2e.md",
+        "~.md",
+    ):
         (root / file).write_text("inside")
     (outside / "secret.md").write_text("outside")
     (outside / "etc").mkdir()

@@ -26,28 +26,56 @@ from toolwire.gateway.plan import Plan, make_plan
 from toolwire.observe import journal as journals
 from toolwire.observe import recording as recordings
 from toolwire.observe import trace as tracing
+from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
 from toolwire.observe.masking import Mask, secrets_of
-from toolwire.observe.recording import Recording, got, masked, write, wrote
+from toolwire.observe.recording import Recording, got, masked, wrote
 from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 
-TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
 SCRIPT = 'chunk 4\nsay Let me look outside.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
 
 
-def scripted(script: str = SCRIPT, tools: Any = "native", *, store: Store | None = None, contents: Any = "memory", **settings: Any) -> Gateway:
+def scripted(
+    script: str = SCRIPT,
+    tools: Any = "native",
+    *,
+    store: Store | None = None,
+    contents: Any = "memory",
+    **settings: Any,
+) -> Gateway:
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))
     chosen = JournalSettings(contents=contents, max_mb=settings.pop("max_mb", 256))
     return Gateway(Settings(journal=chosen, **settings), backends={"m": backend}, store=store)
 
 
-async def ask(gateway: Gateway, content: str = "Weather?", *, tools: bool = True, stream: bool = True, key: str = "key", **extra: Any) -> bytes:
-    body = {"model": "m", "messages": [{"role": "user", "content": content}], "stream": stream, **({"tools": [TOOL]} if tools else {}), **extra}
+async def ask(
+    gateway: Gateway,
+    content: str = "Weather?",
+    *,
+    tools: bool = True,
+    stream: bool = True,
+    key: str = "key",
+    **extra: Any,
+) -> bytes:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": content}],
+        "stream": stream,
+        **({"tools": [TOOL]} if tools else {}),
+        **extra,
+    }
     reply = await gateway.respond("chat", json.dumps(body).encode(), Caller(key, "req_1"))
     return reply.body or b"" if reply.stream is None else b"".join([block async for block in reply.stream])
 
@@ -72,12 +100,19 @@ async def test_a_turn_is_kept_as_it_was(tools: str) -> None:
     gateway = scripted(tools=tools)
     raw = await ask(gateway)
     record, recording = await last(gateway)
-    assert (record.state, record.status, record.calls, record.strategy) == ("ended", 200, ("get_weather",), tools)
+    assert (record.state, record.status, record.calls, record.strategy) == (
+        "ended",
+        200,
+        ("get_weather",),
+        tools,
+    )
     assert (record.request_id, record.key, record.model, record.stream) == ("req_1", "key", "m", True)
     assert "".join(text for _, _, text in recording.wire).encode() == raw
     assert recording.request["body"]["messages"][0]["content"] == "Weather?"
     assert got(recording)["text"].strip() == "Let me look outside."
-    assert [(call["name"], json.loads(call["arguments"])) for call in got(recording)["calls"]] == [("get_weather", {"city": "Paris"})]
+    assert [(call["name"], json.loads(call["arguments"])) for call in got(recording)["calls"]] == [
+        ("get_weather", {"city": "Paris"})
+    ]
     assert "Let me look outside." in wrote(recording) and "Paris" in wrote(recording)
     times = [row[0] for row in recording.batches]
     assert times == sorted(times) and times[-1] <= (record.duration_ms or 0)
@@ -90,7 +125,11 @@ async def test_what_the_model_wrote_and_what_the_client_got_differ_where_calls_a
     nonce = recording.plans[-1]["nonce"]
     assert f"<tool_call:{nonce}>" in wrote(recording)
     assert nonce not in got(recording)["text"]
-    assert {"field": "tools", "how": "emulated", "note": "served in another way than the backend's own"} in recording.plans[-1]["report"]
+    assert {
+        "field": "tools",
+        "how": "emulated",
+        "note": "served in another way than the backend's own",
+    } in recording.plans[-1]["report"]
     assert recording.plans[-1]["asked"]["items"] != recording.request["turn"]["items"]
 
 
@@ -143,7 +182,10 @@ async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended(
     told: list[dict[str, Any]] = []
     journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
     await ask(gateway)
-    assert [(turn["state"], turn["model"], turn["strategy"]) for turn in told] == [("running", "m", "native"), ("ended", "m", "native")]
+    assert [(turn["state"], turn["model"], turn["strategy"]) for turn in told] == [
+        ("running", "m", "native"),
+        ("ended", "m", "native"),
+    ]
     assert told[0]["id"] == told[1]["id"] and told[1]["calls"] == ["get_weather"]
 
 
@@ -161,7 +203,9 @@ async def test_switched_off_there_is_no_journal(tmp_path: Path) -> None:
 
 async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
     async with FakeUpstream(Reply.stream(answer(text="Hello there, person."))) as upstream:
-        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "api_key": "sesame-sesame-sesame", "profile": "openai"})
+        backend = OpenAIBackend(
+            "m", {"base_url": upstream.base_url, "api_key": "sesame-sesame-sesame", "profile": "openai"}
+        )
         gateway = Gateway(Settings(), backends={"m": backend})
         await ask(gateway)
         _, recording = await last(gateway)
@@ -233,7 +277,10 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         pass
 
     run = AgentRun(Turn("chat", "m", ()), work, stop, settle_s=0.01, repeats=3, timeout_s=5)
-    traces = [tracing.Trace(f"turn_{number}", "chat", b"{}", Caller(), 0.0, lambda trace, size: True) for number in range(2)]
+    traces = [
+        tracing.Trace(f"turn_{number}", "chat", b"{}", Caller(), 0.0, lambda trace, size: True)
+        for number in range(2)
+    ]
     for trace in traces:
         token = frames.set(WeakMethod(trace.frame))
         segment = run.segment()
@@ -242,7 +289,10 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         [batch async for batch in segment]
         trace.end()
         await run.answer({id: Result(id, (TextPart("sunny"),)) for id in run.pending})
-    assert [[what[0] for _, kind, what in trace.rows if kind == FRAME] for trace in traces] == [["first"], ["second"]]
+    assert [[what[0] for _, kind, what in trace.rows if kind == FRAME] for trace in traces] == [
+        ["first"],
+        ["second"],
+    ]
     await run.cancel()
 
 
@@ -291,8 +341,14 @@ STRANGE: Batch = [CallBegin(0, "strange", "c1"), CallArgs(0, "{}"), CallEnd(0)]
 TOLD: dict[str, tuple[list[Batch], str]] = {
     "text": ([[Text("a"), Text("b")], [Text("c"), Usage(1, 1), Finish()]], "abc"),
     "an undeclared call at the end": ([[*STRANGE, Usage(1, 1), Finish()]], "[call strange] {}"),
-    "an undeclared call and text": ([[*STRANGE, Text("x"), Text("y")], [Text("z")], [Usage(1, 1), Finish()]], "[call strange] {}xyz"),
-    "an undeclared call around text": ([STRANGE[:1], [Text("x")], STRANGE[1:], [Text("y")], [Finish()]], "[call strange] x{}y"),
+    "an undeclared call and text": (
+        [[*STRANGE, Text("x"), Text("y")], [Text("z")], [Usage(1, 1), Finish()]],
+        "[call strange] {}xyz",
+    ),
+    "an undeclared call around text": (
+        [STRANGE[:1], [Text("x")], STRANGE[1:], [Text("y")], [Finish()]],
+        "[call strange] x{}y",
+    ),
 }
 
 
@@ -349,7 +405,9 @@ async def test_a_key_with_many_turns_pushes_out_its_own(bound: dict[str, int]) -
     assert [where for key, where in held if key == "quiet"] == ["memory"] * 3
     assert [where for key, where in held if key == "noisy"].count("gone") >= 10
     assert journal.held_bytes <= bound.get("most_bytes", 10**9)
-    assert sum(journal._by_key.values()) == journal._bytes and sum(journal._turns_by_key.values()) == len(journal._kept)
+    assert sum(journal._by_key.values()) == journal._bytes and sum(journal._turns_by_key.values()) == len(
+        journal._kept
+    )
 
 
 async def test_running_turns_of_one_key_do_not_stop_another_key_s_from_being_watched() -> None:
@@ -382,7 +440,9 @@ async def test_a_turn_with_too_many_rows_says_that_it_was_cut(monkeypatch: pytes
     assert recording.end["cut"] and 128 <= len(recording.events) <= 512
 
 
-async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tracing, "MOST_BYTES", 30_000)
     gateway = scripted("say Hello.")
     assert b"Hello." in await ask(gateway, "x" * 40_000, tools=False)
@@ -399,7 +459,9 @@ def _fail(*given: Any, **named: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", ["Trace", "_record", "random_id"])
-async def test_a_broken_journal_costs_no_turn(what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_journal_costs_no_turn(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     untouched = await ask(scripted(contents="off"))
     monkeypatch.setattr(journals, what, _fail)
     gateway = scripted()
@@ -409,10 +471,14 @@ async def test_a_broken_journal_costs_no_turn(what: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("what", ["_grown", "_make_room"])
-async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway = scripted("chunk 1\nsay " + "x" * 1000)
     reply = await gateway.respond(
-        "chat", json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}).encode(), Caller()
+        "chat",
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}).encode(),
+        Caller(),
     )
     assert reply.stream is not None
     blocks = [await anext(reply.stream)]
@@ -425,15 +491,34 @@ async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(what: str, monk
 
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("chat", {}),
-    "tools": ("chat", {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}], "seed": 7}),
+    "tools": (
+        "chat",
+        {
+            "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+            "seed": 7,
+        },
+    ),
     "custom tool": ("chat", {"tools": [{"type": "custom", "custom": {"name": "write"}}]}),
-    "format": ("chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}),
+    "format": (
+        "chat",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": {"type": "object"}},
+            }
+        },
+    ),
     "calls in the history": (
         "chat",
         {
             "messages": [
                 {"role": "user", "content": "hi"},
-                {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+                    ],
+                },
                 {"role": "tool", "tool_call_id": "c", "content": "seen"},
             ]
         },
@@ -444,7 +529,9 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("tools", ["native", "emulated"])
-async def test_turn_and_plan_are_computed_again_as_they_were(name: str, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_and_plan_are_computed_again_as_they_were(
+    name: str, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api, more = REQUESTS[name]
     served: list[tuple[Turn, Plan]] = []
 
@@ -453,8 +540,14 @@ async def test_turn_and_plan_are_computed_again_as_they_were(name: str, tools: A
         return served[-1][1]
 
     monkeypatch.setattr("toolwire.gateway.run.make_plan", noted)
-    gateway = Gateway(Settings(), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hello", tools=tools))})
-    asked = {"model": "m", **({} if api == "responses" else {"messages": [{"role": "user", "content": "hi"}]}), **more}
+    gateway = Gateway(
+        Settings(), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hello", tools=tools))}
+    )
+    asked = {
+        "model": "m",
+        **({} if api == "responses" else {"messages": [{"role": "user", "content": "hi"}]}),
+        **more,
+    }
     await gateway.respond(api, json.dumps(asked).encode(), Caller())  # type: ignore[arg-type]
     [(turn, plan)] = served
     recording = await journal_of(gateway).recording(journal_of(gateway).records()[0].id)
@@ -512,7 +605,9 @@ async def test_whole_turns_go_to_disk_only_where_the_settings_say_so(tmp_path: P
     await later.close()
 
 
-async def test_a_store_in_memory_has_no_journal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_in_memory_has_no_journal_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = Store("sqlite://")
     gateway = scripted(store=store, contents="disk")
@@ -546,7 +641,9 @@ def test_all_files_together_stay_below_the_limit(tmp_path: Path) -> None:
     assert segments.load(1000)[-1].id == f"turn_{399:x}"
 
 
-async def test_a_disk_that_can_not_be_written_is_complained_about_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_can_not_be_written_is_complained_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "journal").write_text("in the way")
     with caplog.at_level(logging.WARNING, "toolwire.journal"):
         gateway = await served(tmp_path, "one", "two", "three", contents="disk")
@@ -567,15 +664,31 @@ KEYS = ("a-key-of-the-server", "an-admin-key-of-the-server")
 SECRETS = Settings(
     server=ServerSettings(keys=KEYS[:1], admin_keys=KEYS[1:]),
     models=(
-        ModelSettings("m", "openai", {"base_url": "http://h/v1", "api_key": "provider-key-0123", "headers": {"X-Own": "Bearer header-secret-1"}}),
-        ModelSettings("n", "acp", {"env": {"TOKEN": "from-a-file-0123"}, "command": "agent"}, frozenset({"env"})),
+        ModelSettings(
+            "m",
+            "openai",
+            {
+                "base_url": "http://h/v1",
+                "api_key": "provider-key-0123",
+                "headers": {"X-Own": "Bearer header-secret-1"},
+            },
+        ),
+        ModelSettings(
+            "n", "acp", {"env": {"TOKEN": "from-a-file-0123"}, "command": "agent"}, frozenset({"env"})
+        ),
     ),
 )
 
 
 def test_the_settings_secrets_are_known() -> None:
     known = set(secrets_of(SECRETS))
-    assert {*KEYS, "provider-key-0123", "Bearer header-secret-1", "header-secret-1", "from-a-file-0123"} <= known
+    assert {
+        *KEYS,
+        "provider-key-0123",
+        "Bearer header-secret-1",
+        "header-secret-1",
+        "from-a-file-0123",
+    } <= known
     assert not known & {"http://h/v1", "agent"}
 
 
@@ -586,10 +699,16 @@ def test_the_settings_secrets_are_known() -> None:
         ("Authorization: Bearer abcdefgh12345678.x", "Authorization: ***"),
         ("export KEY=sk-proj-abcdefghijklmnop1234", "export KEY=***"),
         ('{"api_key": "x", "b": 1}', '{"api_key": "***", "b": 1}'),
-        ('{"input":"{\\"password\\": \\"p\\\\\\"q\\", \\"user\\": \\"u\\"}"}', '{"input":"{\\"password\\": \\"***\\", \\"user\\": \\"u\\"}"}'),
+        (
+            '{"input":"{\\"password\\": \\"p\\\\\\"q\\", \\"user\\": \\"u\\"}"}',
+            '{"input":"{\\"password\\": \\"***\\", \\"user\\": \\"u\\"}"}',
+        ),
         ("https://me:hunter2@example.com/x", "https://me:***@example.com/x"),
         ('{"authorization":"Basic abc"}', '{"authorization":"***"}'),
-        ('{"accessToken": "x", "clientSecret": "y", "private_key": "z"}', '{"accessToken": "***", "clientSecret": "***", "private_key": "***"}'),
+        (
+            '{"accessToken": "x", "clientSecret": "y", "private_key": "z"}',
+            '{"accessToken": "***", "clientSecret": "***", "private_key": "***"}',
+        ),
         ("authorization: basic dTpwYXNz", "***"),
         ("git clone with ghp_abcdefghijklmnopqrstuvwxyz0123456789", "git clone with ***"),
         ("key=AIzaabcdefghijklmnopqrstuvwxyz012345678;", "key=***;"),
@@ -607,7 +726,12 @@ def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
 
 
 def test_a_value_keeps_its_shape() -> None:
-    given = {"messages": [{"content": "use a-key-of-the-server"}], "password": "p", "max_tokens": 5, "tools": [{"token": {"type": "string"}}]}
+    given = {
+        "messages": [{"content": "use a-key-of-the-server"}],
+        "password": "p",
+        "max_tokens": 5,
+        "tools": [{"token": {"type": "string"}}],
+    }
     given["refreshToken"] = "r"
     assert Mask.of(SECRETS).value(given) == {
         "messages": [{"content": "use ***"}],
@@ -621,7 +745,14 @@ def test_a_value_keeps_its_shape() -> None:
 def test_masking_is_linear() -> None:
     mask = Mask.of(SECRETS)
     names = ('"' + "a" * 200_000, '"a' * 100_000)
-    for text in (*names, "\\" * 200_000, '"token":"' * 20_000, "a_" * 100_000 + '"', "://" * 60_000, '\\"token\\":' * 20_000):
+    for text in (
+        *names,
+        "\\" * 200_000,
+        '"token":"' * 20_000,
+        "a_" * 100_000 + '"',
+        "://" * 60_000,
+        '\\"token\\":' * 20_000,
+    ):
         mask.text(text)
 
 
@@ -675,5 +806,7 @@ async def test_frames_that_hold_a_secret_in_pieces_are_left_out() -> None:
         _, recording = await last(gateway)
         await gateway.close()
     shown = masked(recording, journal_of(gateway).mask)
-    deltas = re.findall(r'"content": ?"([^"]*)"', "".join(text for _, label, text in shown.frames if label == "read"))
+    deltas = re.findall(
+        r'"content": ?"([^"]*)"', "".join(text for _, label, text in shown.frames if label == "read")
+    )
     assert "key-of-the" not in "".join(deltas) and len(shown.frames) == len(recording.frames)

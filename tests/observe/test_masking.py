@@ -23,11 +23,18 @@ KINDS = [
     "PGP PRIVATE KEY BLOCK",
 ]
 PEMS = [f"-----BEGIN {kind}-----\n{BODY}\n-----END {kind}-----" for kind in KINDS]
-PEMS += [PEMS[1].replace("-----\nMII", "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0123\n\nMII"), PEMS[0].replace("\n", "\r\n")]
+PEMS += [
+    PEMS[1].replace("-----\nMII", "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0123\n\nMII"),
+    PEMS[0].replace("\n", "\r\n"),
+]
 
 
 @pytest.mark.parametrize("pem", PEMS, ids=lambda pem: pem[11:40])
-@pytest.mark.parametrize("wrap", [str, json.dumps, lambda text: json.dumps(json.dumps({"file": text}))], ids=["plain", "json", "json in json"])
+@pytest.mark.parametrize(
+    "wrap",
+    [str, json.dumps, lambda text: json.dumps(json.dumps({"file": text}))],
+    ids=["plain", "json", "json in json"],
+)
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "without its end"])
 def test_a_private_key_is_hidden_however_it_is_written(pem: str, wrap: object, whole: bool) -> None:
     text = pem if whole else pem[: pem.index("-----END")].rstrip()
@@ -46,7 +53,11 @@ def test_a_private_key_that_comes_in_pieces_is_hidden(pem: str, sizes: list[int]
         at, number = at + len(pieces[-1]), number + 1
     shown, touched = MASK.pieces(pieces)
     assert "".join(shown) == MASK.text(text) and touched
-    assert "MIIE" not in "".join(shown) and "Here it is: " in "".join(shown) and "".join(shown).endswith(" Keep it.")
+    assert (
+        "MIIE" not in "".join(shown)
+        and "Here it is: " in "".join(shown)
+        and "".join(shown).endswith(" Keep it.")
+    )
 
 
 def test_several_keys_and_a_public_one() -> None:
@@ -74,7 +85,10 @@ def test_several_keys_and_a_public_one() -> None:
         ("https://a.example/x?sig=abcdefghij%2B&x=1", "https://a.example/x?sig=***&x=1"),
         ("mysql --password hunter2 -x", "mysql --password *** -x"),
         ("tool --api-key=abc123 run", "tool --api-key=*** run"),
-        ("DefaultEndpointsProtocol=https;AccountKey=abc123==;Suffix=x", "DefaultEndpointsProtocol=https;AccountKey=***;Suffix=x"),
+        (
+            "DefaultEndpointsProtocol=https;AccountKey=abc123==;Suffix=x",
+            "DefaultEndpointsProtocol=https;AccountKey=***;Suffix=x",
+        ),
         ("aws_secret_access_key = wJalrXUtnFEMI7K7MDENGbPxRfiCYEXAMPLEKEY", "aws_secret_access_key = ***"),
         ("client_secret: 0123456789abcdef0123", "client_secret: ***"),
         ("postgres://me:hunter2@h/db and redis://:pw@h", "postgres://me:***@h/db and redis://:***@h"),

@@ -10,7 +10,14 @@ from toolwire.gateway.records import TurnSummary
 from toolwire.observe.metrics import SECONDS, Metrics
 
 MODEL = {"api": "chat", "model": "m"}
-COUNTS = ("requests_cancelled", "input_tokens", "cached_tokens", "output_tokens", "tool_calls", "turns_truncated")
+COUNTS = (
+    "requests_cancelled",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "tool_calls",
+    "turns_truncated",
+)
 FAMILIES = {
     "toolwire_build_info": ("gauge", "What runs here."),
     "toolwire_requests": ("counter", "Turns that ended."),

@@ -18,7 +18,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.observe.recording import Recording, RecordingError, masked, read, write
+from toolwire.observe.fixture import read, write
+from toolwire.observe.recording import Recording, RecordingError, masked
 from toolwire.observe.replay import Replay, replay
 from toolwire.settings.types import ServerSettings, Settings, ToolSettings
 from toolwire.store.store import Store
@@ -33,12 +34,22 @@ SCRIPT = f"chunk 4\nthink Hm.\nsay Let me look outside: ünï☃.\n{CALLS}\n---\
 
 def request(api: Api, **extra: Any) -> dict[str, Any]:
     if api == "chat":
-        return {"model": "m", "messages": [{"role": "user", "content": "Weather?"}], "tools": [CHAT_TOOL], **extra}
+        return {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Weather?"}],
+            "tools": [CHAT_TOOL],
+            **extra,
+        }
     return {"model": "m", "input": "Weather?", "tools": [RESPONSES_TOOL], **extra}
 
 
 def scripted(
-    script: str = SCRIPT, tools: Any = "native", *, store: Store | None = None, settings: ToolSettings | None = None, **options: Any
+    script: str = SCRIPT,
+    tools: Any = "native",
+    *,
+    store: Store | None = None,
+    settings: ToolSettings | None = None,
+    **options: Any,
 ) -> Gateway:
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools, **options))
     return Gateway(Settings(tools=settings or ToolSettings()), backends={"m": backend}, store=store)
@@ -80,7 +91,11 @@ async def test_a_turn_gives_the_same_bytes_again(tools: str, api: Api, stream: b
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
 async def test_several_choices_come_in_the_order_of_then(tools: str, stream: bool) -> None:
     gateway = scripted("chunk 2\nsay Let me see what there is.\npause 1ms\n" + SCRIPT, tools=tools)
-    raw = await ask(gateway, "chat", request("chat", stream=stream, n=3, stream_options={"include_usage": True} if stream else None))
+    raw = await ask(
+        gateway,
+        "chat",
+        request("chat", stream=stream, n=3, stream_options={"include_usage": True} if stream else None),
+    )
     told = await again(gateway)
     assert raw and told.differences == [] and told.wire_now.encode() == raw
     await gateway.close()
@@ -90,10 +105,20 @@ async def test_several_choices_come_in_the_order_of_then(tools: str, stream: boo
     ("script", "tools", "settings", "extra"),
     [
         ("say I will not.\n---\nsay No.", "emulated", ToolSettings(), {"tool_choice": "required"}),
-        ('say No call.\n---\ncall get_weather {"city": "Paris"}', "emulated", ToolSettings(), {"tool_choice": "required"}),
+        (
+            'say No call.\n---\ncall get_weather {"city": "Paris"}',
+            "emulated",
+            ToolSettings(),
+            {"tool_choice": "required"},
+        ),
         (SCRIPT, "native", ToolSettings(max_calls=1), {}),
         (SCRIPT, "native", ToolSettings(stop_after="first"), {}),
-        (SCRIPT + "\nsay and then some", "emulated", ToolSettings(stop_after="burst", stop_grace_ms=5000, suppress_tail="on"), {}),
+        (
+            SCRIPT + "\nsay and then some",
+            "emulated",
+            ToolSettings(stop_after="burst", stop_grace_ms=5000, suppress_tail="on"),
+            {},
+        ),
         (SCRIPT, "native", ToolSettings(unknown_tool="forward", arguments="validated"), {}),
         (SCRIPT, "native", ToolSettings(output_mode="obsidian-xml"), {}),
         ("chunk 2\nsay Hello.\nfail overloaded Too much.", "native", ToolSettings(), {}),
@@ -106,7 +131,9 @@ async def test_several_choices_come_in_the_order_of_then(tools: str, stream: boo
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_every_way_to_end_is_the_same_again(script: str, tools: str, settings: ToolSettings, extra: dict[str, Any], stream: bool) -> None:
+async def test_every_way_to_end_is_the_same_again(
+    script: str, tools: str, settings: ToolSettings, extra: dict[str, Any], stream: bool
+) -> None:
     gateway = scripted(script, tools, settings=settings)
     raw = await ask(gateway, "chat", request("chat", stream=stream, **extra))
     told = await again(gateway)
@@ -115,7 +142,11 @@ async def test_every_way_to_end_is_the_same_again(script: str, tools: str, setti
 
 
 async def test_a_call_that_only_the_grace_time_ended_ends_again() -> None:
-    gateway = scripted(SCRIPT.replace("\n---", "\nhang\n---"), "emulated", settings=ToolSettings(stop_after="burst", stop_grace_ms=30))
+    gateway = scripted(
+        SCRIPT.replace("\n---", "\nhang\n---"),
+        "emulated",
+        settings=ToolSettings(stop_after="burst", stop_grace_ms=30),
+    )
     raw = await ask(gateway, "chat", request("chat", stream=True))
     told = await again(gateway)
     assert raw.endswith(b"[DONE]\n\n") and told.differences == []
@@ -126,7 +157,9 @@ async def test_a_resumed_run_is_the_same_again_and_so_is_one_that_died_while_it_
     for dies in (False, True):
         first = json.loads(await ask(gateway, "chat", request("chat")))
         message = first["choices"][0]["message"]
-        results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in message["tool_calls"]]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in message["tool_calls"]
+        ]
         if dies:
             await gateway.models["m"].live[-1].cancel()  # type: ignore[attr-defined]
         body = request("chat", stream=True)
@@ -142,11 +175,19 @@ async def test_a_conversation_of_stored_responses_is_the_same_without_the_store(
     store = Store(f"sqlite:///{tmp_path}/store.db")
     gateway = scripted("say My name is Ada.\n---\nsay You asked: {user}", store=store)
     first = json.loads(await ask(gateway, "responses", request("responses", store=True)))
-    followed: dict[str, Any] = {"model": "m", "previous_response_id": first["id"], "input": [{"role": "user", "content": "And now?"}], "stream": True}
+    followed: dict[str, Any] = {
+        "model": "m",
+        "previous_response_id": first["id"],
+        "input": [{"role": "user", "content": "And now?"}],
+        "stream": True,
+    }
     raw = await ask(gateway, "responses", {**followed, "store": True})
     told = await again(gateway)
     assert b"And now?" in raw and told.differences == [] and told.wire_now.encode() == raw
-    referring = [{"type": "item_reference", "id": first["output"][0]["id"]}, {"role": "user", "content": "Again?"}]
+    referring = [
+        {"type": "item_reference", "id": first["output"][0]["id"]},
+        {"role": "user", "content": "Again?"},
+    ]
     raw = await ask(gateway, "responses", {"model": "m", "input": referring})
     told = await again(gateway)
     assert b"Again?" in raw and told.differences == []
@@ -259,12 +300,16 @@ async def test_a_body_s_difference_names_the_member() -> None:
     ms, label, text = recording.wire[-1]
     recording.wire[-1] = (ms, label, text.replace("Hello.", "Bye."))
     told = await asyncio.to_thread(replay, recording)
-    assert told.differences == [{"where": "body.choices[0].message.content", "then": '"Bye."', "now": '"Hello."'}]
+    assert told.differences == [
+        {"where": "body.choices[0].message.content", "then": '"Bye."', "now": '"Hello."'}
+    ]
 
 
 async def test_a_masked_fixture_is_the_same_where_its_secrets_came_whole() -> None:
     settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
-    gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say You said {user}"))})
+    gateway = Gateway(
+        settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say You said {user}"))}
+    )
     body = request("chat", stream=True, messages=[{"role": "user", "content": "a-key-of-the-server"}])
     await ask(gateway, "chat", body)
     assert gateway.journal is not None
@@ -275,7 +320,9 @@ async def test_a_masked_fixture_is_the_same_where_its_secrets_came_whole() -> No
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compared(api: Api, tmp_path: Path, capsys: Any) -> None:
+async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compared(
+    api: Api, tmp_path: Path, capsys: Any
+) -> None:
     """The pieces are left out, so what is missing is no difference."""
     settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
     script = "chunk 7\nsay Take a-key-of-the-server and go."
@@ -306,11 +353,15 @@ async def fixture_of(tmp_path: Path, change: tuple[str, str] = ("", "")) -> str:
     await ask(gateway, "chat", request("chat", stream=True))
     path = tmp_path / "turn.jsonl"
     lines = list(write(await recorded(gateway)))
-    path.write_text("".join(line.replace(*change) if change[0] and '"kind":"wire"' in line else line for line in lines))
+    path.write_text(
+        "".join(line.replace(*change) if change[0] and '"kind":"wire"' in line else line for line in lines)
+    )
     return str(path)
 
 
-async def test_the_command_says_that_nothing_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_says_that_nothing_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = await fixture_of(tmp_path)
     assert await asyncio.to_thread(main, ["replay", path]) == 0
     assert capsys.readouterr().out.startswith("same")
@@ -334,7 +385,10 @@ async def test_the_command_shows_what_changed(tmp_path: Path, capsys: pytest.Cap
         ('{"other":"thing"}\n', "not a fixture"),
         ('{"toolwire":"journal","version":99}\n', "version 99"),
         ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "no end"),
-        ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n{"kind":"end","turn":{}}\n', "does not hold"),
+        (
+            '{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n{"kind":"end","turn":{}}\n',
+            "does not hold",
+        ),
     ],
 )
 def test_a_file_that_can_not_be_read_is_one_line_and_status_2(
@@ -349,7 +403,9 @@ def test_a_file_that_can_not_be_read_is_one_line_and_status_2(
 
 
 HOSTILE: dict[str, Any] = {
-    "runs that wait for each other": {"batches": [(0.0, 1, [{"type": "Text", "text": "b"}]), (0.0, 0, [{"type": "Text", "text": "a"}])]},
+    "runs that wait for each other": {
+        "batches": [(0.0, 1, [{"type": "Text", "text": "b"}]), (0.0, 0, [{"type": "Text", "text": "a"}])]
+    },
     "bytes that are no text": {"wire": [(0.0, "stream", 5)]},
     "a plan without words": {"plans": [{}]},
     "an answer without end": {"wire": [(0.0, "body", "[" * 100_000 + "]" * 100_000)]},
@@ -358,7 +414,9 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-async def test_a_recording_that_nobody_recorded_is_refused_and_does_not_hang(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_that_nobody_recorded_is_refused_and_does_not_hang(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.observe.replay.LONGEST_S", 0.2)
     gateway = scripted("say Hi.")
     await ask(gateway, "chat", request("chat", stream=how != "an answer without end"))
@@ -376,6 +434,10 @@ async def test_a_recording_can_not_ask_for_endless_patience(monkeypatch: pytest.
     gateway = scripted("say Hi.")
     await ask(gateway, "chat", request("chat", stream=True))
     recording = await recorded(gateway)
-    endless = replace(recording, request={**recording.request, "tools": {"stop_grace_ms": 1e15}}, batches=recording.batches[:1])
+    endless = replace(
+        recording,
+        request={**recording.request, "tools": {"stop_grace_ms": 1e15}},
+        batches=recording.batches[:1],
+    )
     async with asyncio.timeout(10):
         assert not (await asyncio.to_thread(replay, endless)).same

@@ -20,10 +20,19 @@ from toolwire.observe.tracing import Tracing, tracing_of
 from toolwire.settings.types import ConfigError, ModelSettings, Settings, TelemetrySettings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("get_weather", "get_time")]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("get_weather", "get_time")
+]
 CALLS = 'call get_weather {"city":"Paris"}\ncall get_time {}\nusage 12 3'
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-MODELS = (ModelSettings("m", "openai", {"profile": "ollama", "base_url": "http://10.0.0.9:11434/v1", "api_key": "the-upstream-key"}),)
+MODELS = (
+    ModelSettings(
+        "m",
+        "openai",
+        {"profile": "ollama", "base_url": "http://10.0.0.9:11434/v1", "api_key": "the-upstream-key"},
+    ),
+)
 
 
 class Watched:
@@ -32,14 +41,20 @@ class Watched:
     def __init__(self, script: str, **telemetry: Any) -> None:
         settings = Settings(models=MODELS, telemetry=TelemetrySettings("http://127.0.0.1:4318", **telemetry))
         self.spans = InMemorySpanExporter()
-        self.gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script, tools="native"))})
+        self.gateway = Gateway(
+            settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script, tools="native"))}
+        )
         self.tracing = Tracing(settings, self.spans, at_once=True)
         self.gateway.observers.append(self.tracing.observe)
 
     async def ask(self, parent: str = "", request_id: str = "req_1", **body: Any) -> ReadableSpan:
-        raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "my key is the-upstream-key"}], **body}).encode()
+        raw = json.dumps(
+            {"model": "m", "messages": [{"role": "user", "content": "my key is the-upstream-key"}], **body}
+        ).encode()
         try:
-            answer = await self.gateway.respond("chat", raw, Caller("key_1", request_id, key_name="laptop", trace_parent=parent))
+            answer = await self.gateway.respond(
+                "chat", raw, Caller("key_1", request_id, key_name="laptop", trace_parent=parent)
+            )
             if answer.stream is not None:
                 assert b"".join([block async for block in answer.stream])
         except ToolwireError:
@@ -51,9 +66,13 @@ class Watched:
 
 
 async def test_a_turn_is_a_span_with_the_conventions_names() -> None:
-    span = await Watched(CALLS).ask(tools=TOOLS, stream=True, temperature=0.5, max_completion_tokens=100, stop=["END"], seed=4)
+    span = await Watched(CALLS).ask(
+        tools=TOOLS, stream=True, temperature=0.5, max_completion_tokens=100, stop=["END"], seed=4
+    )
     told = dict(span.attributes or {})
-    assert span.name == "chat m" and span.kind is SpanKind.CLIENT and span.status.status_code is StatusCode.UNSET
+    assert (
+        span.name == "chat m" and span.kind is SpanKind.CLIENT and span.status.status_code is StatusCode.UNSET
+    )
     for name, value in {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "ollama",
@@ -75,7 +94,10 @@ async def test_a_turn_is_a_span_with_the_conventions_names() -> None:
         "toolwire.tool_calls.count": 2,
     }.items():
         assert told[name] == value, name
-    assert str(told["gen_ai.response.id"]).startswith("chatcmpl-") and float(str(told["gen_ai.response.time_to_first_chunk"])) > 0
+    assert (
+        str(told["gen_ai.response.id"]).startswith("chatcmpl-")
+        and float(str(told["gen_ai.response.time_to_first_chunk"])) > 0
+    )
     assert span.start_time is not None and span.end_time is not None and span.start_time < span.end_time
     assert span.resource.attributes["service.name"] == "toolwire"
 
@@ -96,18 +118,31 @@ async def test_nothing_that_was_said_stands_in_a_span() -> None:
 async def test_ids_and_names_that_a_client_chose_are_masked() -> None:
     name = "sk-proj-abcdefghijklmnopqrstuvwxyz012345"
     tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
-    span = await Watched(f"call {name} {{}}").ask(request_id="the-upstream-key", tools=[tool], stop=["the-upstream-key"])
-    assert dict(span.attributes or {})["toolwire.request.id"] == dict(span.events[0].attributes or {})["gen_ai.tool.name"] == "***"
+    span = await Watched(f"call {name} {{}}").ask(
+        request_id="the-upstream-key", tools=[tool], stop=["the-upstream-key"]
+    )
+    assert (
+        dict(span.attributes or {})["toolwire.request.id"]
+        == dict(span.events[0].attributes or {})["gen_ai.tool.name"]
+        == "***"
+    )
     assert name not in span.to_json() and "the-upstream-key" not in span.to_json()
 
 
 async def test_where_contents_are_asked_for_they_are_masked() -> None:
     span = await Watched("say it is the-upstream-key\n" + CALLS, with_contents=True).ask(tools=TOOLS)
     told = dict(span.attributes or {})
-    assert json.loads(str(told["gen_ai.input.messages"])) == [{"role": "user", "parts": [{"type": "text", "content": "my key is ***"}]}]
+    assert json.loads(str(told["gen_ai.input.messages"])) == [
+        {"role": "user", "parts": [{"type": "text", "content": "my key is ***"}]}
+    ]
     (answer,) = json.loads(str(told["gen_ai.output.messages"]))
     assert answer["parts"][0] == {"type": "text", "content": "it is ***"}
-    assert {**answer["parts"][1], "id": None} == {"type": "tool_call", "id": None, "name": "get_weather", "arguments": '{"city":"Paris"}'}
+    assert {**answer["parts"][1], "id": None} == {
+        "type": "tool_call",
+        "id": None,
+        "name": "get_weather",
+        "arguments": '{"city":"Paris"}',
+    }
 
 
 async def test_a_callers_span_is_the_parent_and_nonsense_is_none() -> None:
@@ -119,7 +154,10 @@ async def test_a_callers_span_is_the_parent_and_nonsense_is_none() -> None:
 
 async def test_a_turn_that_fails_is_a_span_with_its_kind_of_error() -> None:
     span = await Watched("say hi").ask(model="nobody")
-    assert span.status.status_code is StatusCode.ERROR and dict(span.attributes or {})["error.type"] == "model_not_found"
+    assert (
+        span.status.status_code is StatusCode.ERROR
+        and dict(span.attributes or {})["error.type"] == "model_not_found"
+    )
     assert span.name == "chat"  # a name that a client invented is none
 
 
@@ -135,11 +173,15 @@ async def test_spans_go_to_the_collector_by_otlp() -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = Settings(models=MODELS, telemetry=TelemetrySettings(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    settings = Settings(
+        models=MODELS, telemetry=TelemetrySettings(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    )
     gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
     try:
         await gateway.start()
-        await gateway.respond("chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller())
+        await gateway.respond(
+            "chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller()
+        )
     finally:
         await gateway.close()  # sends what is left
     path, body = await got.get()
@@ -151,7 +193,9 @@ async def test_a_collector_that_is_not_there_costs_no_turn() -> None:
     settings = Settings(models=MODELS, telemetry=TelemetrySettings("http://127.0.0.1:9"))
     gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
     await gateway.start()
-    answer = await gateway.respond("chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller())
+    answer = await gateway.respond(
+        "chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller()
+    )
     assert answer.body is not None
     await gateway.close()
 

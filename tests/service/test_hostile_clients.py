@@ -32,7 +32,10 @@ BLOCK = "x" * 8192
 Socket = Callable[..., AbstractAsyncContextManager[str]]
 
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
 
 
 def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -89,7 +92,9 @@ Start = Callable[..., AbstractAsyncContextManager[Server]]
 @pytest.fixture
 def start(on_a_socket: Socket) -> Start:
     @asynccontextmanager
-    async def serving(model: Callable[[Turn], AsyncGenerator[Batch, None]], **limits: Any) -> AsyncIterator[Server]:
+    async def serving(
+        model: Callable[[Turn], AsyncGenerator[Batch, None]], **limits: Any
+    ) -> AsyncIterator[Server]:
         backend = ScriptedBackend("m")
         backend.run = model  # type: ignore[method-assign, assignment]
         settings = Settings(server=ServerSettings(), limits=LimitSettings(**limits))
@@ -203,7 +208,9 @@ async def test_a_body_that_never_comes_is_given_up(start: Start, monkeypatch: py
 
 
 @both_loops
-async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.3)
     async with start(quiet) as server, connected(server.port) as (reader, writer):
         writer.write(post(CHAT, b"x" * 10_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
@@ -220,7 +227,9 @@ async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(start: 
 
 
 @both_loops
-async def test_a_large_body_that_comes_steadily_has_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_body_that_comes_steadily_has_its_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.2)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 60_000}]}).encode()
     async with start(quiet) as server, connected(server.port) as (reader, writer):
@@ -233,7 +242,9 @@ async def test_a_large_body_that_comes_steadily_has_its_time(start: Start, monke
 
 
 @both_loops
-async def test_bodies_that_arrive_together_have_bounded_room(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_that_arrive_together_have_bounded_room(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "MOST_ARRIVING", 300_000)
     made = exchange.Room.__init__
     monkeypatch.setattr(exchange.Room, "__init__", lambda self, largest: made(self, 0))
@@ -251,7 +262,9 @@ async def test_bodies_that_arrive_together_have_bounded_room(start: Start, monke
 
 
 @both_loops
-async def test_empty_lines_between_two_requests_hold_no_connection(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_empty_lines_between_two_requests_hold_no_connection(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
     async with start(quiet) as server, connected(server.port) as (reader, writer):
         writer.write(asks(stream=False))
@@ -320,11 +333,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield server
 
 
-async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server_its_memory(watched: Watched) -> None:
+async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server_its_memory(
+    watched: Watched,
+) -> None:
     calm = ToolLoop(watched.port, ("loop",), "honest")
     await calm.run(time.monotonic() + 0.5)
     before, held = watched.rss_mb(), watched.held()
-    harms = [asyncio.ensure_future(harass(harm, watched.port, "hostile")) for harm in HOSTILE.values() for _ in range(MANY)]
+    harms = [
+        asyncio.ensure_future(harass(harm, watched.port, "hostile"))
+        for harm in HOSTILE.values()
+        for _ in range(MANY)
+    ]
     honest = [ToolLoop(watched.port, ("loop",), "honest") for _ in range(4)]
     most = before
     running = asyncio.gather(*(one.run(time.monotonic() + 4) for one in honest))
@@ -375,7 +394,10 @@ class Flood(threading.Thread):
 
     def run(self) -> None:
         while not self._over.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection,
+            ):
                 connection.sendall(HANDSHAKE)
                 connection.recv(1000)
                 connection.sendall(self._first)
@@ -396,7 +418,10 @@ HANDSHAKE = (
 
 
 async def _timed(port: int) -> list[float]:
-    request, times = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed"), []
+    request, times = (
+        post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed"),
+        [],
+    )
     async with connected(port) as (reader, writer):
         for _ in range(EACH):
             began = time.perf_counter()
@@ -411,7 +436,9 @@ def _p99(times: list[float]) -> float:
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_server_its_memory(watched: Watched, kind: str) -> None:
+async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_server_its_memory(
+    watched: Watched, kind: str
+) -> None:
     """Calm and flooded rounds take turns, each with a flood of its own. The median round of each kind counts, so that one moment in which
     the machine did something else decides nothing, and a flood that holds others up in most rounds fails."""
     await _timed(watched.port)
@@ -426,7 +453,9 @@ async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_se
             flooded.append(_p99(await _timed(watched.port)))
         finally:
             await asyncio.to_thread(flood.stop)
-    print(f"{kind}: p99 calm {median(calm) * 1000:.2f} ms, flooded {median(flooded) * 1000:.2f} ms, ratio {median(flooded) / median(calm):.2f}")
+    print(
+        f"{kind}: p99 calm {median(calm) * 1000:.2f} ms, flooded {median(flooded) * 1000:.2f} ms, ratio {median(flooded) / median(calm):.2f}"
+    )
     assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.told()

@@ -37,7 +37,9 @@ from toolwire.settings.types import ConfigError, ServerSettings, Settings, Store
 
 DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "deploy"
 KEYS = {name: {"authorization": f"Bearer {name}-key"} for name in ("one", "two")}
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+]
 STEPS = "\n---\n".join(["call look {}"] * 4 + ["say all of it: {result}"])
 MODELS = {
     "short": "call look {}\n---\nsay I saw {result}",
@@ -51,9 +53,20 @@ MODELS = {
 def settings(redis: RedisServer, store: str, **server: Any) -> str:
     lines = ["[server]", 'keys = ["one-key", "two-key"]', 'node_secret = "env:SECRET"']
     lines += [f"{name} = {json.dumps(value)}" for name, value in server.items()]
-    lines += ["[store]", f"url = {json.dumps(store)}", f'redis = "{redis.url}"', "[journal]", 'contents = "off"']
+    lines += [
+        "[store]",
+        f"url = {json.dumps(store)}",
+        f'redis = "{redis.url}"',
+        "[journal]",
+        'contents = "off"',
+    ]
     for name, script in MODELS.items():
-        lines += [f"[models.{name}]", 'backend = "scripted"', 'tools = "parked"', f"script = {json.dumps(script)}"]
+        lines += [
+            f"[models.{name}]",
+            'backend = "scripted"',
+            'tools = "parked"',
+            f"script = {json.dumps(script)}",
+        ]
     return "\n".join(lines)
 
 
@@ -95,9 +108,18 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Circle]:
     folder, postgres = tmp_path_factory.mktemp("circle"), binaries()
     redis = RedisServer(folder)
     with ExitStack() as stack:
-        store = f"sqlite:///{folder / 'shared.db'}" if postgres is None else stack.enter_context(shared(postgres)).create()
+        store = (
+            f"sqlite:///{folder / 'shared.db'}"
+            if postgres is None
+            else stack.enter_context(shared(postgres)).create()
+        )
         text = settings(redis, store, drain_s=5)
-        made = Circle(redis, [Node(folder / name, text, {"SECRET": "of the nodes"}) for name in ("first", "second")], folder, store)
+        made = Circle(
+            redis,
+            [Node(folder / name, text, {"SECRET": "of the nodes"}) for name in ("first", "second")],
+            folder,
+            store,
+        )
         try:
             made.start()
             yield made
@@ -128,7 +150,9 @@ class Talk:
     @asynccontextmanager
     async def sending(self, url: str) -> AsyncIterator[aiohttp.ClientResponse]:
         body = {"model": self.model, "messages": self.messages, "tools": TOOLS, "stream": self.stream}
-        async with self.client.post(f"{url}/v1/chat/completions", json=body, headers=KEYS[self.key]) as response:
+        async with self.client.post(
+            f"{url}/v1/chat/completions", json=body, headers=KEYS[self.key]
+        ) as response:
             yield response
 
     async def step(self, url: str, result: str = "a duck") -> tuple[int, str, str]:
@@ -137,11 +161,21 @@ class Talk:
             kind = response.headers.get("x-toolwire-turn", "")
             if response.status != 200:
                 return response.status, kind, (await response.json())["error"]["message"]
-            message = folded(await response.text()) if self.stream else (await response.json())["choices"][0]["message"]
+            message = (
+                folded(await response.text())
+                if self.stream
+                else (await response.json())["choices"][0]["message"]
+            )
         if "error" in message:
             return 200, kind, "error: " + message["error"]
         if message.get("tool_calls"):
-            self.messages += [message, *({"role": "tool", "tool_call_id": call["id"], "content": result} for call in message["tool_calls"])]
+            self.messages += [
+                message,
+                *(
+                    {"role": "tool", "tool_call_id": call["id"], "content": result}
+                    for call in message["tool_calls"]
+                ),
+            ]
         return 200, kind, message.get("content") or ""
 
 
@@ -160,7 +194,11 @@ def folded(stream: str) -> dict[str, Any]:
             for call in choice["delta"].get("tool_calls") or ():
                 if call.get("id"):
                     message["tool_calls"].append(
-                        {"id": call["id"], "type": "function", "function": {"name": call["function"]["name"], "arguments": ""}}
+                        {
+                            "id": call["id"],
+                            "type": "function",
+                            "function": {"name": call["function"]["name"], "arguments": ""},
+                        }
                     )
                 message["tool_calls"][-1]["function"]["arguments"] += call["function"].get("arguments") or ""
     return message if done else {"error": "the stream has no end"}
@@ -185,7 +223,9 @@ async def until(true: Callable[[], bool | Awaitable[bool]], within_s: float = 15
 async def metric(client: aiohttp.ClientSession, node: Node, name: str) -> float:
     async with client.get(f"{node.url}/metrics", headers=KEYS["one"]) as response:
         lines = (await response.text()).splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and not line.startswith("#"))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and not line.startswith("#")
+    )
 
 
 # --- passing on --------------------------------------------------------------------------------------------------------------------------------
@@ -213,13 +253,24 @@ async def test_every_step_of_a_loop_may_land_anywhere(two: Circle, client: aioht
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_responses_continuation_is_passed_on_by_its_call_id(two: Circle, client: aiohttp.ClientSession, stream: bool) -> None:
+async def test_a_responses_continuation_is_passed_on_by_its_call_id(
+    two: Circle, client: aiohttp.ClientSession, stream: bool
+) -> None:
     first, second = two.nodes
-    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}]
+    tools = [
+        {
+            "type": "function",
+            "name": "look",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": False,
+        }
+    ]
     ask = {"model": "short", "tools": tools, "input": "look"}
     async with client.post(f"{first.url}/v1/responses", json=ask, headers=KEYS["one"]) as response:
         answer = await response.json()
-    output = [{"type": "function_call_output", "call_id": answer["output"][-1]["call_id"], "output": "a heron"}]
+    output = [
+        {"type": "function_call_output", "call_id": answer["output"][-1]["call_id"], "output": "a heron"}
+    ]
     more = {**ask, "previous_response_id": answer["id"], "input": output, "stream": stream}
     async with client.post(f"{second.url}/v1/responses", json=more, headers=KEYS["one"]) as response:
         assert (response.status, response.headers["x-toolwire-turn"]) == (200, "resumed")
@@ -240,7 +291,9 @@ async def test_a_stream_comes_through_as_it_is_written(two: Circle, client: aioh
     assert came["two"] - came["one"] > 0.15 and came["three"] - came["two"] > 0.15
 
 
-async def test_a_client_that_leaves_cancels_the_run_on_the_other_node(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_a_client_that_leaves_cancels_the_run_on_the_other_node(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     talk = Talk(client, "slow")
     await talk.step(first.url)
@@ -252,15 +305,23 @@ async def test_a_client_that_leaves_cancels_the_run_on_the_other_node(two: Circl
         return await metric(client, first, "toolwire_requests_cancelled_total") == before + 1
 
     await until(cancelled)
-    assert await metric(client, first, "toolwire_streams_open") == await metric(client, second, "toolwire_streams_open") == 0
+    assert (
+        await metric(client, first, "toolwire_streams_open")
+        == await metric(client, second, "toolwire_streams_open")
+        == 0
+    )
 
 
-async def test_two_continuations_at_once_are_told_apart_whichever_nodes_they_reach(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_two_continuations_at_once_are_told_apart_whichever_nodes_they_reach(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     talk = Talk(client, "late", stream=False)
     await talk.step(first.url)
     again = Talk(client, "late", stream=False, messages=list(talk.messages))
-    resumed, refused = sorted(await asyncio.gather(talk.step(first.url), again.step(second.url)))  # whichever of them is first
+    resumed, refused = sorted(
+        await asyncio.gather(talk.step(first.url), again.step(second.url))
+    )  # whichever of them is first
     assert resumed == (200, "resumed", "I saw a duck")
     assert refused[0] == 409 and "already being continued" in refused[2]
 
@@ -282,11 +343,15 @@ async def test_a_client_can_not_claim_to_be_a_node(two: Circle, client: aiohttp.
     for seal in ("node_1;http;127.0.0.1;" + "0" * 64, "", ";;;", "ä"):
         body = {"model": "short", "messages": talk.messages}
         headers = {**KEYS["one"], HOP.decode(): seal}
-        async with client.post(f"{two.nodes[0].url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with client.post(
+            f"{two.nodes[0].url}/v1/chat/completions", json=body, headers=headers
+        ) as response:
             assert response.status == 403 and (await response.json())["error"]["code"] == "permission_denied"
 
 
-async def test_an_owner_that_no_longer_holds_the_run_refuses_and_it_is_replayed(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_an_owner_that_no_longer_holds_the_run_refuses_and_it_is_replayed(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     talk = Talk(client)
     await talk.step(first.url)
@@ -327,7 +392,9 @@ async def test_what_no_node_has_signed_is_not_believed(two: Circle, client: aioh
     assert reached == []
 
 
-async def test_nodes_with_another_secret_replay_each_others_runs(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_nodes_with_another_secret_replay_each_others_runs(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     stranger = Node(two.folder / "stranger", settings(two.redis, two.store), {"SECRET": "another one"})
     try:
         stranger.start()
@@ -353,7 +420,9 @@ async def test_a_killed_owners_run_is_replayed_at_once(two: Circle, client: aioh
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_error(two: Circle, client: aiohttp.ClientSession, api: str) -> None:
+async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_error(
+    two: Circle, client: aiohttp.ClientSession, api: str
+) -> None:
     first, second = two.nodes
     if api == "chat":
         talk = Talk(client, "slow")
@@ -365,11 +434,20 @@ async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_err
         last = rest.strip().split("\n\n")[-1]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stream_interrupted"
         return
-    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}]
+    tools = [
+        {
+            "type": "function",
+            "name": "look",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": False,
+        }
+    ]
     ask = {"model": "slow", "tools": tools, "input": "look"}
     async with client.post(f"{first.url}/v1/responses", json=ask, headers=KEYS["one"]) as response:
         answer = await response.json()
-    output = [{"type": "function_call_output", "call_id": answer["output"][-1]["call_id"], "output": "a heron"}]
+    output = [
+        {"type": "function_call_output", "call_id": answer["output"][-1]["call_id"], "output": "a heron"}
+    ]
     more = {**ask, "previous_response_id": answer["id"], "input": output, "stream": True}
     async with client.post(f"{second.url}/v1/responses", json=more, headers=KEYS["one"]) as response:
         begun = await response.content.readuntil(b"it begins")
@@ -378,10 +456,16 @@ async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_err
         whole = begun + await response.content.read()
     assert judge_sse(whole, "responses") == []
     told = fold(whole, "responses")
-    assert told["status"] == "failed" and told["id"].startswith("resp_") and told["output"][0]["content"][0]["text"] == "it begins"
+    assert (
+        told["status"] == "failed"
+        and told["id"].startswith("resp_")
+        and told["output"][0]["content"][0]["text"] == "it begins"
+    )
 
 
-async def test_a_node_that_drains_takes_itself_and_its_parks_off_the_board_first(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_a_node_that_drains_takes_itself_and_its_parks_off_the_board_first(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     talk = Talk(client)
     await talk.step(first.url)
@@ -393,7 +477,9 @@ async def test_a_node_that_drains_takes_itself_and_its_parks_off_the_board_first
     assert await talk.step(second.url) == (200, "replayed", "I saw a duck")
 
 
-async def test_without_redis_own_parks_go_on_and_others_replay_and_it_is_found_again_by_itself(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_without_redis_own_parks_go_on_and_others_replay_and_it_is_found_again_by_itself(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     two.redis.kill()
     own, foreign, kept = Talk(client), Talk(client), Talk(client)
@@ -408,7 +494,9 @@ async def test_without_redis_own_parks_go_on_and_others_replay_and_it_is_found_a
     assert await kept.step(second.url) == (200, "resumed", "I saw a duck")
 
 
-async def test_a_redis_that_hangs_costs_one_wait_and_no_more(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
     first, second = two.nodes
     os.kill(two.redis.pid, signal.SIGSTOP)
     try:
@@ -461,14 +549,18 @@ async def converse(url: str, stream: bool, ends: list[str], kinds: list[str]) ->
         ends.append("right" if text == "all of it: result 3" else f"wrong: {text}")
 
 
-async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(two: Circle, balanced: Nginx, client: aiohttp.ClientSession) -> None:
+async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(
+    two: Circle, balanced: Nginx, client: aiohttp.ClientSession
+) -> None:
     """Each conversation's steps land on either node. Only a stream that was being written by a node that is killed may be cut."""
     first, _ = two.nodes
     calm: list[str] = []
     kinds: list[str] = []
     await asyncio.gather(*(converse(balanced.url, bool(place % 2), calm, kinds) for place in range(12)))
     assert calm == ["right"] * 12 and kinds.count("resumed") == 48, (calm, kinds)
-    passed = sum([await metric(client, node, 'toolwire_turns_passed_on_total{outcome="passed"}') for node in two.nodes])
+    passed = sum(
+        [await metric(client, node, 'toolwire_turns_passed_on_total{outcome="passed"}') for node in two.nodes]
+    )
     assert passed > 0
 
     ends: list[str] = []
@@ -504,7 +596,9 @@ async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(two: Ci
         stop.set()
         await asyncio.gather(*talkers)
     wrong = [end for end in ends if end != "right"]
-    print(f"{len(ends)} loops while parts died and came back, {len(wrong)} of them cut: {wrong}; {kinds.count('resumed')} turns resumed")
+    print(
+        f"{len(ends)} loops while parts died and came back, {len(wrong)} of them cut: {wrong}; {kinds.count('resumed')} turns resumed"
+    )
     assert not [end for end in wrong if end.startswith("wrong")], wrong
     assert len(wrong) <= 8, wrong  # at most what the killed node had in its hands
 
@@ -514,7 +608,9 @@ async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(two: Ci
     assert again == ["right"] * 12 and after.count("resumed") == 48, "it is as it was, without anybody's help"
 
 
-async def test_nginx_answers_in_json_when_no_node_is_there(two: Circle, balanced: Nginx, client: aiohttp.ClientSession) -> None:
+async def test_nginx_answers_in_json_when_no_node_is_there(
+    two: Circle, balanced: Nginx, client: aiohttp.ClientSession
+) -> None:
     for node in two.nodes:
         node.kill()
     status, _, message = await Talk(client, stream=False).step(balanced.url)
@@ -527,8 +623,13 @@ async def test_nginx_answers_in_json_when_no_node_is_there(two: Circle, balanced
 
 
 def test_the_shipped_settings_load_and_fit_for_several_nodes() -> None:
-    environ = {name: f"{name}-value" for name in ("TOOLWIRE_API_KEY", "TOOLWIRE_ADMIN_KEY", "TOOLWIRE_NODE_SECRET")}
-    environ |= {"TOOLWIRE_DATABASE": "postgresql://10.0.0.20/toolwire", "TOOLWIRE_REDIS": "redis://10.0.0.21:6379/0"}
+    environ = {
+        name: f"{name}-value" for name in ("TOOLWIRE_API_KEY", "TOOLWIRE_ADMIN_KEY", "TOOLWIRE_NODE_SECRET")
+    }
+    environ |= {
+        "TOOLWIRE_DATABASE": "postgresql://10.0.0.20/toolwire",
+        "TOOLWIRE_REDIS": "redis://10.0.0.21:6379/0",
+    }
     loaded = load(str(DEPLOY / "toolwire.toml"), environ, {})
     check(loaded)
     assert node_address(loaded, loaded.server.port) == "http://10.0.0.11:8788"
@@ -540,13 +641,22 @@ def test_the_shipped_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     words = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     defaults = ServerSettings()
     assert float(words["TimeoutStopSec"]) > defaults.drain_s + MARGIN_S, "it would be killed while it drains"
-    assert build_parser("serve").parse_args(words["ExecStart"].split()[1:]).config == "/etc/toolwire/toolwire.toml"
+    assert (
+        build_parser("serve").parse_args(words["ExecStart"].split()[1:]).config
+        == "/etc/toolwire/toolwire.toml"
+    )
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing: the unit was read, and not judged by systemd itself")
     unit = tmp_path / "toolwire.service"
-    unit.write_text(text.replace("/opt/toolwire/bin/toolwire", sys.executable).replace("User=toolwire\nGroup=toolwire\n", ""))
-    done = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60)
+    unit.write_text(
+        text.replace("/opt/toolwire/bin/toolwire", sys.executable).replace(
+            "User=toolwire\nGroup=toolwire\n", ""
+        )
+    )
+    done = subprocess.run(
+        [program, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
+    )
     assert not [line for line in done.stderr.splitlines() if "toolwire.service" in line], done.stderr
 
 
@@ -557,7 +667,11 @@ def test_nodes_on_other_machines_need_a_secret_and_those_of_one_machine_agree_on
     store = StoreSettings(redis="redis://127.0.0.1:1/0")
     check(Settings(store=store))
     check(Settings(server=ServerSettings(host="10.0.0.1", node_secret="s"), store=store))
-    for server in (ServerSettings(host="10.0.0.1"), ServerSettings(host="0.0.0.0"), ServerSettings(advertise="10.0.0.1:8788")):
+    for server in (
+        ServerSettings(host="10.0.0.1"),
+        ServerSettings(host="0.0.0.0"),
+        ServerSettings(advertise="10.0.0.1:8788"),
+    ):
         with pytest.raises(ConfigError, match=r"^server\.node_secret: [^\n]+$"):
             check(Settings(server=server, store=store))
 
@@ -570,7 +684,10 @@ async def test_nodes_without_a_secret_keep_one_in_redis_also_when_it_forgets(two
         await other.start()
         await one.announce(["call_1"], "key", 60)
         assert await other.owner(["call_0", "call_1"], "key") == Peer(one.id, "http://127.0.0.1:1")
-        assert await other.owner(["call_1"], "another key") is None and await one.owner(["call_1"], "key") is None
+        assert (
+            await other.owner(["call_1"], "another key") is None
+            and await one.owner(["call_1"], "key") is None
+        )
         agreed = two.board.get("toolwire:secret")
         two.board.delete("toolwire:secret")
         await other._beat()
@@ -585,7 +702,10 @@ async def test_nodes_without_a_secret_keep_one_in_redis_also_when_it_forgets(two
 
 def test_a_nodes_address_is_what_it_advertises_or_where_it_listens() -> None:
     def address(**server: Any) -> str:
-        return node_address(Settings(server=ServerSettings(**server), store=StoreSettings(redis="redis://127.0.0.1:6379/0")), 9000)
+        return node_address(
+            Settings(server=ServerSettings(**server), store=StoreSettings(redis="redis://127.0.0.1:6379/0")),
+            9000,
+        )
 
     assert address() == "http://127.0.0.1:9000"
     assert address(host="0.0.0.0") == "http://127.0.0.1:9000"  # as it reaches Redis
@@ -593,13 +713,23 @@ def test_a_nodes_address_is_what_it_advertises_or_where_it_listens() -> None:
     assert address(advertise="node-1.local:80") == "http://node-1.local:80"
     assert address(advertise="https://node-1.local") == "https://node-1.local:443"
     assert worker_address(ServerSettings(workers=3), 2) == ("127.0.0.1", 0)
-    assert worker_address(ServerSettings(host="0.0.0.0", advertise="10.0.0.1:8788", workers=3), 2) == ("0.0.0.0", 8791)
+    assert worker_address(ServerSettings(host="0.0.0.0", advertise="10.0.0.1:8788", workers=3), 2) == (
+        "0.0.0.0",
+        8791,
+    )
 
 
 def test_call_ids_are_read_from_a_body_and_never_from_what_somebody_said() -> None:
     said = json.dumps({"tool_call_id": "call_said", "call_id": "fc_said"})
-    chat = {"messages": [{"role": "user", "content": said}, {"role": "tool", "tool_call_id": "call_1", "content": said}]}
+    chat = {
+        "messages": [
+            {"role": "user", "content": said},
+            {"role": "tool", "tool_call_id": "call_1", "content": said},
+        ]
+    }
     assert call_ids(json.dumps(chat).encode()) == ["call_1"]
-    responses = {"input": [{"type": "function_call_output", "call_id": "call_2", "output": said}, {"call_id": 'a"b'}]}
+    responses = {
+        "input": [{"type": "function_call_output", "call_id": "call_2", "output": said}, {"call_id": 'a"b'}]
+    }
     assert call_ids(json.dumps(responses, indent=1).encode()) == ["call_2"]
     assert call_ids(b"\xff not JSON") == []

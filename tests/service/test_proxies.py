@@ -86,8 +86,20 @@ class Proxy(Server):
         folder.mkdir()
         self.port, self.outside = free_port(), free_port()
         user = "user root;" if os.getuid() == 0 else ""
-        text, flags = (NGINX, ("-p", str(folder), "-e", f"{folder}/error.log", "-c")) if name == "nginx" else (HAPROXY, ("-db", "-f"))
-        filled = text.format(folder=folder, keyed=keyed, keyless=keyless, port=self.port, outside=self.outside, address=OUTSIDE, user=user)
+        text, flags = (
+            (NGINX, ("-p", str(folder), "-e", f"{folder}/error.log", "-c"))
+            if name == "nginx"
+            else (HAPROXY, ("-db", "-f"))
+        )
+        filled = text.format(
+            folder=folder,
+            keyed=keyed,
+            keyless=keyless,
+            port=self.port,
+            outside=self.outside,
+            address=OUTSIDE,
+            user=user,
+        )
         (folder / "proxy.conf").write_text(filled)
         command = [str(_program(name)), *flags, str(folder / "proxy.conf")]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -103,7 +115,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watched,
 
 
 @pytest.fixture(params=["nginx", "haproxy"])
-def proxy(request: pytest.FixtureRequest, tmp_path: Path, servers: tuple[Watched, Watched]) -> Iterator[Proxy]:
+def proxy(
+    request: pytest.FixtureRequest, tmp_path: Path, servers: tuple[Watched, Watched]
+) -> Iterator[Proxy]:
     if _program(request.param) is None:
         pytest.skip(f"{request.param} is missing; make test installs it where it may")
     running = Proxy(tmp_path / "proxy", request.param, servers[0].port, servers[1].port)
@@ -130,24 +144,46 @@ def body_of(mark: str) -> bytes:
 
 
 def head_of(key: str, *more: str, method: str = "POST", path: str = "/v1/chat/completions") -> bytes:
-    said = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
+    said = [
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        *([f"Authorization: Bearer {key}"] if key else []),
+    ]
     return "\r\n".join([*said, *more, "", ""]).encode()
 
 
-def whole(key: str, body: bytes, *more: str, method: str = "POST", path: str = "/v1/chat/completions") -> bytes:
+def whole(
+    key: str, body: bytes, *more: str, method: str = "POST", path: str = "/v1/chat/completions"
+) -> bytes:
     return head_of(key, *more, f"Content-Length: {len(body)}", method=method, path=path) + body
 
 
-def chunked(key: str, body: bytes, *more: str, trailers: tuple[str, ...] = (), path: str = "/v1/chat/completions") -> bytes:
+def chunked(
+    key: str, body: bytes, *more: str, trailers: tuple[str, ...] = (), path: str = "/v1/chat/completions"
+) -> bytes:
     end = "".join(f"{line}\r\n" for line in trailers).encode()
-    return head_of(key, *more, "Transfer-Encoding: chunked", path=path) + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, end)
+    return head_of(key, *more, "Transfer-Encoding: chunked", path=path) + b"%x\r\n%b\r\n0\r\n%b\r\n" % (
+        len(body),
+        body,
+        end,
+    )
 
 
 def offer(chance: random.Random) -> tuple[str, ...]:
     return chance.choice(
         [
-            ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"),
-            ("Connection: upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
+            (
+                "Connection: Upgrade, HTTP2-Settings",
+                "Upgrade: h2c",
+                "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA",
+            ),
+            (
+                "Connection: upgrade",
+                "Upgrade: websocket",
+                "Sec-WebSocket-Version: 13",
+                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            ),
             ("Connection: Upgrade", "Upgrade: something/1"),
         ]
     )
@@ -164,9 +200,15 @@ KINDS: dict[str, Make] = {
     "plain": lambda chance, key, mark: Ask(whole(key, body_of(mark)), (200,)),
     "chunked": lambda chance, key, mark: Ask(chunked(key, body_of(mark)), (200,)),
     "an offer": lambda chance, key, mark: Ask(whole(key, body_of(mark), *offer(chance)), (200,)),
-    "an offer in chunks": lambda chance, key, mark: Ask(chunked(key, body_of(mark), *offer(chance), path="/unbuffered/v1/chat/completions"), (200,)),
-    "an offer that waits": lambda chance, key, mark: Ask(whole(key, body_of(mark), *offer(chance), "Expect: 100-continue"), (200,)),
-    "an offer with a request in it": lambda chance, key, mark: Ask(whole(key, smuggled(mark, key), *offer(chance)), (400,)),
+    "an offer in chunks": lambda chance, key, mark: Ask(
+        chunked(key, body_of(mark), *offer(chance), path="/unbuffered/v1/chat/completions"), (200,)
+    ),
+    "an offer that waits": lambda chance, key, mark: Ask(
+        whole(key, body_of(mark), *offer(chance), "Expect: 100-continue"), (200,)
+    ),
+    "an offer with a request in it": lambda chance, key, mark: Ask(
+        whole(key, smuggled(mark, key), *offer(chance)), (400,)
+    ),
     "an offer with a request in chunks": lambda chance, key, mark: Ask(
         chunked(key, smuggled(mark, key), *offer(chance), path="/unbuffered/v1/chat/completions"), (400,)
     ),
@@ -174,16 +216,39 @@ KINDS: dict[str, Make] = {
         whole(key, smuggled(mark, key), *offer(chance), method="GET", path="/v1/responses"), (400, 405)
     ),
     "a key in a trailer": lambda chance, key, mark: Ask(
-        chunked("", body_of(mark), trailers=(f"Authorization: Bearer {key}",), path="/unbuffered/v1/chat/completions"), (401,)
+        chunked(
+            "",
+            body_of(mark),
+            trailers=(f"Authorization: Bearer {key}",),
+            path="/unbuffered/v1/chat/completions",
+        ),
+        (401,),
     ),
     "trailers that contradict": lambda chance, key, mark: Ask(
-        chunked(key, body_of(mark), trailers=(f"Authorization: Bearer {OTHER[key]}", "Host: evil.example", "Origin: http://evil.example")), (200,)
+        chunked(
+            key,
+            body_of(mark),
+            trailers=(
+                f"Authorization: Bearer {OTHER[key]}",
+                "Host: evil.example",
+                "Origin: http://evil.example",
+            ),
+        ),
+        (200,),
     ),
     "an offer with trailers": lambda chance, key, mark: Ask(
-        chunked("", body_of(mark), *offer(chance), trailers=(f"Authorization: Bearer {key}", "X-Forwarded-For: ::1")), (401,)
+        chunked(
+            "",
+            body_of(mark),
+            *offer(chance),
+            trailers=(f"Authorization: Bearer {key}", "X-Forwarded-For: ::1"),
+        ),
+        (401,),
     ),
     "an address in a trailer": lambda chance, key, mark: Ask(
-        chunked("", body_of(mark), trailers=("X-Forwarded-For: ::1", "Host: localhost")), (403,), to_outside=True
+        chunked("", body_of(mark), trailers=("X-Forwarded-For: ::1", "Host: localhost")),
+        (403,),
+        to_outside=True,
     ),
 }
 
@@ -218,12 +283,18 @@ class Client:
         self.got: Counter[str] = Counter()
 
     async def run(self) -> None:
-        asks = [(kind, f"mark-{self._number}-{place}") for place, kind in enumerate(self._chance.choices(list(KINDS), k=EACH))]
+        asks = [
+            (kind, f"mark-{self._number}-{place}")
+            for place, kind in enumerate(self._chance.choices(list(KINDS), k=EACH))
+        ]
         made = [(kind, mark, KINDS[kind](self._chance, self._key, mark)) for kind, mark in asks]
         for to_outside in (False, True):
             left = [one for one in made if one[2].to_outside is to_outside]
             while left:
-                async with connected(self._proxy.outside if to_outside else self._proxy.port) as (reader, writer):
+                async with connected(self._proxy.outside if to_outside else self._proxy.port) as (
+                    reader,
+                    writer,
+                ):
                     goes_on, used = True, False
                     while left and goes_on:
                         one = left.pop()
@@ -231,15 +302,17 @@ class Client:
                             goes_on = await self._ask(reader, writer, *one)
                         except Unanswered as error:
                             goes_on = False
-                            if (
-                                used
-                            ):  # a proxy may close a kept connection at any time, as nginx does when it answered before the whole body was there
+                            # A proxy may close a kept connection at any time, as nginx does when it
+                            # answered before the whole body was there.
+                            if used:
                                 left.append(one)
                             else:
                                 self.wrong.append(f"{one[0]}: {error!r}")
                         used = True
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, mark: str, ask: Ask) -> bool:
+    async def _ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, mark: str, ask: Ask
+    ) -> bool:
         """Whether the connection goes on. Raises `Unanswered` where it was closed before a byte of the answer."""
         places = sorted(self._chance.randrange(len(ask.wire)) for _ in range(self._chance.randrange(3)))
         for start, end in zip([0, *places], [*places, len(ask.wire)], strict=True):
@@ -253,12 +326,16 @@ class Client:
             self.wrong.append(f"{kind}: {error!r}")
             return False
         self.got[f"{kind}: {status}"] += 1
-        if status not in ask.statuses or set(MARK.findall(body)) != ({mark.encode()} if status == 200 else set()):
+        if status not in ask.statuses or set(MARK.findall(body)) != (
+            {mark.encode()} if status == 200 else set()
+        ):
             self.wrong.append(f"{kind} {mark}: {status} {body[:300]!r}")
         return b"connection: close" not in head
 
 
-async def test_a_thousand_requests_with_tricks_mix_up_no_answers(proxy: Proxy, servers: tuple[Watched, Watched]) -> None:
+async def test_a_thousand_requests_with_tricks_mix_up_no_answers(
+    proxy: Proxy, servers: tuple[Watched, Watched]
+) -> None:
     clients = [Client(proxy, number) for number in range(CLIENTS)]
     async with asyncio.timeout(60):
         await asyncio.gather(*(client.run() for client in clients))
@@ -271,7 +348,12 @@ async def test_a_thousand_requests_with_tricks_mix_up_no_answers(proxy: Proxy, s
 async def test_a_real_websocket_passes_through(proxy: Proxy) -> None:
     async with connected(proxy.port) as (reader, writer), asyncio.timeout(20):
         key = base64.b64encode(os.urandom(16)).decode()
-        lines = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}")
+        lines = (
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {key}",
+        )
         writer.write(head_of(KEYS[0], *lines, method="GET", path="/v1/responses"))
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         message = json.dumps({"type": "response.create", "model": "echo", "input": "mark-1-1"}).encode()

@@ -81,7 +81,13 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
     with Watched(tmp_path, SETTINGS) as server, closing(Sender(server)) as sender:
         phases = (Phase.explicit, Phase.generate, Phase.shrink)
 
-        @settings(max_examples=REQUESTS, phases=phases, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=REQUESTS,
+            phases=phases,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(request=Requests(OPENAPI).any(MODELS))
         def every(request: Request) -> None:
             sender.send(request)
@@ -101,11 +107,30 @@ CHAT: dict[str, Any] = {
     "model": "m",
     "messages": [
         {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]},
-        {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "hi"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+            ],
+        },
         {"role": "tool", "tool_call_id": "call_1", "content": "42"},
     ],
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+            },
+        }
+    ],
     "tool_choice": {"type": "function", "function": {"name": "f"}},
     "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}},
 }
@@ -114,17 +139,40 @@ RESPONSES: dict[str, Any] = {
     "input": [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
         {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "42"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "call_1",
+            "output": [{"type": "input_text", "text": "42"}],
+        },
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "so"}]},
     ],
-    "tools": [{"type": "function", "name": "f", "parameters": {}}, {"type": "custom", "name": "g", "format": {"type": "text"}}],
+    "tools": [
+        {"type": "function", "name": "f", "parameters": {}},
+        {"type": "custom", "name": "g", "format": {"type": "text"}},
+    ],
     "text": {"format": {"type": "json_object"}},
 }
 STREAM = b'event: m\ndata: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}\n\n: alive\n\ndata: [DONE]\n\n'
-WRITTEN = (
-    b'Let me.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n```json\n{"name": "f"}\n```\n<function=f><parameter=a>1</parameter>'
-)
-SCRAPS = [b"", b"\xff", b"\x00", b"{", b"]", b'"', b"\\ud800", b"1e999", b"null", b",", b"\r\n", b"<tool_call>", b"data:", b'"type"', b"[[[[", b"-"]
+WRITTEN = b'Let me.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
+WRITTEN += b'```json\n{"name": "f"}\n```\n<function=f><parameter=a>1</parameter>'
+SCRAPS = [
+    b"",
+    b"\xff",
+    b"\x00",
+    b"{",
+    b"]",
+    b'"',
+    b"\\ud800",
+    b"1e999",
+    b"null",
+    b",",
+    b"\r\n",
+    b"<tool_call>",
+    b"data:",
+    b'"type"',
+    b"[[[[",
+    b"-",
+]
 
 
 def spoiled(valid: bytes, chance: Random) -> bytes:
@@ -133,7 +181,9 @@ def spoiled(valid: bytes, chance: Random) -> bytes:
     out = bytearray(valid)
     for _ in range(chance.randrange(1, 6)):
         place = chance.randrange(len(out) + 1)
-        out[place : place + chance.choice((0, 1, 2, 40))] = chance.choice(SCRAPS) if chance.random() < 0.8 else chance.randbytes(4)
+        out[place : place + chance.choice((0, 1, 2, 40))] = (
+            chance.choice(SCRAPS) if chance.random() < 0.8 else chance.randbytes(4)
+        )
     return bytes(out)
 
 
@@ -193,6 +243,8 @@ def test_no_bytes_make_a_decoder_fail_or_keep_anything() -> None:
         except Exception as error:
             raise AssertionError(f"{decode.__name__}, input {number}: {error!r}\n{data!r}") from error
     growth = own_mb() - warm_mb
-    print(f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {dict(outcomes)}; memory {growth:+.1f} MB after the first fifth")
+    print(
+        f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {dict(outcomes)}; memory {growth:+.1f} MB after the first fifth"
+    )
     assert min(outcomes["read"], outcomes["refused"]) > INPUTS // 20
     assert growth < GROWTH_MB

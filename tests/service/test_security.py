@@ -39,7 +39,15 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
 from toolwire.observe.masking import secrets_among, secrets_of
-from toolwire.settings.types import ConfigError, JournalSettings, ModelSettings, ServerSettings, Settings, StoreSettings, TelemetrySettings
+from toolwire.settings.types import (
+    ConfigError,
+    JournalSettings,
+    ModelSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    TelemetrySettings,
+)
 from toolwire.store.store import Store
 from toolwire.surfaces.http.server import tls_files
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -59,12 +67,21 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 def serving(folder: Path, settings: str, *words: str, **environment: str) -> Iterator[tuple[str, Path]]:
     """`toolwire serve` with these settings: its address, and the file that it logs to."""
     (folder / "toolwire.toml").write_text(settings)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+    }
     log = folder / "log.txt"
     command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0", *words]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            command, cwd=folder, env={**inherited, "HOME": str(folder), **environment}, stdout=subprocess.PIPE, stderr=stderr, text=True
+            command,
+            cwd=folder,
+            env={**inherited, "HOME": str(folder), **environment},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
         )
     assert process.stdout is not None
     try:
@@ -80,20 +97,33 @@ def serving(folder: Path, settings: str, *words: str, **environment: str) -> Ite
 def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
     """A `toolwire serve` that can not start: its status, and all that it says."""
     (folder / "toolwire.toml").write_text(settings)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+    }
     command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0", *words]
-    told = subprocess.run(command, cwd=folder, env={**inherited, "HOME": str(folder)}, capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run(
+        command,
+        cwd=folder,
+        env={**inherited, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     return told.returncode, told.stdout + told.stderr
 
 
 # --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_secure(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_secure(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate[0]))
-    settings = (
-        f'[server]\ntls_cert = "{certificate[0]}"\ntls_key = "{certificate[1]}"\n[store]\nurl = "sqlite://"\n[models.m]\nbackend = "scripted"\n'
-    )
+    settings = f'[server]\ntls_cert = "{certificate[0]}"\ntls_key = "{certificate[1]}"\n'
+    settings += '[store]\nurl = "sqlite://"\n[models.m]\nbackend = "scripted"\n'
     with serving(tmp_path, settings) as (url, log):
         assert url.startswith("https://127.0.0.1:")
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
@@ -110,11 +140,16 @@ async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_s
         old.check_hostname = False
         with pytest.warns(DeprecationWarning):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as bare, pytest.raises((ssl.SSLError, OSError)):
+        with (
+            socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as bare,
+            pytest.raises((ssl.SSLError, OSError)),
+        ):
             old.wrap_socket(bare, server_hostname="localhost")
 
 
-def test_files_that_are_no_certificate_stop_the_start_with_one_line(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_files_that_are_no_certificate_stop_the_start_with_one_line(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
     cert, key = map(str, certificate)
     with pytest.raises(ConfigError, match="TLS needs both"):
         tls_files(ServerSettings(tls_cert=cert))
@@ -127,18 +162,28 @@ def test_files_that_are_no_certificate_stop_the_start_with_one_line(tmp_path: Pa
     subprocess.run([str(shutil.which("openssl")), *words], check=True, capture_output=True)
     with pytest.raises(ConfigError, match="has a password"):
         tls_files(ServerSettings(tls_cert=cert, tls_key=str(locked)))
-    assert tls_files(ServerSettings()) is None and tls_files(ServerSettings(tls_cert=cert, tls_key=key)) == (cert, key)
+    assert tls_files(ServerSettings()) is None and tls_files(ServerSettings(tls_cert=cert, tls_key=key)) == (
+        cert,
+        key,
+    )
 
 
 # --- behind a proxy ----------------------------------------------------------------------------------------------------------------------------
 
 
 def scope_of(peer: str, **headers: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
-    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in {"host": "inside:8788", **headers}.items()]
+    pairs = [
+        (name.replace("_", "-").encode(), value.encode())
+        for name, value in {"host": "inside:8788", **headers}.items()
+    ]
     return {"type": "http", "scheme": "http", "client": (peer, 1234), "headers": pairs}, dict(pairs)
 
 
-SAID = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "toolwire.example.com"}
+SAID = {
+    "x_forwarded_for": "203.0.113.9",
+    "x_forwarded_proto": "https",
+    "x_forwarded_host": "toolwire.example.com",
+}
 
 
 def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
@@ -146,7 +191,11 @@ def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
     for peer in ("10.1.2.3", "::1", "::ffff:10.1.2.3"):
         scope, headers = scope_of(peer, **SAID)
         seen = proxies.seen(scope, headers)
-        assert (seen["client"], seen["scheme"], dict(seen["headers"])[b"host"]) == (("203.0.113.9", 0), "https", b"toolwire.example.com")
+        assert (seen["client"], seen["scheme"], dict(seen["headers"])[b"host"]) == (
+            ("203.0.113.9", 0),
+            "https",
+            b"toolwire.example.com",
+        )
         assert headers[b"host"] == b"toolwire.example.com" and b"x-forwarded-for" not in headers
     for peer in ("11.0.0.1", "127.0.0.1", "::2"):
         scope, headers = scope_of(peer, **SAID)
@@ -156,7 +205,10 @@ def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("chain", "client"),
     [
-        ("127.0.0.1, 203.0.113.9", "203.0.113.9"),  # what a client wrote itself stands before what the proxy saw
+        (
+            "127.0.0.1, 203.0.113.9",
+            "203.0.113.9",
+        ),  # what a client wrote itself stands before what the proxy saw
         ("203.0.113.9, 10.0.0.7", "203.0.113.9"),
         ("203.0.113.9:5555", "203.0.113.9"),
         ("[2001:db8::1]:5555", "2001:db8::1"),
@@ -171,7 +223,10 @@ def test_of_a_chain_the_last_address_that_is_no_proxy_of_ours_counts(chain: str,
     assert Proxies(("10.0.0.0/8",)).seen(scope, headers)["client"][0] == client
 
 
-@pytest.mark.parametrize("said", [{"x_forwarded_proto": "javascript"}, {"x_forwarded_host": "evil/../x"}, {"x_forwarded_host": "a b"}])
+@pytest.mark.parametrize(
+    "said",
+    [{"x_forwarded_proto": "javascript"}, {"x_forwarded_host": "evil/../x"}, {"x_forwarded_host": "a b"}],
+)
 def test_nonsense_from_a_proxy_changes_nothing(said: dict[str, str]) -> None:
     scope, headers = scope_of("10.0.0.1", x_forwarded_for="203.0.113.9", **said)
     seen = Proxies(("10.0.0.1",)).seen(scope, headers)
@@ -184,15 +239,39 @@ def test_a_network_that_is_none_stops_the_start() -> None:
 
 
 SIGNS = [
-    *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-prefix", b"x-forwarded-client-cert"),
-    *(b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip", b"cf-ray", b"x-original-forwarded-for"),
-    *(b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms", b"x-cluster-client-ip", b"fastly-client-ip", b"x-azure-clientip"),
+    *(
+        b"x-forwarded-for",
+        b"x-forwarded-proto",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-client-cert",
+    ),
+    *(
+        b"forwarded",
+        b"via",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"cf-ray",
+        b"x-original-forwarded-for",
+    ),
+    *(
+        b"x-envoy-external-address",
+        b"x-envoy-expected-rq-timeout-ms",
+        b"x-cluster-client-ip",
+        b"fastly-client-ip",
+        b"x-azure-clientip",
+    ),
 ]
 
 
 def test_a_trusted_proxy_may_say_any_of_it_and_its_client_on_this_machine_is_served() -> None:
     gate, proxies = Gate(ServerSettings()), Proxies(("127.0.0.1",))
-    scope, headers = scope_of("127.0.0.1", **{sign.decode(): "127.0.0.1" for sign in SIGNS}, x_forwarded_for="::1")
+    scope, headers = scope_of(
+        "127.0.0.1", **{sign.decode(): "127.0.0.1" for sign in SIGNS}, x_forwarded_for="::1"
+    )
     seen = proxies.seen(scope, headers)
     assert gate.identify(headers, seen["client"]).key_id == "" and not set(SIGNS) & set(headers)
 
@@ -203,7 +282,15 @@ def test_without_keys_a_proxy_on_this_machine_lets_nobody_in() -> None:
     for sign in SIGNS:
         with pytest.raises(ToolwireError, match="proxy"):
             gate.identify({b"host": b"localhost", sign: b"127.0.0.1"}, ("127.0.0.1", 1))
-    for own in (b"x-request-id", b"x-client-request-id", b"x-stainless-lang", b"x-proxy-output-mode", b"traceparent", b"connection", b"cookie"):
+    for own in (
+        b"x-request-id",
+        b"x-client-request-id",
+        b"x-stainless-lang",
+        b"x-proxy-output-mode",
+        b"traceparent",
+        b"connection",
+        b"cookie",
+    ):
         assert gate.identify({own: b"1"}, ("127.0.0.1", 1)).key_id == ""
     for real in ("203.0.113.9", ""):  # as a trusted proxy says, or does not say
         with pytest.raises(ToolwireError, match="only clients on this machine"):
@@ -215,8 +302,14 @@ def scripted(settings: Settings) -> Gateway:
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(on_a_socket: OnASocket, client: aiohttp.ClientSession, trusted: bool) -> None:
-    server = ServerSettings(admin_keys=("admin",), hosts=("toolwire.example.com",), trusted_proxies=("127.0.0.1",) if trusted else ())
+async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, trusted: bool
+) -> None:
+    server = ServerSettings(
+        admin_keys=("admin",),
+        hosts=("toolwire.example.com",),
+        trusted_proxies=("127.0.0.1",) if trusted else (),
+    )
     settings = Settings(server=server, models=(ModelSettings("m", "scripted"),))
     said = {name.replace("_", "-"): value for name, value in SAID.items()}
     async with on_a_socket(scripted(settings), settings, Store("sqlite://")) as url:
@@ -225,15 +318,22 @@ async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(on_a_socket: 
             cookie = answer.headers["set-cookie"]
         assert ("; Secure" in cookie) is trusted and cookie.startswith("toolwire_443=") is trusted
         origin = {"origin": "https://toolwire.example.com"}  # its own pages, as the browser sees them
-        async with client.post(f"{url}/ui/api/session", json={"key": "admin"}, headers={**said, **origin}) as answer:
+        async with client.post(
+            f"{url}/ui/api/session", json={"key": "admin"}, headers={**said, **origin}
+        ) as answer:
             assert answer.status == (200 if trusted else 403)
 
 
-async def test_a_key_for_some_models_does_not_read_metrics_of_all(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+async def test_a_key_for_some_models_does_not_read_metrics_of_all(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession
+) -> None:
     from toolwire.access.keys import KeyRecords
 
     store = Store("sqlite://")
-    (_, some), (_, every) = [await KeyRecords(store).add(name, {"models": models}, {}) for name, models in (("some", ["n*"]), ("every", ["*"]))]
+    (_, some), (_, every) = [
+        await KeyRecords(store).add(name, {"models": models}, {})
+        for name, models in (("some", ["n*"]), ("every", ["*"]))
+    ]
     settings = Settings(models=(ModelSettings("m", "scripted"),))
     async with on_a_socket(scripted(settings), settings, store) as url:
         for key, status in ((some, 403), (every, 200)):
@@ -241,18 +341,28 @@ async def test_a_key_for_some_models_does_not_read_metrics_of_all(on_a_socket: O
                 assert answer.status == status
 
 
-async def test_nothing_that_a_client_invents_makes_a_series(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+async def test_nothing_that_a_client_invents_makes_a_series(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession
+) -> None:
     settings = Settings(models=(ModelSettings("m", "scripted"),))
     async with on_a_socket(scripted(settings), settings, Store("sqlite://")) as url:
 
         async def series() -> list[str]:
             async with client.get(f"{url}/metrics") as answer:
-                return sorted(line.rpartition(" ")[0] for line in (await answer.text()).splitlines() if line and not line.startswith("#"))
+                return sorted(
+                    line.rpartition(" ")[0]
+                    for line in (await answer.text()).splitlines()
+                    if line and not line.startswith("#")
+                )
 
         async def provoke(word: str) -> None:
             tools = [{"type": "function", "function": {"name": word, "parameters": {}}}]
             for body in ({**CHAT, "model": word}, {**CHAT, "tools": tools, "user": word}, {**CHAT, word: 1}):
-                async with client.post(f"{url}/v1/chat/completions", json=body, headers={"x-request-id": word, "user-agent": word}):
+                async with client.post(
+                    f"{url}/v1/chat/completions",
+                    json=body,
+                    headers={"x-request-id": word, "user-agent": word},
+                ):
                     pass
             async with client.get(f"{url}/{word}"):
                 pass
@@ -287,7 +397,10 @@ INSIDE = (
 async def test_a_place_inside_is_neither_fetched_nor_passed_on(url: str) -> None:
     with pytest.raises(ToolwireError, match=r"not a public address|only plain http"):
         await ImageFetcher().fetch(url)
-    parts: tuple[Any, ...] = (ImagePart(url), OtherPart("input_file", {"type": "input_file", "file_url": url}))
+    parts: tuple[Any, ...] = (
+        ImagePart(url),
+        OtherPart("input_file", {"type": "input_file", "file_url": url}),
+    )
     parts += (OtherPart("video_url", {"type": "video_url", "video_url": {"url": url}}),)
     for part in parts:
         with pytest.raises(ToolwireError, match="not a public address"):
@@ -295,14 +408,25 @@ async def test_a_place_inside_is_neither_fetched_nor_passed_on(url: str) -> None
 
 
 def test_public_urls_and_data_are_passed_on_as_they_are() -> None:
-    parts: tuple[Any, ...] = (ImagePart("https://example.com/a.png"), ImagePart("data:image/png;base64,AA"), ImagePart(None, None, "file-1"))
-    parts += (OtherPart("input_file", {"file_url": "https://93.184.216.34/a.pdf", "filename": "http://127.0.0.1/"}),)
+    parts: tuple[Any, ...] = (
+        ImagePart("https://example.com/a.png"),
+        ImagePart("data:image/png;base64,AA"),
+        ImagePart(None, None, "file-1"),
+    )
+    parts += (
+        OtherPart("input_file", {"file_url": "https://93.184.216.34/a.pdf", "filename": "http://127.0.0.1/"}),
+    )
     turn = Turn("chat", "m", (Message("user", parts),))
     assert checked(turn) is turn
 
 
 @pytest.mark.parametrize(
-    "trick", ["http://93.184.216.34\\@127.0.0.1:{port}/x", "http://93.184.216.34#@127.0.0.1:{port}/x", "http://127.0.0.1:{port}\\@a.com"]
+    "trick",
+    [
+        "http://93.184.216.34\\@127.0.0.1:{port}/x",
+        "http://93.184.216.34#@127.0.0.1:{port}/x",
+        "http://127.0.0.1:{port}\\@a.com",
+    ],
 )
 async def test_a_url_that_two_readers_could_read_differently_connects_nowhere(trick: str) -> None:
     touched = []
@@ -318,7 +442,9 @@ async def test_a_url_that_two_readers_could_read_differently_connects_nowhere(tr
     assert not touched
 
 
-async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loop, asked = asyncio.get_running_loop(), []
 
     async def rebinding(host: str, *_: Any, **__: Any) -> list[Any]:
@@ -335,16 +461,24 @@ async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_on
     monkeypatch.setattr(loop, "getaddrinfo", rebinding)
     monkeypatch.setattr(loop, "sock_connect", connect)
     with pytest.raises(ToolwireError, match="can not be reached"):
-        await ImageFetcher(allowed=lambda address: address == "192.0.2.1").fetch("http://rebinding.example/x.png")
+        await ImageFetcher(allowed=lambda address: address == "192.0.2.1").fetch(
+            "http://rebinding.example/x.png"
+        )
     assert asked == ["rebinding.example"] and connected == ["192.0.2.1"]
 
 
-async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compression_is_no_way_around_the_limit() -> None:
+async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compression_is_no_way_around_the_limit() -> (
+    None
+):
     import gzip
 
     async def serve(request: web.Request) -> web.StreamResponse:
         if request.path == "/bomb":
-            return web.Response(body=gzip.compress(b"\x89PNG" + b"\0" * 10_000_000), headers={"content-encoding": "gzip"}, content_type="image/png")
+            return web.Response(
+                body=gzip.compress(b"\x89PNG" + b"\0" * 10_000_000),
+                headers={"content-encoding": "gzip"},
+                content_type="image/png",
+            )
         response = web.StreamResponse()
         await response.prepare(request)
         while True:
@@ -365,7 +499,9 @@ async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compressi
     await runner.cleanup()
 
 
-async def test_servers_that_a_client_names_among_its_tools_are_never_asked(on_a_socket: OnASocket, client: aiohttp.ClientSession) -> None:
+async def test_servers_that_a_client_names_among_its_tools_are_never_asked(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession
+) -> None:
     touched = []
 
     async def touch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -373,9 +509,18 @@ async def test_servers_that_a_client_names_among_its_tools_are_never_asked(on_a_
         writer.close()
 
     settings = Settings(models=(ModelSettings("m", "scripted"),))
-    async with await asyncio.start_server(touch, "127.0.0.1", 0) as listener, on_a_socket(scripted(settings), settings) as url:
-        tool = {"type": "mcp", "server_label": "x", "server_url": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp"}
-        async with client.post(f"{url}/v1/responses", json={"model": "m", "input": "x", "tools": [tool]}) as answer:
+    async with (
+        await asyncio.start_server(touch, "127.0.0.1", 0) as listener,
+        on_a_socket(scripted(settings), settings) as url,
+    ):
+        tool = {
+            "type": "mcp",
+            "server_label": "x",
+            "server_url": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp",
+        }
+        async with client.post(
+            f"{url}/v1/responses", json={"model": "m", "input": "x", "tools": [tool]}
+        ) as answer:
             assert answer.status == 200 and "mcp" in answer.headers["x-toolwire-report"]
     assert not touched
 
@@ -404,7 +549,9 @@ def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_p
             "cursor": cursor.environment(os.environ),
             "pip": seen_by_pip(os.environ),
             **{
-                f"acp:{name}": dict(launch(AcpOptions(command=("agent",)), profile, "agent", "/h", "/t", os.environ).env)
+                f"acp:{name}": dict(
+                    launch(AcpOptions(command=("agent",)), profile, "agent", "/h", "/t", os.environ).env
+                )
                 for name, profile in PROFILES.items()
             },
         }
@@ -415,14 +562,21 @@ def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert environment["PATH"] == os.environ["PATH"], child
 
 
-def test_a_codex_with_a_provider_of_its_own_sees_that_providers_key_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_codex_with_a_provider_of_its_own_sees_that_providers_key_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
-    seen = codex_environment(CodexOptions(provider={"name": "x", "base_url": "https://x/v1", "env_key": "OPENAI_API_KEY"}), tmp_path)
+    seen = codex_environment(
+        CodexOptions(provider={"name": "x", "base_url": "https://x/v1", "env_key": "OPENAI_API_KEY"}),
+        tmp_path,
+    )
     assert [value for value in seen.values() if "canary" in value] == ["canary-openai"]
 
 
-async def test_a_child_inherits_nothing_that_it_was_not_handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_child_inherits_nothing_that_it_was_not_handed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TOOLWIRE_API_KEY", "canary")
     out = tmp_path / "seen"
     child = Child()
@@ -452,7 +606,13 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
     known = set(secrets_of(settings))
     wanted = "in-keys in-admin-keys in-node-secret in%2Dstore in-store in-query in-redis in-otlp in-api-key in-headers in-env-table in-base-url"
     assert set(wanted.split()) == known
-    environ = {"X_API_KEY": "long-enough", "Y_TOKEN": "true", "PGPASSWORD": "12345678", "PATH": "/bin", "DB": "redis://:password1@x"}
+    environ = {
+        "X_API_KEY": "long-enough",
+        "Y_TOKEN": "true",
+        "PGPASSWORD": "12345678",
+        "PATH": "/bin",
+        "DB": "redis://:password1@x",
+    }
     assert set(secrets_among(environ)) == {"long-enough", "12345678", "password1"}
 
 
@@ -470,7 +630,9 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
         '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\nbogus = 1\n',
     ],
 )
-def test_settings_that_can_not_be_used_are_complained_about_without_their_secrets(tmp_path: Path, settings: str) -> None:
+def test_settings_that_can_not_be_used_are_complained_about_without_their_secrets(
+    tmp_path: Path, settings: str
+) -> None:
     quiet = "" if "[store]" in settings else '[store]\nurl = "sqlite://"\n'
     status, said = run_serve(tmp_path, quiet + settings)
     assert status != 0 and said.strip() and "canary" not in said, said
@@ -494,14 +656,24 @@ async def echoing(request: web.Request) -> web.StreamResponse:
     told = json.dumps(dict(request.headers))
     asked = await request.json()
     if asked["model"] == "fails":
-        return web.json_response({"error": {"message": f"bad request: {told}", "type": "invalid_request_error"}}, status=400)
+        return web.json_response(
+            {"error": {"message": f"bad request: {told}", "type": "invalid_request_error"}}, status=400
+        )
     if asked["model"] == "breaks":
         return web.Response(status=500, text=told)
     message = {"role": "assistant", "content": told}
-    return web.json_response({"id": "x", "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    return web.json_response(
+        {
+            "id": "x",
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
+    )
 
 
-async def test_no_secret_of_any_setting_reaches_log_journal_errors_or_metrics(tmp_path: Path, client: aiohttp.ClientSession) -> None:
+async def test_no_secret_of_any_setting_reaches_log_journal_errors_or_metrics(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", echoing)
     runner = web.AppRunner(app, access_log=None)
@@ -535,7 +707,10 @@ with_contents = true
 {models}"""
     errors = []
     environment = {"UPSTREAM": canaries["api_key"], "SOME_API_KEY": canaries["environment"]}
-    with serving(tmp_path, settings, "--log-level", "debug", "--log-format", "json", **environment) as (url, log):
+    with serving(tmp_path, settings, "--log-level", "debug", "--log-format", "json", **environment) as (
+        url,
+        log,
+    ):
         asked = f"my keys are {' and '.join(canaries.values())}"
         for key in (canaries["keys"], canaries["admin_keys"], stored, "canary-wrong-key-999999"):
             headers = {"authorization": f"Bearer {key}"}
@@ -545,13 +720,19 @@ with_contents = true
                     {"model": model, "messages": [{"role": "user", "content": asked}], "stream": True},
                     {"model": model, "messages": asked},
                 ):
-                    async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                    async with client.post(
+                        f"{url}/v1/chat/completions", json=body, headers=headers
+                    ) as answer:
                         said = await answer.text()
                     if answer.status != 200 or model in ("fails", "breaks"):
                         errors.append(said)
-        async with client.get(f"{url}/metrics", headers={"authorization": f"Bearer {canaries['keys']}"}) as answer:
+        async with client.get(
+            f"{url}/metrics", headers={"authorization": f"Bearer {canaries['keys']}"}
+        ) as answer:
             errors.append(await answer.text())
-        async with client.get(f"{url}/v1/responses/{stored}?key={stored}", headers={"authorization": f"Bearer {stored}"}) as answer:
+        async with client.get(
+            f"{url}/v1/responses/{stored}?key={stored}", headers={"authorization": f"Bearer {stored}"}
+        ) as answer:
             assert answer.status == 404
     await runner.cleanup()
     lines = log.read_text()
@@ -564,7 +745,9 @@ with_contents = true
         for place, text in (("errors", "\n".join(errors)), ("log", lines), ("journal", journal)):
             if name == "wrong" and place == "journal":
                 continue  # nobody knows it, and nobody sent it in a turn
-            assert secret not in text, f"{name} stands in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
+            assert secret not in text, (
+                f"{name} stands in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
+            )
         assert secret.encode() not in database or name not in ("keys", "admin_keys", "node_secret", "stored")
 
 
@@ -584,13 +767,18 @@ def test_what_is_older_than_it_may_be_leaves_the_journals_files(tmp_path: Path) 
                 os.utime(path, (moment[0], moment[0]))
     segments.sweep()
     assert [record.id for record in segments.load(100)] == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
-    assert sorted(path.stem for path in (tmp_path / "turns").iterdir()) == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
+    assert sorted(path.stem for path in (tmp_path / "turns").iterdir()) == [
+        f"turn_{day:02x}" for day in (7, 8, 9, 10)
+    ]
     assert len(list(tmp_path.glob("segment-*"))) == 4  # a day each, so that a quiet server's old lines go too
 
 
 async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(Settings(journal=JournalSettings(max_days=1)), None)
-    gateway = Gateway(Settings(models=(ModelSettings("m", "scripted"),)), backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
+    gateway = Gateway(
+        Settings(models=(ModelSettings("m", "scripted"),)),
+        backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))},
+    )
     gateway.journal = journal
     from toolwire.gateway.pipeline import Caller
 
@@ -617,7 +805,10 @@ def audit() -> ModuleType:
 def test_the_audit_finds_open_ranges_and_loose_pins(audit: ModuleType) -> None:
     project = {
         "dependencies": ["a>=1,<2", "b>=1", "c<2", "d", "e~=1.4", "f[x]>=1,<2; sys_platform != 'win32'"],
-        "optional-dependencies": {"extra": ["g"], "test": ["h>=1", "pytest==0.0.1", "not-installed-anywhere==1"]},
+        "optional-dependencies": {
+            "extra": ["g"],
+            "test": ["h>=1", "pytest==0.0.1", "not-installed-anywhere==1"],
+        },
     }
     assert [line.split(" ")[1] for line in audit.ranges(project)] == ["b", "c", "d", "d", "g", "g"]
     loose, other = audit.pins(project)
@@ -631,7 +822,9 @@ def test_our_own_dependencies_have_bounds_and_pins(audit: ModuleType) -> None:
     assert not [*audit.ranges(project), *audit.pins(project)]
 
 
-VULNERABLE = json.dumps({"vulnerabilities": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["9.9"]}]}).encode()
+VULNERABLE = json.dumps(
+    {"vulnerabilities": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["9.9"]}]}
+).encode()
 NOTHING_KNOWN = b'{"vulnerabilities": []}'
 
 
@@ -679,7 +872,11 @@ def test_the_audit_says_what_it_did_not_check_and_fails_in_ci_where_the_data_is_
     for name in ("ranges", "pins", "locks"):
         monkeypatch.setattr(audit, name, lambda _: [])
     monkeypatch.setattr(audit, "fitting", list)
-    for environment, fails in (({}, bool(found)), ({"CI": "true"}, fails_in_ci), ({"AUDIT": "required"}, bool(found or said))):
+    for environment, fails in (
+        ({}, bool(found)),
+        ({"CI": "true"}, fails_in_ci),
+        ({"AUDIT": "required"}, bool(found or said)),
+    ):
         for name in ("CI", "AUDIT"):
             monkeypatch.setenv(name, environment.get(name, ""))
         assert audit.main() == int(fails), environment
@@ -694,10 +891,21 @@ def test_lock_files_have_hashes_and_name_no_registry(audit: ModuleType, tmp_path
         "": {"name": "x"},
         "node_modules/a": {"version": "1", "integrity": "sha512-x"},
         "node_modules/b": {"version": "1"},
-        "node_modules/c": {"version": "1", "integrity": "sha512-x", "resolved": "https://registry.example/c.tgz"},
+        "node_modules/c": {
+            "version": "1",
+            "integrity": "sha512-x",
+            "resolved": "https://registry.example/c.tgz",
+        },
         "node_modules/d": {"resolved": "d", "link": True},
     }
     (folder / "package-lock.json").write_text(json.dumps({"packages": packages}))
-    (folder / "requirements.txt").write_text("# see https://example.com\na==1\n--index-url https://registry.example/simple\nb @ https://h/b.whl\n")
+    (folder / "requirements.txt").write_text(
+        "# see https://example.com\na==1\n--index-url https://registry.example/simple\nb @ https://h/b.whl\n"
+    )
     told = list(audit.locks(tmp_path))
-    assert [line.split(": ")[1].split(" ")[0] for line in told] == ["node_modules/b", "node_modules/c", "names", "names"]
+    assert [line.split(": ")[1].split(" ")[0] for line in told] == [
+        "node_modules/b",
+        "node_modules/c",
+        "names",
+        "names",
+    ]

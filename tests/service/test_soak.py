@@ -47,14 +47,20 @@ max_per_key = 1000
 max_mb = 64
 [store]
 url = "sqlite:///soak.db"
-""" + "".join(f"[models.{name}]\nbackend = \"scripted\"\ntools = \"{tools}\"\nscript = '''{SCRIPT}'''\n" for name, tools in MODELS.items())
+""" + "".join(
+    f"[models.{name}]\nbackend = \"scripted\"\ntools = \"{tools}\"\nscript = '''{SCRIPT}'''\n"
+    for name, tools in MODELS.items()
+)
 
 
 @pytest.mark.timeout(SECONDS + 180)
 async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> None:
     fill_journal(tmp_path / "journal")
     with Watched(tmp_path, SETTINGS) as server:
-        loops = [ToolLoop(server.port, tuple(MODELS), leaves=0.05, chance=random.Random(number)) for number in range(STREAMS)]
+        loops = [
+            ToolLoop(server.port, tuple(MODELS), leaves=0.05, chance=random.Random(number))
+            for number in range(STREAMS)
+        ]
         await ToolLoop(server.port, tuple(MODELS)).run(time.monotonic() + 2)
         before = await settled(server, None)
         samples, began = [], time.monotonic()
@@ -70,7 +76,9 @@ async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> N
     rise = linear_regression(times, sizes).slope * (times[-1] - times[0])
     turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)
     size = f"{sizes[0]:.0f} MB after {WARM_S:.0f} s, {sizes[-1]:.0f} MB at the end"
-    print(f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} MB; before {before}, after {after}")
+    print(
+        f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} MB; before {before}, after {after}"
+    )
     assert [wrong for loop in loops for wrong in loop.wrong] == []
     assert all(loop.times for loop in loops)
     assert after == before
@@ -80,8 +88,17 @@ async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> N
 
 def fill_journal(folder: Path) -> None:
     """As after a long life: what the server keeps of past turns, up to a number of them, does not grow any more."""
-    said = {"api": "responses", "model": "emulated", "backend": "scripted", "report": "tools=emulated; stream=honoured", "calls": ("look",)}
-    past = (TurnRecord(id=f"turn_{number:032x}", at=1e9 + number, request_id=f"req_{number:032x}", **said) for number in range(MOST_RECORDS))  # type: ignore[arg-type]
+    said = {
+        "api": "responses",
+        "model": "emulated",
+        "backend": "scripted",
+        "report": "tools=emulated; stream=honoured",
+        "calls": ("look",),
+    }
+    past = (
+        TurnRecord(id=f"turn_{number:032x}", at=1e9 + number, request_id=f"req_{number:032x}", **said)  # type: ignore[arg-type]
+        for number in range(MOST_RECORDS)
+    )
     Segments(folder, 64 * 1024 * 1024).append(past)
 
 

@@ -22,7 +22,9 @@ from toolwire.access.keys import KeyRecords
 from toolwire.cluster.siblings import merged
 from toolwire.store.store import Store
 
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+]
 KEY = {"authorization": "Bearer a-key"}
 SETTINGS = """
 [server]
@@ -83,7 +85,9 @@ def workers(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
     """A connection for each request: any worker may answer."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), headers=KEY) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True), headers=KEY
+    ) as session:
         yield session
 
 
@@ -109,11 +113,15 @@ async def loop(client: aiohttp.ClientSession, url: str) -> str:
 async def workers_that_served(client: aiohttp.ClientSession, url: str) -> set[str]:
     async with client.get(f"{url}/metrics") as response:
         lines = (await response.text()).splitlines()
-    served = (line for line in lines if line.startswith("toolwire_requests_total{") and not line.endswith(" 0.0"))
+    served = (
+        line for line in lines if line.startswith("toolwire_requests_total{") and not line.endswith(" 0.0")
+    )
     return {match[1] for line in served if (match := re.search(r'worker="(\d+)"', line))}
 
 
-async def test_a_loop_resumes_whichever_workers_its_requests_reach(workers: Workers, client: aiohttp.ClientSession) -> None:
+async def test_a_loop_resumes_whichever_workers_its_requests_reach(
+    workers: Workers, client: aiohttp.ClientSession
+) -> None:
     kinds: list[str] = []
     while len(await workers_that_served(client, workers.url)) < 2 and len(kinds) < 400:
         kinds += await asyncio.gather(*(loop(client, workers.url) for _ in range(20)))
@@ -125,7 +133,9 @@ async def test_one_line_and_one_link_that_works_once_whichever_worker_answers(wo
     links = re.findall(r"http://\S+/ui/enter\?token=\S+", workers.log.read_text())
     assert len(links) == 1
     connector = aiohttp.TCPConnector(force_close=True)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.CookieJar(unsafe=True)
+    ) as browser:
         async with browser.get(links[0], allow_redirects=False) as response:
             home, _, key = response.headers["location"].partition("#page=")
             assert (response.status, home) == (303, "/")
@@ -148,7 +158,11 @@ async def test_one_line_and_one_link_that_works_once_whichever_worker_answers(wo
 async def test_metrics_tell_of_every_worker(workers: Workers, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{workers.url}/metrics") as response:
         page = await response.text()
-    assert {match[1] for match in re.finditer(r'process_resident_memory_bytes\{worker="(\d)"\}', page)} == {"0", "1", "2"}
+    assert {match[1] for match in re.finditer(r'process_resident_memory_bytes\{worker="(\d)"\}', page)} == {
+        "0",
+        "1",
+        "2",
+    }
     assert page.count("# TYPE process_resident_memory_bytes gauge") == 1
     async with aiohttp.ClientSession() as nobody, nobody.get(f"{workers.url}/metrics") as response:
         assert response.status == 401
@@ -181,7 +195,9 @@ async def test_workers_together_serve_exactly_a_key_s_budget(workers: Workers) -
         assert [await status(session) for _ in range(6)] == [(429, "insufficient_quota")] * 6
 
 
-async def test_a_worker_that_is_killed_is_started_again(workers: Workers, client: aiohttp.ClientSession) -> None:
+async def test_a_worker_that_is_killed_is_started_again(
+    workers: Workers, client: aiohttp.ClientSession
+) -> None:
     before = workers.children()
     assert len(before) == 3
     os.kill(before[1], signal.SIGKILL)
@@ -192,14 +208,19 @@ async def test_a_worker_that_is_killed_is_started_again(workers: Workers, client
     assert workers.log.read_text().count("works once") == 1
 
 
-async def test_sigterm_drains_all_workers(redis: RedisServer, tmp_path: Path, client: aiohttp.ClientSession) -> None:
+async def test_sigterm_drains_all_workers(
+    redis: RedisServer, tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
     node = Workers(tmp_path, SETTINGS.format(folder=tmp_path, redis=redis.url))
     node.start()
     try:
         children = node.children()
         body = {"model": "slow", "messages": [{"role": "user", "content": "go"}], "stream": True}
         async with contextlib.AsyncExitStack() as stack:
-            streams = [await stack.enter_async_context(client.post(f"{node.url}/v1/chat/completions", json=body)) for _ in range(6)]
+            streams = [
+                await stack.enter_async_context(client.post(f"{node.url}/v1/chat/completions", json=body))
+                for _ in range(6)
+            ]
             ending = asyncio.ensure_future(asyncio.to_thread(node.end))
             whole = [(await stream.read()).decode() for stream in streams]
         assert all("it ends" in one and one.endswith("data: [DONE]\n\n") for one in whole)
@@ -227,17 +248,33 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"TOOLWIRE_STORE__REDIS": ""}, r"toolwire: server\.workers: several workers find each other through Redis; set store\.redis[^\n]+\n"),
-        ({"TOOLWIRE_STORE__URL": "sqlite://"}, r"toolwire: server\.workers: several workers need a store that they share[^\n]+\n"),
-        ({"TOOLWIRE_STORE__URL": "sqlite:////dev/null/no.db"}, r"toolwire: store /dev/null/no\.db: cannot be opened[^\n]+\n"),
-        ({"TOOLWIRE_SERVER__HOST": "0.0.0.0", "TOOLWIRE_SERVER__ADVERTISE": "10.0.0.1:80"}, r"toolwire: server\.node_secret: [^\n]+\n"),
+        (
+            {"TOOLWIRE_STORE__REDIS": ""},
+            r"toolwire: server\.workers: several workers find each other through Redis; set store\.redis[^\n]+\n",
+        ),
+        (
+            {"TOOLWIRE_STORE__URL": "sqlite://"},
+            r"toolwire: server\.workers: several workers need a store that they share[^\n]+\n",
+        ),
+        (
+            {"TOOLWIRE_STORE__URL": "sqlite:////dev/null/no.db"},
+            r"toolwire: store /dev/null/no\.db: cannot be opened[^\n]+\n",
+        ),
+        (
+            {"TOOLWIRE_SERVER__HOST": "0.0.0.0", "TOOLWIRE_SERVER__ADVERTISE": "10.0.0.1:80"},
+            r"toolwire: server\.node_secret: [^\n]+\n",
+        ),
     ],
 )
 def test_what_can_not_work_is_one_clear_line(tmp_path: Path, changes: dict[str, str], said: str) -> None:
     (tmp_path / "toolwire.toml").write_text(SETTINGS.format(folder=tmp_path, redis="redis://127.0.0.1:1/0"))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))
+    }
     command = [sys.executable, "-m", "toolwire", "serve", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, env={**inherited, **changes}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**inherited, **changes}, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "") and re.fullmatch(said, done.stderr), done.stderr
 
 

@@ -42,14 +42,21 @@ def test_what_a_variable_such_as_ollama_host_means(named: str, meant: str) -> No
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment with nothing in it: no server answers, no model was pulled."""
     monkeypatch.setattr("toolwire.backends.local.pull.available", lambda: False)
-    return {"HOME": str(tmp_path), "PATH": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9", "LMSTUDIO_HOST": "127.0.0.1:9"}
+    return {
+        "HOME": str(tmp_path),
+        "PATH": str(tmp_path),
+        "OLLAMA_HOST": "127.0.0.1:9",
+        "LMSTUDIO_HOST": "127.0.0.1:9",
+    }
 
 
 async def test_a_bare_machine_has_the_demo(empty: dict[str, str]) -> None:
     assert await discover(empty) == DEFAULT_MODELS
 
 
-async def test_the_embedded_model_comes_first_and_the_demo_last(empty: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_embedded_model_comes_first_and_the_demo_last(
+    empty: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.backends.local.pull.available", lambda: True)
     found = await discover({**empty, "OPENAI_API_KEY": "sk-x"})
     assert [model.id for model in found] == ["local", "openai", "demo"]
@@ -66,14 +73,25 @@ async def test_codex_counts_where_somebody_has_logged_in(empty: dict[str, str], 
 
 
 async def test_a_key_offers_its_provider_and_is_never_shown(empty: dict[str, str]) -> None:
-    found = await discover({**empty, "ANTHROPIC_API_KEY": "sk-ant-x", "GOOGLE_API_KEY": "g", "OPENROUTER_API_KEY": "or"})
+    found = await discover(
+        {**empty, "ANTHROPIC_API_KEY": "sk-ant-x", "GOOGLE_API_KEY": "g", "OPENROUTER_API_KEY": "or"}
+    )
     assert [model.id for model in found] == ["openrouter", "anthropic", "google", "demo"]
     assert all(model.secret == frozenset({"api_key"}) for model in found[:-1])
     assert found[1].options == {"model": "anthropic:*", "api_key": "sk-ant-x"}
 
 
-async def test_blanks_around_a_key_are_nothing_and_what_can_be_no_key_is_left_out(empty: dict[str, str]) -> None:
-    found = await discover({**empty, "ANTHROPIC_API_KEY": " sk-ant-x\r\n", "OPENAI_API_KEY": "sk-\nx", "OPENROUTER_API_KEY": "  "})
+async def test_blanks_around_a_key_are_nothing_and_what_can_be_no_key_is_left_out(
+    empty: dict[str, str],
+) -> None:
+    found = await discover(
+        {
+            **empty,
+            "ANTHROPIC_API_KEY": " sk-ant-x\r\n",
+            "OPENAI_API_KEY": "sk-\nx",
+            "OPENROUTER_API_KEY": "  ",
+        }
+    )
     assert [(model.id, model.options.get("api_key")) for model in found[:-1]] == [("anthropic", "sk-ant-x")]
 
 
@@ -85,10 +103,14 @@ async def test_a_server_that_answers_is_offered_with_all_its_models(empty: dict[
     assert found[0].options == {"profile": "lmstudio", "base_url": upstream.base_url, "model": "*"}
 
 
-async def test_a_server_that_never_answers_does_not_hold_the_start_up(empty: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_answers_does_not_hold_the_start_up(
+    empty: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(first_run, "LOOK_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{silent.getsockname()[1]}"}) == DEFAULT_MODELS
+        assert (
+            await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{silent.getsockname()[1]}"}) == DEFAULT_MODELS
+        )
 
 
 async def test_another_kind_of_server_on_the_same_port_is_none(empty: dict[str, str]) -> None:
@@ -98,10 +120,15 @@ async def test_another_kind_of_server_on_the_same_port_is_none(empty: dict[str, 
 
     server = await asyncio.start_server(hello, "127.0.0.1", 0)
     async with server:
-        assert await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"}) == DEFAULT_MODELS
+        assert (
+            await discover({**empty, "OLLAMA_HOST": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+            == DEFAULT_MODELS
+        )
 
 
-def test_models_shows_what_was_found_with_its_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_shows_what_was_found_with_its_dialect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "toolwire.toml"
     config.write_text(
         '[models.a]\nbackend = "scripted"\n[models.b]\nbackend = "scripted"\ntools = "emulated"\n'
@@ -109,19 +136,35 @@ def test_models_shows_what_was_found_with_its_dialect(tmp_path: Path, monkeypatc
     )
     assert main(["models", "--config", str(config), "--json"]) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
-    assert (rows["a"]["dialect"], rows["b"]["dialect"], rows["c"]["dialect"]) == ("", "sentinel+hermes+use_tool", "qwen_xml+hermes")
+    assert (rows["a"]["dialect"], rows["b"]["dialect"], rows["c"]["dialect"]) == (
+        "",
+        "sentinel+hermes+use_tool",
+        "qwen_xml+hermes",
+    )
     assert main(["models", "--config", str(config)]) == 0
     assert "DIALECT" in capsys.readouterr().out
 
 
 def test_the_first_run_prints_a_short_table_and_one_line(tmp_path: Path) -> None:
     """A real process, with nothing configured: what there is on stderr, where to find it on stdout."""
-    environ: dict[str, Any] = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "OLLAMA_HOST": "127.0.0.1:9", "LMSTUDIO_HOST": "127.0.0.1:9"}
+    environ: dict[str, Any] = {
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+        "OLLAMA_HOST": "127.0.0.1:9",
+        "LMSTUDIO_HOST": "127.0.0.1:9",
+    }
     command = [sys.executable, "-m", "toolwire", "serve", "--port", "0"]
-    with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         process.terminate()
         out, err = process.communicate(timeout=20)
     assert line.startswith("listening on http://127.0.0.1:") and out == ""
-    assert "MODEL" in err and "demo   scripted  native" in err and "toolwire local pull" in err and "toolwire doctor" in err
+    assert (
+        "MODEL" in err
+        and "demo   scripted  native" in err
+        and "toolwire local pull" in err
+        and "toolwire doctor" in err
+    )

@@ -32,7 +32,7 @@ def complaint(text: str = "", environ: dict[str, str] | None = None) -> str:
     return str(caught.value)
 
 
-# --- sources -----------------------------------------------------------------------------------------------------------------------------------
+# --- sources
 
 
 def test_nothing_configured_serves_the_embedded_default_on_loopback() -> None:
@@ -62,7 +62,10 @@ def test_the_file_is_looked_for_in_four_places_in_order(tmp_path: Path) -> None:
     assert found == [4, 5, 3, 2, 1]
 
 
-@pytest.mark.parametrize(("path", "environ", "by"), [("gone.toml", {}, "--config"), (None, {"TOOLWIRE_CONFIG": "gone.toml"}, "TOOLWIRE_CONFIG")])
+@pytest.mark.parametrize(
+    ("path", "environ", "by"),
+    [("gone.toml", {}, "--config"), (None, {"TOOLWIRE_CONFIG": "gone.toml"}, "TOOLWIRE_CONFIG")],
+)
 def test_a_file_that_was_named_must_be_there(path: str | None, environ: dict[str, str], by: str) -> None:
     with pytest.raises(ConfigError, match=rf"{by}.*gone\.toml"):
         load(path, environ, {})
@@ -76,13 +79,22 @@ def test_command_line_beats_environment_beats_seed_flags_beats_file() -> None:
     assert from_toml(text, {"PORT": "2", "TOOLWIRE_SERVER__PORT": "3"}, **{"server.port": 4}).server.port == 4
 
 
-@pytest.mark.parametrize(("section", "key"), [(section, field.name) for section, cls in SECTIONS.items() for field in fields(cls)])
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, field.name) for section, cls in SECTIONS.items() for field in fields(cls)]
+)
 def test_every_key_has_an_environment_name(section: str, key: str) -> None:
     default = getattr(SECTIONS[section](), key)
-    samples: dict[type, tuple[str, Any]] = {int: ("7", 7), float: ("7.5", 7.5), tuple: ('["a"]', ("a",)), str: ("text", "text")}
+    samples: dict[type, tuple[str, Any]] = {
+        int: ("7", 7),
+        float: ("7.5", 7.5),
+        tuple: ('["a"]', ("a",)),
+        str: ("text", "text"),
+    }
     text, value = samples.get(type(default), (str(not default), not default))
     if key in ("stop_after", "suppress_tail", "unknown_tool", "arguments", "output_mode", "contents"):
-        text = value = {"unknown_tool": "error", "arguments": "eager", "output_mode": "obsidian-xml"}.get(key, "off")
+        text = value = {"unknown_tool": "error", "arguments": "eager", "output_mode": "obsidian-xml"}.get(
+            key, "off"
+        )
     environ = {"TOOLWIRE_SERVER__KEYS": '["k"]', f"TOOLWIRE_{section}__{key}".upper(): text}
     assert getattr(getattr(load(None, environ, {}), section), key) == value != default
 
@@ -133,7 +145,7 @@ def test_the_whole_documented_file_is_accepted() -> None:
     assert settings.server.commit_after_s == 10.0 and isinstance(settings.server.commit_after_s, float)
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------------------------
+# --- models
 
 QWEN = '[models.qwen]\nbackend = "openai"\nbase_url = "http://file/v1"\nmodel = "a"\n'
 
@@ -144,12 +156,26 @@ def test_a_table_in_the_environment_replaces_the_file_s_table() -> None:
 
 
 def test_one_option_of_one_model_can_be_set_from_the_environment() -> None:
-    settings = from_toml(QWEN, {"TOOLWIRE_MODELS__QWEN__BASE_URL": "http://environment/v1", "TOOLWIRE_MODELS__QWEN__CUMULATIVE_ARGUMENTS": "true"})
-    assert settings.models[0].options == {"base_url": "http://environment/v1", "model": "a", "cumulative_arguments": True}
+    settings = from_toml(
+        QWEN,
+        {
+            "TOOLWIRE_MODELS__QWEN__BASE_URL": "http://environment/v1",
+            "TOOLWIRE_MODELS__QWEN__CUMULATIVE_ARGUMENTS": "true",
+        },
+    )
+    assert settings.models[0].options == {
+        "base_url": "http://environment/v1",
+        "model": "a",
+        "cumulative_arguments": True,
+    }
 
 
 def test_a_model_can_be_made_from_the_environment_alone() -> None:
-    settings = load(None, {"TOOLWIRE_MODELS__QWEN__BACKEND": "openai", "TOOLWIRE_MODELS__QWEN__BASE_URL": "http://h/v1"}, {})
+    settings = load(
+        None,
+        {"TOOLWIRE_MODELS__QWEN__BACKEND": "openai", "TOOLWIRE_MODELS__QWEN__BASE_URL": "http://h/v1"},
+        {},
+    )
     assert [(model.id, model.backend) for model in settings.models] == [("qwen", "openai")]
     settings = from_toml(QWEN, {"TOOLWIRE_MODELS__OTHER": '{"backend": "scripted"}'})
     assert [model.id for model in settings.models] == ["qwen", "other"]
@@ -162,7 +188,9 @@ def test_an_environment_name_finds_a_model_whose_id_is_no_name() -> None:
 
 
 def test_text_that_looks_like_a_number_stays_text_where_the_option_is_text() -> None:
-    settings = from_toml(QWEN, {"TOOLWIRE_MODELS__QWEN__API_KEY": "12345", "TOOLWIRE_MODELS__QWEN__MODEL": "true"})
+    settings = from_toml(
+        QWEN, {"TOOLWIRE_MODELS__QWEN__API_KEY": "12345", "TOOLWIRE_MODELS__QWEN__MODEL": "true"}
+    )
     assert (settings.models[0].options["api_key"], settings.models[0].options["model"]) == ("12345", "true")
 
 
@@ -173,7 +201,10 @@ def test_text_that_looks_like_a_number_stays_text_where_the_option_is_text() -> 
         ('[models.a]\nbackend = "opnai"\n', ["models.a", "opnai", "openai"]),
         ("[models.a]\nbackend = 3\n", ["models.a.backend", "string"]),
         ("[models]\na = 3\n", ["models.a", "table"]),
-        ('[models.a]\nbackend = "openai"\nbase_ulr = "http://h/v1"\n', ["settings.toml", "models.a", "base_ulr", "base_url"]),
+        (
+            '[models.a]\nbackend = "openai"\nbase_ulr = "http://h/v1"\n',
+            ["settings.toml", "models.a", "base_ulr", "base_url"],
+        ),
         ('[models.a]\nbackend = "openai"\nbase_url = 3\n', ["models.a", "base_url"]),
     ],
 )
@@ -182,7 +213,7 @@ def test_a_model_that_is_wrong_is_named(text: str, said: list[str]) -> None:
     assert all(word in message for word in said), message
 
 
-# --- complaints --------------------------------------------------------------------------------------------------------------------------------
+# --- complaints
 
 
 @pytest.mark.parametrize(
@@ -211,7 +242,9 @@ def test_a_model_that_is_wrong_is_named(text: str, said: list[str]) -> None:
         ("", {"PROXY_TOOL_BLOCK_MAX": "lots"}, ["PROXY_TOOL_BLOCK_MAX", "tools.max_calls", "integer"]),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_says_where_and_what(text: str, environ: dict[str, str], said: list[str]) -> None:
+def test_a_wrong_setting_is_one_line_that_says_where_and_what(
+    text: str, environ: dict[str, str], said: list[str]
+) -> None:
     message = complaint(text, environ)
     assert all(word in message for word in said), message
 
@@ -233,19 +266,30 @@ def test_the_star_origin_needs_a_key() -> None:
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("localhost", True), ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("10.0.0.1", False), ("", False)],
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("10.0.0.1", False),
+        ("", False),
+    ],
 )
 def test_loopback_is_known_by_name_and_address(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-# --- secrets -----------------------------------------------------------------------------------------------------------------------------------
+# --- secrets
 
 
 def test_secrets_are_read_from_the_environment_and_from_files(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text("from-file\n")
     Path("beside.txt").write_text("beside the settings\n")
-    settings = from_toml(f'[server]\nkeys = ["env:A", "file:{tmp_path}/key.txt", "file:beside.txt", "plain"]\n', {"A": "from-environment"})
+    settings = from_toml(
+        f'[server]\nkeys = ["env:A", "file:{tmp_path}/key.txt", "file:beside.txt", "plain"]\n',
+        {"A": "from-environment"},
+    )
     assert settings.server.keys == ("from-environment", "from-file", "beside the settings", "plain")
 
 
@@ -258,7 +302,9 @@ def test_secrets_are_read_from_the_environment_and_from_files(tmp_path: Path) ->
         ("", {}, ["server.keys", "empty"]),
     ],
 )
-def test_a_secret_that_is_not_there_is_an_error(reference: str, environ: dict[str, str], said: list[str]) -> None:
+def test_a_secret_that_is_not_there_is_an_error(
+    reference: str, environ: dict[str, str], said: list[str]
+) -> None:
     message = complaint(f'[server]\nkeys = ["{reference}"]\n', environ)
     assert all(word in message for word in said), message
 
@@ -294,7 +340,7 @@ def test_printed_settings_load_again_to_the_same_settings() -> None:
     assert from_toml(print_config(settings)) == settings
 
 
-# --- the seeds' flags --------------------------------------------------------------------------------------------------------------------------
+# --- the seeds' flags
 
 
 @pytest.mark.parametrize(
@@ -302,8 +348,18 @@ def test_printed_settings_load_again_to_the_same_settings() -> None:
     [
         ({"PROXY_STOP_AFTER_TOOLS": "true"}, "tools", "stop_after", "burst"),
         ({"PROXY_STOP_AFTER_TOOLS": "false"}, "tools", "stop_after", "off"),
-        ({"PROXY_STOP_AFTER_TOOLS": "true", "PROXY_STOP_AFTER_TOOLS_MODE": "first"}, "tools", "stop_after", "first"),
-        ({"PROXY_STOP_AFTER_TOOLS": "false", "PROXY_STOP_AFTER_TOOLS_MODE": "first"}, "tools", "stop_after", "off"),
+        (
+            {"PROXY_STOP_AFTER_TOOLS": "true", "PROXY_STOP_AFTER_TOOLS_MODE": "first"},
+            "tools",
+            "stop_after",
+            "first",
+        ),
+        (
+            {"PROXY_STOP_AFTER_TOOLS": "false", "PROXY_STOP_AFTER_TOOLS_MODE": "first"},
+            "tools",
+            "stop_after",
+            "off",
+        ),
         ({"PROXY_STOP_AFTER_TOOLS_MODE": "first"}, "tools", "stop_after", "first"),
         ({"PROXY_STOP_AFTER_TOOLS_GRACE_MS": "300"}, "tools", "stop_grace_ms", 300),
         ({"PROXY_SUPPRESS_TAIL_AFTER_TOOLS": "1"}, "tools", "suppress_tail", "on"),
@@ -321,7 +377,9 @@ def test_printed_settings_load_again_to_the_same_settings() -> None:
         ({"CODEX_BIN": "/usr/bin/codex", "CURSOR_API_KEY": "x"}, "server", "port", 8788),
     ],
 )
-def test_the_seeds_flags_mean_what_they_meant(environ: dict[str, str], section: str, key: str, value: object) -> None:
+def test_the_seeds_flags_mean_what_they_meant(
+    environ: dict[str, str], section: str, key: str, value: object
+) -> None:
     assert getattr(getattr(load(None, environ, {}), section), key) == value
 
 
@@ -329,6 +387,9 @@ def test_codexs_own_variables_reach_codex_models_and_no_others() -> None:
     text = '[models.codex]\nbackend = "codex"\nmodel = "from-file"\n[models.demo]\nbackend = "scripted"\n'
     environ = {"CODEX_BIN": "/opt/codex", "CODEX_MODEL": "gpt-5.5", "CODEX_HOME": "/home/me/.codex"}
     codex, demo = from_toml(text, environ).models
-    assert codex.options == {"model": "gpt-5.5", "bin": "/opt/codex", "home": "/home/me/.codex"} and demo.options == {}
+    assert (
+        codex.options == {"model": "gpt-5.5", "bin": "/opt/codex", "home": "/home/me/.codex"}
+        and demo.options == {}
+    )
     codex, _ = from_toml(text, {**environ, "TOOLWIRE_MODELS__CODEX__MODEL": "mine"}).models
     assert codex.options["model"] == "mine"

@@ -28,7 +28,9 @@ def no_side_files(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_full_disk_is_named_with_the_file(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_named_with_the_file(
+    no_side_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(ToolwireError, match=rf"^store {no_side_files}: cannot be opened: the disk is full$"):
         async with Store(f"sqlite:///{no_side_files}"):
@@ -47,17 +49,23 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("command", [("keys", "add", "laptop"), ("serve", "--port", "0")])
-async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(tmp_path: Path, command: tuple[str, ...]) -> None:
+async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     path = tmp_path / "toolwire.db"
     environment = {**os.environ, "TOOLWIRE_STORE__URL": f"sqlite:///{path}", "HOME": str(tmp_path)}
     async with Store(f"sqlite:///{path}") as store:  # keeps them there
         assert await store.get("resp_1", "") is None and (tmp_path / "toolwire.db-wal").exists()
-        started = asyncio.create_subprocess_exec(sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment)
+        started = asyncio.create_subprocess_exec(
+            sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment
+        )
         _, errors = await (await started).communicate()
     assert errors.decode() == f"toolwire: store {path}: cannot be opened: the disk is full\n"
 
 
-async def test_a_store_that_another_process_writes_to_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_another_process_writes_to_opens_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
     path = tmp_path / "toolwire.db"
     async with Store(f"sqlite:///{path}"):
@@ -67,15 +75,21 @@ async def test_a_store_that_another_process_writes_to_opens_all_the_same(tmp_pat
                 assert await store.get("resp_1", "") is None
 
 
-async def test_a_folder_that_can_not_be_written_is_named(no_side_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_folder_that_can_not_be_written_is_named(
+    no_side_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != no_side_files.parent)
-    with pytest.raises(ToolwireError, match=rf"cannot be opened: the folder {no_side_files.parent} cannot be written$"):
+    with pytest.raises(
+        ToolwireError, match=rf"cannot be opened: the folder {no_side_files.parent} cannot be written$"
+    ):
         async with Store(f"sqlite:///{no_side_files}"):
             pass
 
 
 async def test_what_the_disk_is_not_at_fault_for_is_told_as_it_is(no_side_files: Path) -> None:
-    with pytest.raises(ToolwireError, match=r"cannot be opened: (disk I/O error|unable to open database file)$"):
+    with pytest.raises(
+        ToolwireError, match=r"cannot be opened: (disk I/O error|unable to open database file)$"
+    ):
         async with Store(f"sqlite:///{no_side_files}"):
             pass
 
@@ -88,9 +102,16 @@ async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
 
 
 def test_refusals_of_a_disk_have_words() -> None:
-    assert disk.why(OSError(errno.ENOSPC, "No space left on device")) == disk.why(OSError(errno.EDQUOT, "x")) == "the disk is full"
+    assert (
+        disk.why(OSError(errno.ENOSPC, "No space left on device"))
+        == disk.why(OSError(errno.EDQUOT, "x"))
+        == "the disk is full"
+    )
     assert disk.why(OSError(errno.EROFS, "x")) == "the disk is read-only"
-    assert disk.why(OSError(errno.EIO, "Input/output error")) == "Input/output error" and disk.why(OSError("so")) == "so"
+    assert (
+        disk.why(OSError(errno.EIO, "Input/output error")) == "Input/output error"
+        and disk.why(OSError("so")) == "so"
+    )
 
 
 def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) -> None:
@@ -110,7 +131,9 @@ except sqlite3.OperationalError as error:
 """
 
 
-async def test_opening_a_store_twice_in_one_process_keeps_the_locks_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_a_store_twice_in_one_process_keeps_the_locks_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closing any handle of a file releases all locks of the process on it, so two processes could then write."""
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
     path = tmp_path / "toolwire.db"
@@ -141,7 +164,10 @@ asyncio.run(main())
 async def test_processes_that_open_the_same_new_store_at_once_all_succeed(tmp_path: Path) -> None:
     command = (sys.executable, "-c", OPENS)
     for round in range(4):
-        started = (asyncio.create_subprocess_exec(*command, str(tmp_path / f"{round}.db"), stdin=PIPE, stderr=PIPE) for _ in range(3))
+        started = (
+            asyncio.create_subprocess_exec(*command, str(tmp_path / f"{round}.db"), stdin=PIPE, stderr=PIPE)
+            for _ in range(3)
+        )
         processes = await asyncio.gather(*started)
         ended = await asyncio.gather(*(process.communicate(b"\n") for process in processes))
         assert [errors for _, errors in ended] == [b""] * 3

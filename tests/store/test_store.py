@@ -41,10 +41,24 @@ def said(text: str) -> Message:
     return Message("user", (TextPart(text),))
 
 
-def response(id: str, previous: str | None = None, key_id: str = "", items: tuple[Item, ...] | None = None, **changes: Any) -> StoredResponse:
+def response(
+    id: str,
+    previous: str | None = None,
+    key_id: str = "",
+    items: tuple[Item, ...] | None = None,
+    **changes: Any,
+) -> StoredResponse:
     held = items if items is not None else (said(f"in {id}"), said(f"out {id}"))
-    fields = {"created_at": 1, "model": "demo", "status": "completed", "response": b'{"id": "%s"}' % id.encode(), "input_items": [{"id": "msg_1"}]}
-    return StoredResponse(id=id, key_id=key_id, previous_response_id=previous, items=held, **{**fields, **changes})
+    fields = {
+        "created_at": 1,
+        "model": "demo",
+        "status": "completed",
+        "response": b'{"id": "%s"}' % id.encode(),
+        "input_items": [{"id": "msg_1"}],
+    }
+    return StoredResponse(
+        id=id, key_id=key_id, previous_response_id=previous, items=held, **{**fields, **changes}
+    )
 
 
 def url_of(path: Path) -> str:
@@ -66,10 +80,14 @@ def test_every_kind_of_item_survives_the_bytes() -> None:
 
 
 def test_a_field_that_this_code_does_not_know_is_skipped() -> None:
-    assert decode_items(b'[{"t": "call", "call_id": "c", "name": "n", "arguments": "{}", "from_the_future": 1}]') == (Call("c", "n", "{}"),)
+    assert decode_items(
+        b'[{"t": "call", "call_id": "c", "name": "n", "arguments": "{}", "from_the_future": 1}]'
+    ) == (Call("c", "n", "{}"),)
 
 
-async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_rows(store: Store, store_url: str) -> None:
+async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_rows(
+    store: Store, store_url: str
+) -> None:
     kept = response("resp_1", items=EVERY_ITEM)
     await store.put(kept)
     assert await store.get("resp_1", "") == kept
@@ -86,23 +104,35 @@ async def test_text_that_one_engine_can_not_hold_is_found_again_all_the_same(sto
     assert await store.get("resp_\0", "") is None
 
 
-async def test_items_of_input_and_output_are_found_by_their_ids_until_their_response_goes(store: Store) -> None:
+async def test_items_of_input_and_output_are_found_by_their_ids_until_their_response_goes(
+    store: Store,
+) -> None:
     told = b'{"id": "resp_1", "output": [{"id": "fc_1", "type": "function_call"}, {"type": "odd"}]}'
-    await store.put(response("resp_1", key_id="mine", response=told, input_items=[{"id": "msg_1"}, {"type": "no_id"}]))
+    await store.put(
+        response("resp_1", key_id="mine", response=told, input_items=[{"id": "msg_1"}, {"type": "no_id"}])
+    )
     await store.put(response("resp_2", key_id="mine", input_items=[{"id": "msg_1"}]))
     found = {"fc_1": {"id": "fc_1", "type": "function_call"}, "msg_1": {"id": "msg_1"}}
     assert await store.referenced(["msg_1", "fc_1", "msg_9"], "mine") == found
     assert await store.referenced(["msg_1"], "theirs") == {}
     await store.delete("resp_1", "mine")
-    assert await store.referenced(["fc_1", "msg_1"], "mine") == {"msg_1": {"id": "msg_1"}}, "the later response holds it too"
+    assert await store.referenced(["fc_1", "msg_1"], "mine") == {"msg_1": {"id": "msg_1"}}, (
+        "the later response holds it too"
+    )
 
 
 async def test_input_items_are_paged_in_both_orders(store: Store) -> None:
     await store.put(response("resp_1", input_items=[{"id": f"msg_{number}"} for number in range(5)]))
     newest = await store.input_items("resp_1", "", limit=2)
-    assert newest is not None and ([item["id"] for item in newest.data], newest.has_more) == (["msg_4", "msg_3"], True)
+    assert newest is not None and ([item["id"] for item in newest.data], newest.has_more) == (
+        ["msg_4", "msg_3"],
+        True,
+    )
     rest = await store.input_items("resp_1", "", limit=3, order="asc", after="msg_1")
-    assert rest is not None and ([item["id"] for item in rest.data], rest.has_more) == (["msg_2", "msg_3", "msg_4"], False)
+    assert rest is not None and ([item["id"] for item in rest.data], rest.has_more) == (
+        ["msg_2", "msg_3", "msg_4"],
+        False,
+    )
     with pytest.raises(ToolwireError) as caught:
         await store.input_items("resp_1", "", after="msg_9")
     assert caught.value.failure.param == "after"
@@ -151,7 +181,17 @@ async def test_what_is_deleted_is_gone(store: Store) -> None:
 
 
 def texts(items: tuple[Item, ...] | None) -> list[str] | None:
-    return None if items is None else [part.text for item in items if isinstance(item, Message) for part in item.parts if isinstance(part, TextPart)]
+    return (
+        None
+        if items is None
+        else [
+            part.text
+            for item in items
+            if isinstance(item, Message)
+            for part in item.parts
+            if isinstance(part, TextPart)
+        ]
+    )
 
 
 async def test_a_chain_is_the_whole_conversation_in_order_and_may_fork(store: Store) -> None:
@@ -173,7 +213,9 @@ async def test_a_chain_with_a_missing_link_is_none(store: Store) -> None:
     assert await store.chain("never", "") is None
 
 
-async def test_a_chain_that_is_too_long_or_bites_its_tail_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chain_that_is_too_long_or_bites_its_tail_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "MAX_CHAIN", 10)
     await store.put(response("ring", "ring"))
     with pytest.raises(ToolwireError) as caught:
@@ -209,7 +251,9 @@ async def test_work_that_fails_in_a_transaction_leaves_nothing_and_the_next_goes
     assert await store.run(lambda c: c.execute("SELECT count(*) FROM preferences").fetchone()[0], "read") == 0
 
 
-async def test_booleans_percent_signs_and_quoted_question_marks_mean_the_same_on_both_engines(store: Store) -> None:
+async def test_booleans_percent_signs_and_quoted_question_marks_mean_the_same_on_both_engines(
+    store: Store,
+) -> None:
     def work(connection: Connection) -> list[Any]:
         query = "INSERT INTO usage_batches (node, batch, written_at) VALUES (?, ?, ?)"
         connection.executemany(query, [("50% off?", True, 1), ("other", False, 2.5)])
@@ -223,7 +267,9 @@ async def test_texts_are_ordered_by_their_bytes(store: Store) -> None:
     names = ["b", "B", "é", "a", "_", "Z"]
 
     def work(connection: Connection) -> list[str]:
-        connection.executemany("INSERT INTO preferences (name, value) VALUES (?, ?)", [(name, "") for name in names])
+        connection.executemany(
+            "INSERT INTO preferences (name, value) VALUES (?, ?)", [(name, "") for name in names]
+        )
         return [row[0] for row in connection.execute("SELECT name FROM preferences ORDER BY name").fetchall()]
 
     assert await store.run(work, "write") == sorted(names, key=str.encode)
@@ -250,7 +296,9 @@ async def test_a_file_that_was_open_to_others_is_closed_to_them(tmp_path: Path) 
     await opened.close()
 
 
-async def test_the_home_directory_may_be_written_as_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_home_directory_may_be_written_as_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     opened = Store("sqlite:///~/deep/er/toolwire.db")
     await opened.open()
@@ -271,13 +319,19 @@ async def test_a_new_file_has_the_newest_schema_and_writes_ahead(file_store: Sto
     connection.close()
 
 
-async def test_an_older_file_is_brought_forward_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_older_file_is_brought_forward_and_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "toolwire.db"
     older = Store(url_of(path))
     await older.put(response("resp_1"))
     await older.close()
     before = schema.newest()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE responses ADD COLUMN note TEXT", "CREATE TABLE extra (id TEXT)")))
+    monkeypatch.setattr(
+        schema,
+        "MIGRATIONS",
+        (*schema.MIGRATIONS, ("ALTER TABLE responses ADD COLUMN note TEXT", "CREATE TABLE extra (id TEXT)")),
+    )
     newer = Store(url_of(path))
     assert await newer.get("resp_1", "") == response("resp_1")
     await newer.close()
@@ -286,13 +340,17 @@ async def test_an_older_file_is_brought_forward_and_keeps_its_rows(tmp_path: Pat
     connection.close()
 
 
-async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "toolwire.db"
     older = Store(url_of(path))
     await older.put(response("resp_1"))
     await older.close()
     with monkeypatch.context() as patched:
-        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE extra (id TEXT)", "NONSENSE")))
+        patched.setattr(
+            schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE extra (id TEXT)", "NONSENSE"))
+        )
         broken = Store(url_of(path))
         with pytest.raises(ToolwireError):
             await broken.open()
@@ -373,10 +431,18 @@ asyncio.run(main(sys.argv[1]))
 
 
 def test_a_full_disk_is_said_loses_nothing_and_is_over_when_there_is_room(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "toolwire.db")], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "toolwire.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     ((kind, message),) = ast.literal_eval(done.stdout)
-    assert (kind, message) == ("overloaded", "The gateway's store could not write: the disk is full or cannot be written.")
+    assert (kind, message) == (
+        "overloaded",
+        "The gateway's store could not write: the disk is full or cannot be written.",
+    )
 
 
 async def test_a_file_at_its_limit_is_said_and_the_store_goes_on(file_store: Store) -> None:

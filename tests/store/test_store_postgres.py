@@ -24,7 +24,17 @@ SOON_S = 15.0
 
 
 def response(id: str) -> StoredResponse:
-    return StoredResponse(id, "", 1, "m", "completed", None, b'{"id": "x"}', [{"id": f"msg_{id}"}], (Message("user", (TextPart("hi"),)),))
+    return StoredResponse(
+        id,
+        "",
+        1,
+        "m",
+        "completed",
+        None,
+        b'{"id": "x"}',
+        [{"id": f"msg_{id}"}],
+        (Message("user", (TextPart("hi"),)),),
+    )
 
 
 @pytest.fixture
@@ -60,11 +70,18 @@ async def refused(attempt: Awaitable[Any]) -> ToolwireError:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_while_the_server_is_gone_callers_are_told_at_once_and_when_it_is_back_all_is_there(store: Store, postgres: Postgres, end: str) -> None:
+async def test_while_the_server_is_gone_callers_are_told_at_once_and_when_it_is_back_all_is_there(
+    store: Store, postgres: Postgres, end: str
+) -> None:
     await asyncio.gather(*(store.put(response(f"r{number}")) for number in range(20)))
     getattr(postgres, end)()
     began = time.monotonic()
-    for attempt in (store.get("r1", ""), store.put(response("late")), store.chain("r1", ""), store.delete("r1", "")):
+    for attempt in (
+        store.get("r1", ""),
+        store.put(response("late")),
+        store.chain("r1", ""),
+        store.delete("r1", ""),
+    ):
         error = await refused(attempt)
         assert "127.0.0.1" not in str(error), "who asks need not know where the store is"
     assert time.monotonic() - began < 5 and not store.reachable
@@ -75,7 +92,9 @@ async def test_while_the_server_is_gone_callers_are_told_at_once_and_when_it_is_
 
 
 async def test_a_restart_between_two_requests_is_not_noticed(store: Store, postgres: Postgres) -> None:
-    await asyncio.gather(*(store.put(response(f"r{number}")) for number in range(50)))  # every connection of the pool is open
+    await asyncio.gather(
+        *(store.put(response(f"r{number}")) for number in range(50))
+    )  # every connection of the pool is open
     postgres.stop()
     postgres.start()
     found = await asyncio.gather(*(store.get(f"r{number}", "") for number in range(50)))
@@ -83,7 +102,9 @@ async def test_a_restart_between_two_requests_is_not_noticed(store: Store, postg
     await store.put(response("after"))
 
 
-async def test_the_log_says_once_that_it_is_gone_and_once_that_it_is_back(store: Store, postgres: Postgres, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_once_that_it_is_gone_and_once_that_it_is_back(
+    store: Store, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "toolwire.store")
     postgres.stop()
     for _ in range(5):
@@ -129,8 +150,7 @@ async def test_closing_does_not_wait_for_a_server_that_answers_nothing(
 
 
 async def test_closing_does_not_wait_for_another_node_that_migrates(
-    postgres_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolwire.store.postgres.ANSWER_S", 0.3)
     with psycopg.connect(postgres_url, autocommit=True) as other:
@@ -178,7 +198,9 @@ async def test_a_read_whose_connection_is_lost_is_tried_again_and_a_write_is_not
     assert len(runs) == 1
 
 
-async def test_a_statement_that_takes_too_long_is_ended(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_statement_that_takes_too_long_is_ended(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.store.postgres.STATEMENT_S", 0.2)
     store = Store(postgres_url)
     began = time.monotonic()
@@ -188,7 +210,9 @@ async def test_a_statement_that_takes_too_long_is_ended(postgres_url: str, monke
     await store.close()
 
 
-async def test_work_that_leaves_a_transaction_open_does_not_spoil_the_connection_for_others(store: Store) -> None:
+async def test_work_that_leaves_a_transaction_open_does_not_spoil_the_connection_for_others(
+    store: Store,
+) -> None:
     await store.run(lambda c: c.execute("BEGIN"), "write")
     await store.put(response("r1"))
     assert await store.run(lambda c: c.execute("SELECT count(*) FROM responses").fetchone()[0], "read") == 1
@@ -227,7 +251,9 @@ async def opening(url: str) -> ToolwireError:
     return caught.value
 
 
-async def test_a_server_that_is_not_there_at_the_start_is_named_without_its_password(postgres_url: str, postgres: Postgres) -> None:
+async def test_a_server_that_is_not_there_at_the_start_is_named_without_its_password(
+    postgres_url: str, postgres: Postgres
+) -> None:
     postgres.stop()
     error = await opening(postgres_url)
     assert f"postgresql://toolwire@127.0.0.1:{postgres.port}/fresh_" in str(error) and "refused" in str(error)
@@ -263,7 +289,9 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str) -> None
     await owner.close()
 
 
-async def test_a_node_that_runs_goes_on_when_a_newer_one_has_brought_the_schema_forward(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_that_runs_goes_on_when_a_newer_one_has_brought_the_schema_forward(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.put(response("r1"))
     await store.run(lambda c: c.execute("UPDATE toolwire_schema SET version = version + 1"), "write")
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

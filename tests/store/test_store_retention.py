@@ -26,7 +26,11 @@ async def store(store_url: str) -> AsyncIterator[Store]:
 
 async def put(store: Store, id: str, days_old: float, previous: str | None = None) -> None:
     item: dict[str, Any] = {"id": f"msg_{id}"}
-    await store.put(StoredResponse(id, "k", int(NOW - days_old * DAY), "m", "completed", previous, b'{"id": "x"}', [item], ()))
+    await store.put(
+        StoredResponse(
+            id, "k", int(NOW - days_old * DAY), "m", "completed", previous, b'{"id": "x"}', [item], ()
+        )
+    )
 
 
 async def there(store: Store, *ids: str) -> list[str]:
@@ -38,10 +42,14 @@ async def test_old_responses_go_with_their_items_and_young_ones_stay(store: Stor
     await put(store, "young", 29)
     assert await store.sweep() == 1
     assert await there(store, "old", "young") == ["young"]
-    assert await store.run(lambda c: [row[0] for row in c.execute("SELECT id FROM items")], "read") == ["msg_young"]
+    assert await store.run(lambda c: [row[0] for row in c.execute("SELECT id FROM items")], "read") == [
+        "msg_young"
+    ]
 
 
-async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_branches_go(store: Store) -> None:
+async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_branches_go(
+    store: Store,
+) -> None:
     await put(store, "root", 90)
     await put(store, "trunk", 80, "root")
     await put(store, "dead", 70, "trunk")
@@ -56,7 +64,9 @@ async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_b
     assert await store.chain("today", "k") == ()
 
 
-async def test_more_than_a_handful_goes_too_and_so_does_one_long_conversation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_a_handful_goes_too_and_so_does_one_long_conversation(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "BATCH", 7)
     for number in range(20):
         await put(store, f"single_{number}", 40)

@@ -15,11 +15,37 @@ from toolwire.tools.contract import Approval, Decision, Grant, Preview, Touched
 from toolwire.tools.records import Records
 
 SHOWN = Preview((Touched("a", "A.md", 11, "snippet 'é'"),), "+x", "reads A.md", True)
-APPROVAL = Approval("appr_1", 1.5, 10.25, "", "s", "test", "m", "file_read", "run", {"path": "x", "n": [1, None]}, SHOWN, "token")
+APPROVAL = Approval(
+    "appr_1",
+    1.5,
+    10.25,
+    "",
+    "s",
+    "test",
+    "m",
+    "file_read",
+    "run",
+    {"path": "x", "n": [1, None]},
+    SHOWN,
+    "token",
+)
 
 
 def line(one: Approval) -> list[Any]:
-    return [one.decided_at, one.owner, one.status, one.id, one.session, one.surface, one.model, one.tool, "sha", "", 3, "note\0"]
+    return [
+        one.decided_at,
+        one.owner,
+        one.status,
+        one.id,
+        one.session,
+        one.surface,
+        one.model,
+        one.tool,
+        "sha",
+        "",
+        3,
+        "note\0",
+    ]
 
 
 async def test_approvals_are_kept_listed_and_decided_once_with_a_line_in_the_log(store: Store) -> None:
@@ -29,17 +55,26 @@ async def test_approvals_are_kept_listed_and_decided_once_with_a_line_in_the_log
     assert [one.id for one in await records.listed("pending")] == ["appr_2", "appr_1"]
     decision = Decision(True, "fine", picked=("a",))
     assert not await records.decide("appr_1", "other", "approved", 3.0, "test", decision, line)
-    outcomes = await asyncio.gather(*(records.decide("appr_1", "token", "approved", 3.0, f"by {n}", decision, line) for n in range(8)))
+    outcomes = await asyncio.gather(
+        *(records.decide("appr_1", "token", "approved", 3.0, f"by {n}", decision, line) for n in range(8))
+    )
     assert outcomes.count(True) == 1
     kept = await records.get("appr_1")
     assert kept is not None and (kept.status, kept.decided_at, kept.decision) == ("approved", 3.0, decision)
     (entry,) = await records.audit()
-    assert (entry["number"], entry["event"], entry["approval_id"], entry["bytes"]) == (1, "approved", "appr_1", 3)
+    assert (entry["number"], entry["event"], entry["approval_id"], entry["bytes"]) == (
+        1,
+        "approved",
+        "appr_1",
+        3,
+    )
 
 
 async def test_what_is_over_expires_and_what_was_decided_is_forgotten(store: Store) -> None:
     records = Records(store)
-    await records.add([replace(APPROVAL, id=f"appr_{number}", expires_at=float(number)) for number in range(5)])
+    await records.add(
+        [replace(APPROVAL, id=f"appr_{number}", expires_at=float(number)) for number in range(5)]
+    )
     assert await records.expire(2.0, line) == 3 and await records.expire(2.0, line) == 0
     assert [one["approval_id"] for one in await records.audit()][::-1] == ["appr_0", "appr_1", "appr_2"]
     assert await records.forget(100.0) == 3
@@ -53,10 +88,14 @@ async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> Non
     grant = Grant("grant_1", 1.0, "", "tool", "file_read", "run", "", "appr_1", None, "/vault", "m")
     await records.add([APPROVAL])
     for first in (True, False):  # it is remembered once
-        assert first is await records.decide("appr_1", "token", "approved", 3.0, "test", Decision(True, remember="tool"), line, grant)
+        assert first is await records.decide(
+            "appr_1", "token", "approved", 3.0, "test", Decision(True, remember="tool"), line, grant
+        )
     assert await records.grants() == [grant]
     assert await records.revoke("grant_1", 2.0) and not await records.revoke("grant_1", 3.0)
-    assert await records.grants() == [] and await records.grants(revoked=True) == [replace(grant, revoked_at=2.0)]
+    assert await records.grants() == [] and await records.grants(revoked=True) == [
+        replace(grant, revoked_at=2.0)
+    ]
 
 
 async def test_conversations_are_replaced_found_by_words_and_deleted(store: Store) -> None:
@@ -66,9 +105,22 @@ async def test_conversations_are_replaced_found_by_words_and_deleted(store: Stor
     await rows.put(Kept("c2", "Coffee", "m", 1.0, 3.0))
     await rows.put(Kept("c1", "Tea!", "n", 1.0, 4.0, said, [{"role": "user", "content": "x\0"}]))
     kept = await rows.get("c1")
-    assert kept is not None and (kept.title, kept.model, kept.entries, kept.messages[0]["content"]) == ("Tea!", "n", said, "x\0")
+    assert kept is not None and (kept.title, kept.model, kept.entries, kept.messages[0]["content"]) == (
+        "Tea!",
+        "n",
+        said,
+        "x\0",
+    )
     assert [one["id"] for one in await rows.listed("", 10)] == ["c1", "c2"]
-    for words, found in (("tea É", ["c1"]), ("50%", ["c1"]), ("of_it", ["c1"]), ("o_it", []), ("5%f", []), ("\\", []), ("'q'", ["c1"])):
+    for words, found in (
+        ("tea É", ["c1"]),
+        ("50%", ["c1"]),
+        ("of_it", ["c1"]),
+        ("o_it", []),
+        ("5%f", []),
+        ("\\", []),
+        ("'q'", ["c1"]),
+    ):
         assert [one["id"] for one in await rows.listed(words, 10)] == found, words
     assert await rows.delete("c1") and not await rows.delete("c1")
 
@@ -92,4 +144,6 @@ async def test_a_session_is_valid_on_every_node_until_it_ends(store: Store) -> N
     now[0] += LIFETIME_S + 2
     assert not await Sessions(store, (), lambda: now[0]).valid(token)
     await here.end(token)
-    assert await store.run(lambda c: c.execute("SELECT count(*) FROM web_sessions").fetchone()[0], "read") == 0
+    assert (
+        await store.run(lambda c: c.execute("SELECT count(*) FROM web_sessions").fetchone()[0], "read") == 0
+    )

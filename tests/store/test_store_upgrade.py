@@ -48,13 +48,24 @@ def tables(connection: Connection, url: str) -> dict[str, Table]:
         found: dict[str, Table] = {}
         for table, column, kind, empty in connection.execute(f"{told} ORDER BY ordinal_position").fetchall():
             if table != "toolwire_schema":
-                found.setdefault(table, {})[column] = {"bigint": "INTEGER", "double precision": "REAL", "bytea": "BLOB", "text": "TEXT"}[kind] + (
-                    "?" if empty == "YES" else ""
-                )
+                found.setdefault(table, {})[column] = {
+                    "bigint": "INTEGER",
+                    "double precision": "REAL",
+                    "bytea": "BLOB",
+                    "text": "TEXT",
+                }[kind] + ("?" if empty == "YES" else "")
         return found
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")]
+    names = [
+        row[0]
+        for row in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        )
+    ]
     return {
-        name: {row[1]: row[2] + ("" if row[3] or row[5] else "?") for row in connection.execute(f"PRAGMA table_info({name})").fetchall()}
+        name: {
+            row[1]: row[2] + ("" if row[3] or row[5] else "?")
+            for row in connection.execute(f"PRAGMA table_info({name})").fetchall()
+        }
         for name in names
     }
 
@@ -73,15 +84,24 @@ def cell(column: str, kind: str, row: int) -> Any:
 
 
 def fill(connection: Connection, found: dict[str, Table]) -> None:
-    for table, columns in sorted(found.items(), key=lambda each: each[0] == "items"):  # after the responses that they belong to
+    for table, columns in sorted(
+        found.items(), key=lambda each: each[0] == "items"
+    ):  # after the responses that they belong to
         given = [column for column in columns if (table, column) != ("audit", "number")]
         rows = [tuple(cell(column, columns[column], row) for column in given) for row in range(ROWS)]
-        connection.executemany(f"INSERT INTO {table} ({', '.join(given)}) VALUES ({', '.join('?' * len(given))})", rows)
+        connection.executemany(
+            f"INSERT INTO {table} ({', '.join(given)}) VALUES ({', '.join('?' * len(given))})", rows
+        )
 
 
 def held(connection: Connection, found: dict[str, Table]) -> dict[str, Rows]:
     return {
-        table: [tuple(row) for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2").fetchall()]
+        table: [
+            tuple(row)
+            for row in connection.execute(
+                f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2"
+            ).fetchall()
+        ]
         for table, columns in found.items()
     }
 
@@ -127,8 +147,7 @@ async def test_both_engines_create_the_same_tables(store: Store, store_url: str)
 
 
 async def test_an_older_version_comes_forward_and_keeps_every_row(
-    store_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Store(store_url) as older:
         found = await older.run(lambda c: tables(c, store_url), "read")
@@ -148,7 +167,9 @@ async def test_an_older_version_comes_forward_and_keeps_every_row(
     assert columns == await fresh(tables), "a new store has the same tables"
 
 
-async def test_the_audit_log_goes_on_counting_after_an_upgrade(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_audit_log_goes_on_counting_after_an_upgrade(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Store(store_url) as older:
         found = {"audit": (await older.run(lambda c: tables(c, store_url), "read"))["audit"]}
         await older.run(lambda c: fill(c, found), "write")
@@ -163,7 +184,12 @@ async def test_the_audit_log_goes_on_counting_after_an_upgrade(store_url: str, m
 async def test_many_nodes_may_start_at_once_on_an_empty_store(store_url: str) -> None:
     nodes = [Store(store_url) for _ in range(8)]
     await asyncio.gather(*(node.open() for node in nodes))
-    counts = await asyncio.gather(*(node.run(lambda c: c.execute("SELECT count(*) FROM responses").fetchone()[0], "read") for node in nodes))
+    counts = await asyncio.gather(
+        *(
+            node.run(lambda c: c.execute("SELECT count(*) FROM responses").fetchone()[0], "read")
+            for node in nodes
+        )
+    )
     assert counts == [0] * 8
     await asyncio.gather(*(node.close() for node in nodes))
 
@@ -186,13 +212,14 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
     ("version", "reason"),
     [
         (9, r"written by a newer Toolwire \(schema 9, this one knows 8\)$"),
-        (7, r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty store$"),
+        (
+            7,
+            r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty store$",
+        ),
     ],
 )
 async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_it_is(
-    store_url: str,
-    version: int,
-    reason: str,
+    store_url: str, version: int, reason: str
 ) -> None:
     async with Store(store_url) as other:
         found = await other.run(lambda c: tables(c, store_url), "read")
@@ -219,7 +246,9 @@ async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_
 
 
 def set_version(connection: Connection, url: str, version: int) -> None:
-    statement = "PRAGMA user_version =" if url.startswith("sqlite") else "UPDATE toolwire_schema SET version ="
+    statement = (
+        "PRAGMA user_version =" if url.startswith("sqlite") else "UPDATE toolwire_schema SET version ="
+    )
     connection.execute(f"{statement} {version}")
 
 
@@ -227,9 +256,8 @@ def set_version(connection: Connection, url: str, version: int) -> None:
 
 
 def test_types_are_translated_and_names_and_quoted_texts_are_not() -> None:
-    statement = (
-        "CREATE TABLE t (number INTEGER PRIMARY KEY AUTOINCREMENT, REALM REAL, b BLOB, note TEXT DEFAULT 'a BLOB', \"TEXT\" TEXT) WITHOUT ROWID"
-    )
+    statement = "CREATE TABLE t (number INTEGER PRIMARY KEY AUTOINCREMENT, REALM REAL, b BLOB, "
+    statement += "note TEXT DEFAULT 'a BLOB', \"TEXT\" TEXT) WITHOUT ROWID"
     assert definition(statement).rstrip() == (
         "CREATE TABLE t (number BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, REALM DOUBLE PRECISION, b BYTEA,"
         ' note TEXT COLLATE "C" DEFAULT \'a BLOB\', "TEXT" TEXT COLLATE "C")'

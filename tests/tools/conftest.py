@@ -27,7 +27,11 @@ def approvals(store: Store) -> Approvals:
 @pytest.fixture
 def notes(tmp_path: Path) -> Notes:
     folder = tmp_path / "vault"
-    for path, text in {"Projects/Alpha.md": "The alpha plan.", "Projects/Beta.md": "Beta, after alpha.", "Diary.md": "alpha was hard"}.items():
+    for path, text in {
+        "Projects/Alpha.md": "The alpha plan.",
+        "Projects/Beta.md": "Beta, after alpha.",
+        "Diary.md": "alpha was hard",
+    }.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return Notes(folder)

@@ -25,7 +25,9 @@ YES, NO = Decision(True), Decision(False)
 PICKS = Preview((Touched("a", "Projects/A.md", 10), Touched("b", "Projects/B.md", 20)), pick=True)
 
 
-def question(tool: str = "file_read", stage: Stage = "run", shown: Preview | None = None, **arguments: Any) -> tuple[str, Stage, Any, Preview]:
+def question(
+    tool: str = "file_read", stage: Stage = "run", shown: Preview | None = None, **arguments: Any
+) -> tuple[str, Stage, Any, Preview]:
     return tool, stage, arguments, shown or Preview()
 
 
@@ -33,7 +35,13 @@ def folder(*paths: str) -> Preview:
     return Preview(tuple(Touched(path, path, 1) for path in paths))
 
 
-async def asked(approvals: Approvals, *decisions: Any, shown: Preview | None = None, asking: Asking = ASKING, **options: Any) -> Approval:
+async def asked(
+    approvals: Approvals,
+    *decisions: Any,
+    shown: Preview | None = None,
+    asking: Asking = ASKING,
+    **options: Any,
+) -> Approval:
     """One question, decided as said."""
     return (await approvals.ask(asking, [question(shown=shown, **options)], Person(approvals, *decisions)))[0]
 
@@ -59,13 +67,23 @@ async def test_several_questions_are_shown_together_and_returned_in_their_order(
     person = Person(approvals, YES, replace(NO, reason="not now"), YES)
     decided = await approvals.ask(ASKING, [question(n=1), question(n=2), question(n=3)], person)
     assert [len(shown) for shown in person.shown] == [3]
-    assert [(one.arguments["n"], one.status) for one in decided] == [(1, "approved"), (2, "denied"), (3, "approved")]
+    assert [(one.arguments["n"], one.status) for one in decided] == [
+        (1, "approved"),
+        (2, "denied"),
+        (3, "approved"),
+    ]
     assert decided[1].decision is not None and decided[1].decision.reason == "not now"
 
 
 async def test_a_question_tells_who_asks_for_what_and_what_it_would_touch(approvals: Approvals) -> None:
     kept = await asked(approvals, replace(YES, picked=("a",)), shown=PICKS, path="x")
-    assert (kept.session, kept.model, kept.surface, kept.tool, kept.stage) == ("session-1", "model-1", "test", "file_read", "run")
+    assert (kept.session, kept.model, kept.surface, kept.tool, kept.stage) == (
+        "session-1",
+        "model-1",
+        "test",
+        "file_read",
+        "run",
+    )
     assert (kept.arguments, kept.shown) == ({"path": "x"}, PICKS)
     assert kept.decision is not None and kept.decision.picked == ("a",)
 
@@ -73,7 +91,9 @@ async def test_a_question_tells_who_asks_for_what_and_what_it_would_touch(approv
 # --- the token -------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def pending(approvals: Approvals, shown: Preview | None = None, **arguments: Any) -> tuple[Approval, asyncio.Task[list[Approval]]]:
+async def pending(
+    approvals: Approvals, shown: Preview | None = None, **arguments: Any
+) -> tuple[Approval, asyncio.Task[list[Approval]]]:
     """A question that waits in the inbox, and whoever waits for it."""
     task = asyncio.ensure_future(approvals.ask(ASKING, [question(shown=shown, **arguments)], None))
     while not (found := await approvals.pending()):
@@ -110,7 +130,11 @@ def test_the_token_is_bound_to_everything_that_is_shown(change: Callable[[Approv
 async def test_a_question_is_decided_once(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
     results = await asyncio.gather(
-        *(approvals.decide(approval.id, approval.token, one, by=by) for one, by in ((YES, "first"), (NO, "second"))), return_exceptions=True
+        *(
+            approvals.decide(approval.id, approval.token, one, by=by)
+            for one, by in ((YES, "first"), (NO, "second"))
+        ),
+        return_exceptions=True,
     )
     failed = [one for one in results if isinstance(one, ToolwireError)]
     assert len(failed) == 1 and "already" in str(failed[0])
@@ -133,7 +157,12 @@ async def test_what_was_not_shown_can_not_be_granted(approvals: Approvals) -> No
         with pytest.raises(ToolwireError, match=words):
             await approvals.decide(approval.id, approval.token, wrong, by="test")
     with pytest.raises(ToolwireError, match="folder"):
-        await approvals.decide(approval.id, approval.token, replace(YES, picked=(), remember="folder", folder="Projects/../.."), by="test")
+        await approvals.decide(
+            approval.id,
+            approval.token,
+            replace(YES, picked=(), remember="folder", folder="Projects/../.."),
+            by="test",
+        )
     assert await approvals.records.grants() == []
     await approvals.decide(approval.id, approval.token, replace(YES, picked=()), by="test")
     assert (await task)[0].status == "approved"
@@ -198,7 +227,11 @@ async def test_another_process_decides_over_the_same_file(approvals: Approvals, 
     finally:
         await other.close()
     kept = (await task)[0]
-    assert (kept.status, kept.decided_by, kept.decision and kept.decision.reason) == ("denied", "shell", "from the shell")
+    assert (kept.status, kept.decided_by, kept.decision and kept.decision.reason) == (
+        "denied",
+        "shell",
+        "from the shell",
+    )
 
 
 async def test_a_question_left_to_others_waits_for_them(approvals: Approvals) -> None:
@@ -235,7 +268,9 @@ async def covered(approvals: Approvals, **options: Any) -> bool:
     return (await asked(approvals, **options)).status == "approved"
 
 
-async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so(approvals: Approvals, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so(
+    approvals: Approvals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever waits sees the decision as soon as it is written down, which is before the surface comes back from deciding."""
     said: list[str] = []
     look = approvals.records.get
@@ -294,7 +329,11 @@ async def test_a_grant_for_a_tool_covers_it_everywhere(approvals: Approvals) -> 
 
 async def test_a_grant_for_a_folder_covers_what_touches_nothing_outside_of_it(approvals: Approvals) -> None:
     await asked(approvals, replace(YES, remember="folder", folder="Projects/"), shown=folder("Projects/A.md"))
-    assert await covered(approvals, shown=folder("Projects/B.md", "Projects/Deep/C.md"), asking=replace(ASKING, session="session-2"))
+    assert await covered(
+        approvals,
+        shown=folder("Projects/B.md", "Projects/Deep/C.md"),
+        asking=replace(ASKING, session="session-2"),
+    )
     assert not await covered(approvals, shown=folder("Projects/B.md", "Diary.md"))
     assert not await covered(approvals, shown=folder("ProjectsX/B.md"))
     assert not await covered(approvals, shown=folder())
@@ -362,7 +401,9 @@ async def test_a_question_of_a_process_that_is_gone_expires_with_a_line_of_its_o
     await approvals.records.add([replace(kept, id="appr_left")])
     clock.now = 2000
     assert await approvals.pending() == [] == await approvals.pending()
-    assert [entry["approval_id"] for entry in await approvals.records.audit() if entry["event"] == "expired"] == ["appr_left", kept.id]
+    assert [
+        entry["approval_id"] for entry in await approvals.records.audit() if entry["event"] == "expired"
+    ] == ["appr_left", kept.id]
 
 
 # --- what a decision may not say -------------------------------------------------------------------------------------------------------------------
@@ -390,12 +431,23 @@ async def test_a_yes_that_does_not_fit_its_question_grants_nothing(
 
 
 @pytest.mark.parametrize("scope", ["session", "folder", "tool"])
-async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(approvals: Approvals, scope: Any) -> None:
+async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(
+    approvals: Approvals, scope: Any
+) -> None:
     asking = replace(ASKING, vault="/home/p/work")
-    await asked(approvals, replace(YES, remember=scope, folder="Projects"), shown=folder("Projects/A.md"), asking=asking)
+    await asked(
+        approvals,
+        replace(YES, remember=scope, folder="Projects"),
+        shown=folder("Projects/A.md"),
+        asking=asking,
+    )
     assert await covered(approvals, shown=folder("Projects/B.md"), asking=asking)
-    assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, vault="/home/p/private"))
-    assert not await covered(approvals, shown=folder("Projects/B.md"), asking=replace(asking, model="a hosted one"))
+    assert not await covered(
+        approvals, shown=folder("Projects/B.md"), asking=replace(asking, vault="/home/p/private")
+    )
+    assert not await covered(
+        approvals, shown=folder("Projects/B.md"), asking=replace(asking, model="a hosted one")
+    )
 
 
 def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:

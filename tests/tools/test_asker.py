@@ -38,7 +38,9 @@ def test_this_process_is_here() -> None:
 
 
 def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
-    assert not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{HERE}/x/1") and not is_gone("a/b")
+    assert (
+        not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{HERE}/x/1") and not is_gone("a/b")
+    )
 
 
 def test_a_process_that_ended_is_gone_and_so_is_one_whose_number_another_has() -> None:
@@ -49,9 +51,14 @@ def test_a_process_that_ended_is_gone_and_so_is_one_whose_number_another_has() -
     assert is_gone(f"{HERE}/{os.getpid()}/1")
 
 
-async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(tmp_path: Path) -> None:
+async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(
+    tmp_path: Path,
+) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
-    living, killed = (subprocess.Popen([sys.executable, "-c", ASKS, url], stdout=subprocess.PIPE, text=True) for _ in range(2))
+    living, killed = (
+        subprocess.Popen([sys.executable, "-c", ASKS, url], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
     store = Store(url)
     try:
         for process in (living, killed):

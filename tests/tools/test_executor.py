@@ -12,7 +12,15 @@ import pytest
 from doubles.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Ran, ToolCall, ToolFailed
-from toolwire.tools.executor import CANCELLED, NO_DECISION, NOT_CHANGED, TOO_MANY, UNEXPECTED, Executor, Toolbox
+from toolwire.tools.executor import (
+    CANCELLED,
+    NO_DECISION,
+    NOT_CHANGED,
+    TOO_MANY,
+    UNEXPECTED,
+    Executor,
+    Toolbox,
+)
 
 ASKING = Asking("session-1", "model-1", "test")
 YES, NO = Decision(True), Decision(False)
@@ -32,7 +40,9 @@ class Desk:
         self.steps_when_asked: list[list[str]] = []
 
     async def run(self, calls: Sequence[ToolCall], *decisions: Decision) -> list[Outcome]:
-        self.person = Person(self.approvals, *decisions, before=lambda: self.steps_when_asked.append(list(self.notes.steps)))
+        self.person = Person(
+            self.approvals, *decisions, before=lambda: self.steps_when_asked.append(list(self.notes.steps))
+        )
         return await Executor(Toolbox(self.notes.tools()), self.approvals, self.person).execute(calls, ASKING)
 
     async def one(self, one: ToolCall, *decisions: Decision) -> Outcome:
@@ -61,8 +71,15 @@ async def test_nothing_runs_before_the_grant(desk: Desk) -> None:
 async def test_a_denied_call_touches_nothing_and_the_model_is_told_why(desk: Desk) -> None:
     outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(False, reason="my diary is private"))
     assert desk.notes.steps == []
-    assert outcome.result == {"error": CANCELLED, "reason": "my diary is private"} and CANCELLED == "User cancelled tool execution"
-    assert (outcome.status, outcome.notice, outcome.shared) == ("denied", "Tool execution cancelled: file_read", ())
+    assert (
+        outcome.result == {"error": CANCELLED, "reason": "my diary is private"}
+        and CANCELLED == "User cancelled tool execution"
+    )
+    assert (outcome.status, outcome.notice, outcome.shared) == (
+        "denied",
+        "Tool execution cancelled: file_read",
+        (),
+    )
     assert await desk.events() == ["denied"]
 
 
@@ -77,7 +94,9 @@ async def test_no_answer_is_told_as_no_answer_and_not_as_a_denial(desk: Desk) ->
 
 
 async def test_only_what_was_picked_is_read_and_the_model_is_told(desk: Desk) -> None:
-    outcome = await desk.one(call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=("Diary.md",)))
+    outcome = await desk.one(
+        call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=("Diary.md",))
+    )
     assert desk.notes.steps == ["read Diary.md"]
     assert outcome.shared == ("Diary.md",)
     assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
@@ -85,14 +104,20 @@ async def test_only_what_was_picked_is_read_and_the_model_is_told(desk: Desk) ->
 
 
 async def test_everything_that_is_there_picked_needs_no_note(desk: Desk) -> None:
-    outcome = await desk.one(call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=tuple(BOTH)))
+    outcome = await desk.one(
+        call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=tuple(BOTH))
+    )
     assert "note" not in outcome.result
 
 
 async def test_edited_arguments_run_as_edited_and_the_model_is_told(desk: Desk) -> None:
-    outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": ["Projects/Beta.md"]}))
+    outcome = await desk.one(
+        call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": ["Projects/Beta.md"]})
+    )
     assert desk.notes.steps == ["read Projects/Beta.md"]
-    assert outcome.result["note"] == 'The person changed the arguments to: {"filePaths": ["Projects/Beta.md"]}'
+    assert (
+        outcome.result["note"] == 'The person changed the arguments to: {"filePaths": ["Projects/Beta.md"]}'
+    )
 
 
 async def test_edited_arguments_that_do_not_fit_run_nothing(desk: Desk) -> None:
@@ -111,7 +136,9 @@ async def test_a_search_needs_a_second_grant_and_shares_what_was_picked(desk: De
 async def test_the_second_question_of_a_search_shows_exactly_what_would_be_shared(desk: Desk) -> None:
     await desk.one(call("vault_search", query="plan"), YES, Decision(True, picked=("0",)))
     (found,) = desk.person.shown[1][0].shown.touched
-    assert (found.path, found.snippet) == ("Projects/Alpha.md", "The alpha plan.") and desk.person.shown[1][0].shown.pick
+    assert (found.path, found.snippet) == ("Projects/Alpha.md", "The alpha plan.") and desk.person.shown[1][
+        0
+    ].shown.pick
 
 
 async def test_a_search_whose_results_are_not_shared_tells_the_model_nothing_of_them(desk: Desk) -> None:
@@ -141,16 +168,26 @@ async def test_a_write_is_shown_as_a_diff_and_done_once_granted(desk: Desk) -> N
 
 
 async def test_the_calls_of_one_turn_are_asked_for_together_and_run_in_order(desk: Desk) -> None:
-    calls = [call("note_write", 1, path="New.md", content="x"), call("file_read", 2, filePaths=["New.md"]), call("nothing", 3)]
+    calls = [
+        call("note_write", 1, path="New.md", content="x"),
+        call("file_read", 2, filePaths=["New.md"]),
+        call("nothing", 3),
+    ]
     outcomes = await desk.run(calls, YES, Decision(False))
     assert [[one.tool for one in shown] for shown in desk.person.shown] == [["note_write", "file_read"]]
-    assert [(one.call.id, one.status) for one in outcomes] == [("call_1", "done"), ("call_2", "denied"), ("call_3", "unknown")]
+    assert [(one.call.id, one.status) for one in outcomes] == [
+        ("call_1", "done"),
+        ("call_2", "denied"),
+        ("call_3", "unknown"),
+    ]
     assert desk.notes.steps == ["write New.md"]
 
 
 async def test_calls_run_one_after_the_other(desk: Desk) -> None:
     names = [f"{number}.md" for number in range(5)]
-    await desk.run([call("note_write", number, path=name, content=name) for number, name in enumerate(names)], *[YES] * 5)
+    await desk.run(
+        [call("note_write", number, path=name, content=name) for number, name in enumerate(names)], *[YES] * 5
+    )
     assert desk.notes.steps == [f"write {name}" for name in names]
 
 
@@ -165,9 +202,17 @@ async def test_an_unknown_tool_is_said_to_be_unknown_and_nobody_is_asked(desk: D
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "query"), ('{"query": 3}', "query"), ('{"query": "x", "limit": 99}', "limit")],
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "query"),
+        ('{"query": 3}', "query"),
+        ('{"query": "x", "limit": 99}', "limit"),
+    ],
 )
-async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_is_asked(desk: Desk, arguments: str, words: str) -> None:
+async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_is_asked(
+    desk: Desk, arguments: str, words: str
+) -> None:
     outcome = await desk.one(ToolCall("call_1", "vault_search", arguments))
     assert outcome.status == "failed" and words in outcome.result["error"] and desk.person.shown == []
     assert outcome.notice == f"Tool execution error: {outcome.result['error']}"
@@ -175,18 +220,28 @@ async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_i
 
 async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
     outcome = await desk.one(call("fails", how="told"), YES)
-    assert (outcome.status, outcome.result, outcome.notice) == ("failed", {"error": "the disk is full"}, "Tool execution error: the disk is full")
+    assert (outcome.status, outcome.result, outcome.notice) == (
+        "failed",
+        {"error": "the disk is full"},
+        "Tool execution error: the disk is full",
+    )
     assert await desk.events() == ["approved", "failed"]
 
 
-async def test_the_error_of_a_tool_that_breaks_is_for_the_person_the_model_gets_a_constant(desk: Desk) -> None:
+async def test_the_error_of_a_tool_that_breaks_is_for_the_person_the_model_gets_a_constant(
+    desk: Desk,
+) -> None:
     """The text of an unexpected error may hold contents that nobody granted: a search runs before its results are shared."""
     outcome = await desk.one(call("fails", how="badly"), YES)
     assert (outcome.result, outcome.notice) == ({"error": UNEXPECTED}, "Tool execution error: a bug")
 
 
-@pytest.mark.parametrize(("how", "problem"), [("preview", "it can not be planned"), ("preview badly", UNEXPECTED)])
-async def test_a_call_that_cannot_be_planned_is_asked_about_like_any_other(desk: Desk, how: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "problem"), [("preview", "it can not be planned"), ("preview badly", UNEXPECTED)]
+)
+async def test_a_call_that_cannot_be_planned_is_asked_about_like_any_other(
+    desk: Desk, how: str, problem: str
+) -> None:
     denied = await desk.one(call("fails", how=how), NO)
     assert [one.shown.problem for one in desk.person.shown[0]] == [problem]
     assert denied.result == {"error": CANCELLED}
@@ -205,25 +260,42 @@ async def test_the_text_of_an_unexpected_error_is_not_in_the_question(desk: Desk
 # --- what is refused without a question -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", [call("rm_rf", path="/"), ToolCall("c", "vault_search", "{"), call("vault_search", query=3)])
-async def test_a_call_that_is_refused_without_a_question_is_in_the_audit_log(desk: Desk, one: ToolCall) -> None:
+@pytest.mark.parametrize(
+    "one", [call("rm_rf", path="/"), ToolCall("c", "vault_search", "{"), call("vault_search", query=3)]
+)
+async def test_a_call_that_is_refused_without_a_question_is_in_the_audit_log(
+    desk: Desk, one: ToolCall
+) -> None:
     await desk.one(one)
     (line,) = await desk.approvals.records.audit()
-    assert (line["event"], line["tool"], line["session"], line["model"]) == ("refused", one.name, "session-1", "model-1")
+    assert (line["event"], line["tool"], line["session"], line["model"]) == (
+        "refused",
+        one.name,
+        "session-1",
+        "model-1",
+    )
     assert len(line["arguments_sha256"]) == 64 and desk.person.shown == []
 
 
-async def test_only_so_many_questions_of_a_session_wait_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_questions_of_a_session_wait_at_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 3)
     outcomes = await desk.run([call("vault_search", number, query="x") for number in range(5)], *[NO] * 5)
     assert [one.result for one in outcomes] == [{"error": CANCELLED}] * 3 + [{"error": TOO_MANY}] * 2
     assert len(desk.person.shown[0]) == 3
     assert sorted(await desk.events()) == ["denied"] * 3 + ["refused"] * 2
-    assert (await desk.one(call("vault_search", query="x"), NO)).result == {"error": CANCELLED}  # those that were decided wait no longer
+    assert (await desk.one(call("vault_search", query="x"), NO)).result == {
+        "error": CANCELLED
+    }  # those that were decided wait no longer
 
 
-async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    await desk.one(call("file_read", filePaths=["Diary.md"]), Decision(True, picked=("Diary.md",), remember="tool"))
+async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.one(
+        call("file_read", filePaths=["Diary.md"]), Decision(True, picked=("Diary.md",), remember="tool")
+    )
     monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 1)
     executor = Executor(Toolbox(desk.notes.tools()), desk.approvals, None)
     waiting = asyncio.ensure_future(executor.execute([call("vault_search", query="x")], ASKING))
@@ -238,7 +310,9 @@ async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(desk:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_the_results_of_a_search_past_the_limit_are_not_shared(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_results_of_a_search_past_the_limit_are_not_shared(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await desk.one(call("vault_search", query="x"), Decision(True, remember="tool"), NO)
     monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 0)
     for query in ("alpha", "nowhere at all"):
@@ -259,7 +333,11 @@ async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Des
             return Preview(summary="Changes.")
 
         async def run(self, arguments: Any, picked: Any, shown: Preview) -> Ran:
-            raise ToolFailed("line 4 is not what you said") if arguments["when"] == "run" else RuntimeError("line 5")
+            raise (
+                ToolFailed("line 4 is not what you said")
+                if arguments["when"] == "run"
+                else RuntimeError("line 5")
+            )
 
         def share(self, ran: Ran, picked: Any) -> Any:
             return ran.value
@@ -267,10 +345,16 @@ async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Des
     toolbox = Toolbox([Refuses()])  # type: ignore[list-item]
 
     async def told(when: str, *decisions: Decision) -> Outcome:
-        return (await Executor(toolbox, desk.approvals, Person(desk.approvals, *decisions)).execute([call("change", when=when)], ASKING))[0]
+        return (
+            await Executor(toolbox, desk.approvals, Person(desk.approvals, *decisions)).execute(
+                [call("change", when=when)], ASKING
+            )
+        )[0]
 
     assert (await told("preview", YES)).result == {"error": "line 3 is not what you said"}
-    assert (await told("run", Decision(True, remember="tool"))).result == {"error": "line 4 is not what you said"}
+    assert (await told("run", Decision(True, remember="tool"))).result == {
+        "error": "line 4 is not what you said"
+    }
     granted = [await told(when) for when in ("preview", "run", "badly")]
     assert [one.result for one in granted] == [{"error": NOT_CHANGED}] * 3
     assert "line 3" in granted[0].notice and "line 4" in granted[1].notice  # the person's own
@@ -278,7 +362,9 @@ async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Des
 
 async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: Desk) -> None:
     """`toolwire approvals approve --arguments` shows no preview of what was written there."""
-    outcome = await desk.one(call("vault_search", query="x"), Decision(True, arguments={"query": "alpha"}), NO)
+    outcome = await desk.one(
+        call("vault_search", query="x"), Decision(True, arguments={"query": "alpha"}), NO
+    )
     assert outcome.status == "denied"
     outcome = await desk.one(call("fails", how="told"), Decision(True, arguments={"how": "preview"}))
     assert outcome.result == {"error": UNEXPECTED} and desk.notes.steps == ["search alpha"]
@@ -289,17 +375,29 @@ async def test_a_question_that_was_stored_before_problems_were_known_is_read() -
 
 
 async def test_one_failed_call_does_not_keep_the_others_from_running(desk: Desk) -> None:
-    outcomes = await desk.run([call("fails", 1, how="told"), call("vault_search", 2, query="nowhere")], YES, YES, Decision(True, picked=()))
+    outcomes = await desk.run(
+        [call("fails", 1, how="told"), call("vault_search", 2, query="nowhere")],
+        YES,
+        YES,
+        Decision(True, picked=()),
+    )
     assert [one.status for one in outcomes] == ["failed", "done"]
 
 
 async def test_every_run_is_in_the_audit_log_by_hash_and_size(desk: Desk) -> None:
     await desk.one(call("file_read", filePaths=["Diary.md"]), Decision(True, picked=("Diary.md",)))
     ran = (await desk.approvals.records.audit())[0]
-    assert ran["event"] == "ran" and ran["bytes"] > 0 and len(ran["result_sha256"]) == 64 and "alpha was hard" not in str(ran)
+    assert (
+        ran["event"] == "ran"
+        and ran["bytes"] > 0
+        and len(ran["result_sha256"]) == 64
+        and "alpha was hard" not in str(ran)
+    )
 
 
-async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_pending(approvals: Approvals, notes: Notes) -> None:
+async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_pending(
+    approvals: Approvals, notes: Notes
+) -> None:
     asked = asyncio.Event()
 
     class Waits:
@@ -319,7 +417,8 @@ async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_
 
 async def test_a_remembered_grant_runs_without_asking_and_is_told_in_the_log(desk: Desk) -> None:
     await desk.one(
-        call("file_read", filePaths=["Projects/Alpha.md"]), Decision(True, picked=("Projects/Alpha.md",), remember="folder", folder="Projects")
+        call("file_read", filePaths=["Projects/Alpha.md"]),
+        Decision(True, picked=("Projects/Alpha.md",), remember="folder", folder="Projects"),
     )
     outcome = await desk.one(call("file_read", filePaths=["Projects/Beta.md"]))
     assert outcome.status == "done" and desk.person.shown == []
@@ -329,8 +428,15 @@ async def test_a_remembered_grant_runs_without_asking_and_is_told_in_the_log(des
 
 async def test_the_tools_are_offered_as_a_chat_request_takes_them(notes: Notes) -> None:
     offered = Toolbox(notes.tools()).definitions()
-    assert [one["function"]["name"] for one in offered] == ["vault_search", "file_read", "note_write", "fails"]
-    assert all(one["type"] == "function" and one["function"]["parameters"]["type"] == "object" for one in offered)
+    assert [one["function"]["name"] for one in offered] == [
+        "vault_search",
+        "file_read",
+        "note_write",
+        "fails",
+    ]
+    assert all(
+        one["type"] == "function" and one["function"]["parameters"]["type"] == "object" for one in offered
+    )
 
 
 async def test_a_call_that_is_stopped_while_it_runs_is_in_the_audit_log(desk: Desk) -> None:
@@ -371,9 +477,15 @@ async def test_an_edited_call_that_would_touch_something_else_by_now_does_not_ru
 
 async def test_half_a_character_in_the_arguments_is_refused_before_anybody_is_asked(desk: Desk) -> None:
     outcome = await desk.one(ToolCall("c", "vault_search", '{"query": "\\ud800"}'), YES)
-    assert outcome.status == "failed" and "half a character" in outcome.result["error"] and await desk.events() == ["refused"]
+    assert (
+        outcome.status == "failed"
+        and "half a character" in outcome.result["error"]
+        and await desk.events() == ["refused"]
+    )
 
 
 async def test_why_a_tool_failed_is_told_to_the_model_and_not_kept(desk: Desk) -> None:
-    outcome = await desk.one(call("vault_search", query="x"), Decision(True, arguments={"query": {"secret": "diary"}}))
+    outcome = await desk.one(
+        call("vault_search", query="x"), Decision(True, arguments={"query": {"secret": "diary"}})
+    )
     assert "diary" in outcome.result["error"] and "diary" not in str(await desk.approvals.records.audit())

@@ -45,18 +45,32 @@ class Modal:
         for approval in approvals:
             self.shown.append(approval)
             answer = self.answers.pop(0)
-            await self.approvals.decide(approval.id, approval.token, answer(approval) if callable(answer) else answer, by="the person")
+            await self.approvals.decide(
+                approval.id, approval.token, answer(approval) if callable(answer) else answer, by="the person"
+            )
         return False
 
 
 class Chat:
-    def __init__(self, library: Library, approvals: Approvals, script: str, answers: Sequence[Any], tools: Any, unknown: Any) -> None:
+    def __init__(
+        self,
+        library: Library,
+        approvals: Approvals,
+        script: str,
+        answers: Sequence[Any],
+        tools: Any,
+        unknown: Any,
+    ) -> None:
         self.toolbox = Toolbox(tools_of(library))
         self.backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))
-        self.gateway = Gateway(Settings(tools=ToolSettings(unknown_tool=unknown)), backends={"m": self.backend})
+        self.gateway = Gateway(
+            Settings(tools=ToolSettings(unknown_tool=unknown)), backends={"m": self.backend}
+        )
         self.modal = Modal(approvals, answers)
         executor = Executor(self.toolbox, approvals, self.modal)
-        self.conversation = Conversation(GatewayModel(self.gateway), "m", executor, Asking("chat_1", "m", "test"))
+        self.conversation = Conversation(
+            GatewayModel(self.gateway), "m", executor, Asking("chat_1", "m", "test")
+        )
 
     async def send(self, text: str) -> list[Happening]:
         async with aclosing(self.conversation.turn(text)) as happenings:
@@ -70,7 +84,9 @@ class Chat:
     def told(self, number: int = -1) -> Any:
         """What the model was told by a tool, read from its own history."""
         results = [message["content"] for message in self.conversation.messages if message["role"] == "tool"]
-        found = re.fullmatch(r"\[untrusted data (\w+): .*\]\n(.*)\n\[end of data \1\]", results[number], re.DOTALL)
+        found = re.fullmatch(
+            r"\[untrusted data (\w+): .*\]\n(.*)\n\[end of data \1\]", results[number], re.DOTALL
+        )
         assert found is not None
         return json.loads(found[2])
 
@@ -104,7 +120,9 @@ def everything(approval: Approval) -> Decision:
 
 
 def only(path: str) -> Callable[[Approval], Decision]:
-    return lambda approval: Decision(True, picked=tuple(one.key for one in approval.shown.touched if one.path == path))
+    return lambda approval: Decision(
+        True, picked=tuple(one.key for one in approval.shown.touched if one.path == path)
+    )
 
 
 def said(happenings: Sequence[Happening]) -> str:
@@ -140,7 +158,11 @@ async def test_file_read_returns_content(chat: Callable[..., Chat]) -> None:
     one = chat(f"{read('Notes/React.md')}\n---\nsay Read.", everything)
     await one.send("Read my note on React.")
     (file,) = one.told()["result"]
-    assert (file["path"], file["content"], file["size"]) == ("Notes/React.md", NOTES["Notes/React.md"], len(NOTES["Notes/React.md"]))
+    assert (file["path"], file["content"], file["size"]) == (
+        "Notes/React.md",
+        NOTES["Notes/React.md"],
+        len(NOTES["Notes/React.md"]),
+    )
 
 
 async def test_the_approval_appears_before_anything_happens(chat: Callable[..., Chat]) -> None:
@@ -153,19 +175,28 @@ async def test_the_approval_appears_before_anything_happens(chat: Callable[..., 
 
     one.modal.answers = [look_first]
     await one.send("Read my note on React.")
-    assert [(approval.tool, approval.stage, approval.model) for approval in one.modal.shown] == [("file_read", "run", "m")]
+    assert [(approval.tool, approval.stage, approval.model) for approval in one.modal.shown] == [
+        ("file_read", "run", "m")
+    ]
     assert len(one.backend.seen) == 2
 
 
 async def test_the_approval_shows_correct_info(chat: Callable[..., Chat]) -> None:
-    one = chat(f"{search('machine learning', limit=10)}\n---\n{read('Notes/React.md', 'Gone.md')}\n---\nsay Done.", YES, everything, everything)
+    one = chat(
+        f"{search('machine learning', limit=10)}\n---\n{read('Notes/React.md', 'Gone.md')}\n---\nsay Done.",
+        YES,
+        everything,
+        everything,
+    )
     await one.send("Go.")
     asked, shared, reading = (one.card(number) for number in range(3))
     assert "vault_search: Search the vault" in asked
     assert 'query: "machine learning"' in asked and "limit: 10" in asked
     assert "asked by m" in asked
     assert "Notes/React.md" in shared and "machine learning dashboards" in shared
-    assert f"Notes/React.md  ({len(NOTES['Notes/React.md'])} B)" in reading and "Gone.md  (not found)" in reading
+    assert (
+        f"Notes/React.md  ({len(NOTES['Notes/React.md'])} B)" in reading and "Gone.md  (not found)" in reading
+    )
     assert "Nothing has been read yet" in reading
 
 
@@ -191,7 +222,14 @@ async def test_approve_executes_the_tool(chat: Callable[..., Chat], folder: Path
     assert [step.outcome.status for step in happened if isinstance(step, Did)] == ["done"]
 
 
-@pytest.mark.parametrize("call", [search("typescript"), read("Notes/React.md"), 'call note_write {"filePath": "Notes/New.md", "content": "x"}'])
+@pytest.mark.parametrize(
+    "call",
+    [
+        search("typescript"),
+        read("Notes/React.md"),
+        'call note_write {"filePath": "Notes/New.md", "content": "x"}',
+    ],
+)
 async def test_cancel_prevents_execution(chat: Callable[..., Chat], folder: Path, call: str) -> None:
     one = chat(f"{call}\n---\nsay Understood.", Decision(False))
     happened = await one.send("Go.")
@@ -199,20 +237,32 @@ async def test_cancel_prevents_execution(chat: Callable[..., Chat], folder: Path
     assert one.told() == {"error": "User cancelled tool execution"}
     assert did.notice == f"Tool execution cancelled: {did.call.name}"
     assert not (folder / "Notes/New.md").exists()
-    assert "superset" not in repr(list(one.backend.seen)) and "library for" not in repr(list(one.backend.seen))
+    assert "superset" not in repr(list(one.backend.seen)) and "library for" not in repr(
+        list(one.backend.seen)
+    )
 
 
 async def test_multiple_tools_work_in_sequence(chat: Callable[..., Chat]) -> None:
     script = f"{search('typescript')}\n---\n{read('Programming/TypeScript Basics.md')}\n---\ncall vault_list {{}}\n---\nsay All done."
     one = chat(script, YES, everything, everything, YES)
     happened = await one.send("Look around.")
-    assert [call.name for step in happened if isinstance(step, Called) for call in step.calls] == ["vault_search", "file_read", "vault_list"]
+    assert [call.name for step in happened if isinstance(step, Called) for call in step.calls] == [
+        "vault_search",
+        "file_read",
+        "vault_list",
+    ]
     assert [step.outcome.status for step in happened if isinstance(step, Did)] == ["done", "done", "done"]
     assert said(happened) == "All done."
 
 
-async def test_several_calls_of_one_answer_are_shown_together_and_run_in_order(chat: Callable[..., Chat]) -> None:
-    one = chat(f"{read('Notes/React.md')}\n{read('Programming/Vue.md')}\n---\nsay Done.", everything, Decision(False, reason="only React"))
+async def test_several_calls_of_one_answer_are_shown_together_and_run_in_order(
+    chat: Callable[..., Chat],
+) -> None:
+    one = chat(
+        f"{read('Notes/React.md')}\n{read('Programming/Vue.md')}\n---\nsay Done.",
+        everything,
+        Decision(False, reason="only React"),
+    )
     happened = await one.send("Read both.")
     assert one.modal.rounds == [2]
     assert [step.outcome.status for step in happened if isinstance(step, Did)] == ["done", "denied"]
@@ -223,7 +273,9 @@ async def test_several_calls_of_one_answer_are_shown_together_and_run_in_order(c
 # --- Error Handling ------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(chat: Callable[..., Chat]) -> None:
+async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(
+    chat: Callable[..., Chat],
+) -> None:
     one = chat("call delete_everything {}\n---\nsay Sorry.", unknown="forward")
     happened = await one.send("Go.")
     (did,) = [step.outcome for step in happened if isinstance(step, Did)]
@@ -232,7 +284,9 @@ async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(c
     assert one.modal.shown == []
 
 
-async def test_a_tool_that_fails_tells_its_error_and_the_conversation_goes_on(chat: Callable[..., Chat]) -> None:
+async def test_a_tool_that_fails_tells_its_error_and_the_conversation_goes_on(
+    chat: Callable[..., Chat],
+) -> None:
     one = chat('call note_links {"filePath": "Gone.md"}\n---\nsay It is gone.', YES)
     happened = await one.send("Go.")
     (did,) = [step.outcome for step in happened if isinstance(step, Did)]
@@ -244,13 +298,14 @@ async def test_a_tool_that_fails_tells_its_error_and_the_conversation_goes_on(ch
 async def test_a_file_that_is_not_found_is_a_partial_result(chat: Callable[..., Chat]) -> None:
     one = chat(f"{read('Gone.md', 'Notes/React.md')}\n---\nsay Done.", everything)
     await one.send("Go.")
-    assert sorted((file["path"], file["content"][:14], file["size"] > 0) for file in one.told()["result"]) == [
-        ("Gone.md", "File not found", False),
-        ("Notes/React.md", "# React\n\nReact", True),
-    ]
+    assert sorted(
+        (file["path"], file["content"][:14], file["size"] > 0) for file in one.told()["result"]
+    ) == [("Gone.md", "File not found", False), ("Notes/React.md", "# React\n\nReact", True)]
 
 
-async def test_a_file_that_can_not_be_read_is_a_partial_result(chat: Callable[..., Chat], folder: Path) -> None:
+async def test_a_file_that_can_not_be_read_is_a_partial_result(
+    chat: Callable[..., Chat], folder: Path
+) -> None:
     (folder / "Broken.md").write_bytes(b"\xff\xfe")
     one = chat(f"{read('Broken.md', 'Notes/React.md')}\n---\nsay Done.", everything)
     await one.send("Go.")
@@ -263,11 +318,12 @@ async def test_a_file_that_can_not_be_read_is_a_partial_result(chat: Callable[..
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
-async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(chat: Callable[..., Chat], approvals: Approvals, tools: str) -> None:
+async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(
+    chat: Callable[..., Chat], approvals: Approvals, tools: str
+) -> None:
     """A message; tools offered; the model calls; the person decides; the tool runs; the model answers with the result; and the next message."""
-    script = (
-        f"say Let me look.\n{search('javascript library')}\n---\n{read('Notes/React.md')}\n---\nsay React is a library.\n---\nsay You are welcome."
-    )
+    script = f"say Let me look.\n{search('javascript library')}\n---\n{read('Notes/React.md')}\n---\n"
+    script += "say React is a library.\n---\nsay You are welcome."
     one = chat(script, YES, only("Notes/React.md"), everything, tools=tools)
     happened = await one.send("What is React?")
     kinds = [type(step).__name__ for step in happened if not isinstance(step, SaidText)]
@@ -278,10 +334,17 @@ async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(chat
     roles = [message["role"] for message in one.conversation.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
     calls = [call["id"] for message in one.conversation.messages for call in message.get("tool_calls", ())]
-    assert calls == [message["tool_call_id"] for message in one.conversation.messages if message["role"] == "tool"]
-    assert "machine learning dashboards" in repr(one.backend.live[-1]._turn if tools == "parked" else one.backend.seen[-1])
+    assert calls == [
+        message["tool_call_id"] for message in one.conversation.messages if message["role"] == "tool"
+    ]
+    assert "machine learning dashboards" in repr(
+        one.backend.live[-1]._turn if tools == "parked" else one.backend.seen[-1]
+    )
 
-    assert [(approval.tool, approval.stage, approval.status) for approval in reversed(await approvals.records.listed())] == [
+    assert [
+        (approval.tool, approval.stage, approval.status)
+        for approval in reversed(await approvals.records.listed())
+    ] == [
         ("vault_search", "run", "approved"),
         ("vault_search", "share", "approved"),
         ("file_read", "run", "approved"),

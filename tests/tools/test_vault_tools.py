@@ -79,7 +79,10 @@ class Deciding(Person):
         self.decisions = list(decisions)
 
     async def ask(self, approvals: Any) -> bool:
-        self.decisions = [one(approvals[0]) if callable(one) and number == 0 else one for number, one in enumerate(self.decisions)]
+        self.decisions = [
+            one(approvals[0]) if callable(one) and number == 0 else one
+            for number, one in enumerate(self.decisions)
+        ]
         return await super().ask(approvals)
 
 
@@ -88,7 +91,9 @@ def everything(approval: Any) -> Decision:
 
 
 def only(*paths: str) -> Callable[[Any], Decision]:
-    return lambda approval: Decision(True, picked=tuple(one.key for one in approval.shown.touched if one.path in paths))
+    return lambda approval: Decision(
+        True, picked=tuple(one.key for one in approval.shown.touched if one.path in paths)
+    )
 
 
 def sha(data: bytes) -> str:
@@ -112,7 +117,11 @@ async def found(use: Use, query: str, **arguments: Any) -> list[dict[str, Any]]:
 
 async def test_a_search_tells_path_basename_matches_and_preview(use: Use) -> None:
     (first,) = await found(use, "superset")
-    assert (first["path"], first["basename"], first["matches"]) == ("Programming/TypeScript Basics.md", "TypeScript Basics", 1)
+    assert (first["path"], first["basename"], first["matches"]) == (
+        "Programming/TypeScript Basics.md",
+        "TypeScript Basics",
+        1,
+    )
     assert "typed superset of JavaScript" in first["preview"]
 
 
@@ -126,13 +135,17 @@ async def test_the_number_of_matches_is_the_true_one(use: Use) -> None:
 
 
 async def test_a_preview_is_about_200_characters_around_the_match(use: Use) -> None:
-    preview = next(one["preview"] for one in await found(use, "waterwheel") if one["path"] == "Rivers/Mill.md")
+    preview = next(
+        one["preview"] for one in await found(use, "waterwheel") if one["path"] == "Rivers/Mill.md"
+    )
     assert "waterwheel" in preview
     assert 150 <= len(preview) <= 230
     assert preview.startswith("...") and preview.endswith("...")
 
 
-async def test_a_result_says_under_which_headings_and_on_which_lines_it_stands_and_how_well_it_fits(use: Use) -> None:
+async def test_a_result_says_under_which_headings_and_on_which_lines_it_stands_and_how_well_it_fits(
+    use: Use,
+) -> None:
     (first,) = await found(use, "vary")
     assert first["heading"] == ["TypeScript", "Generics"]
     lines = NOTES[first["path"]].splitlines()
@@ -146,8 +159,13 @@ async def test_the_limit_is_kept(use: Use) -> None:
     assert len(await found(use, "the", limit=1)) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"query": "x", "limit": 51}, {"query": "x", "limit": 0}, {"query": ""}, {}, {"query": "x", "path": "/"}])
-async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(use: Use, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [{"query": "x", "limit": 51}, {"query": "x", "limit": 0}, {"query": ""}, {}, {"query": "x", "path": "/"}],
+)
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
+    use: Use, wrong: dict[str, Any]
+) -> None:
     outcome = await use("vault_search", **wrong)
     assert outcome.status == "failed"
     assert use.asked() == []  # type: ignore[attr-defined]
@@ -186,7 +204,9 @@ async def ruled(library: Library, approvals: Approvals, *written: str, **argumen
     """A search that only rules decide about."""
     toolbox = Toolbox(tools_of(library))
     surface = RuleSurface(approvals, rules.parse(written, toolbox.tools), lambda: toolbox)
-    (outcome,) = await Executor(toolbox, approvals, surface).execute([ToolCall("call_1", "vault_search", json.dumps(arguments))], ASKING)
+    (outcome,) = await Executor(toolbox, approvals, surface).execute(
+        [ToolCall("call_1", "vault_search", json.dumps(arguments))], ASKING
+    )
     return outcome
 
 
@@ -203,14 +223,22 @@ async def test_a_rule_for_a_folder_finds_what_lies_in_it_though_better_results_l
     assert (outcome.result["found"], outcome.result["shared"]) == (2, 2)
     assert outcome.result["note"] == "Only notes that fit Projekte/** were looked at."
     share, run = await approvals.records.listed()
-    assert (run.decision and run.decision.within) == ("Projekte/**",) and share.shown.summary == "2 notes match within Projekte/**"
+    assert (run.decision and run.decision.within) == (
+        "Projekte/**",
+    ) and share.shown.summary == "2 notes match within Projekte/**"
     assert {one.path for one in share.shown.touched} == {"Projekte/A.md", "Projekte/B.md"}
 
 
-async def test_a_rule_for_a_folder_in_which_nothing_matches_is_told_as_that_and_not_as_a_refusal(library: Library, approvals: Approvals) -> None:
+async def test_a_rule_for_a_folder_in_which_nothing_matches_is_told_as_that_and_not_as_a_refusal(
+    library: Library, approvals: Approvals
+) -> None:
     outcome = await ruled(library, approvals, "vault_search:Rivers/**", query="superset")
     assert (outcome.status, outcome.shared) == ("done", ())
-    assert (outcome.result["found"], outcome.result["shared"], outcome.result["result"]["results"]) == (0, 0, [])
+    assert (outcome.result["found"], outcome.result["shared"], outcome.result["result"]["results"]) == (
+        0,
+        0,
+        [],
+    )
 
 
 async def test_rules_that_name_no_search_still_refuse_it(library: Library, approvals: Approvals) -> None:
@@ -226,12 +254,20 @@ async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
     monkeypatch.setattr("toolwire.vault.index.connect", full)
     for name, arguments in (("vault_search", {"query": "x"}), ("vault_tags", {})):
         outcome = await use(name, YES, **arguments)
-        assert outcome.status == "failed" and "No space left on device (XDG_CACHE_HOME" in outcome.result["error"]
-        assert str(library.index.location.folder)[:100] in outcome.notice and str(library.index.location.folder)[:20] not in outcome.result["error"]
+        assert (
+            outcome.status == "failed"
+            and "No space left on device (XDG_CACHE_HOME" in outcome.result["error"]
+        )
+        assert (
+            str(library.index.location.folder)[:100] in outcome.notice
+            and str(library.index.location.folder)[:20] not in outcome.result["error"]
+        )
     assert caplog.records == []
 
 
-async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(library: Library, approvals: Approvals, use: Use) -> None:
+async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(
+    library: Library, approvals: Approvals, use: Use
+) -> None:
     """A remembered grant let the search run over the whole vault; the rule shares what lies in one folder."""
     await use("vault_search", Decision(True, remember="tool"), NO, query="waterwheel")
     toolbox = Toolbox(tools_of(library))
@@ -254,8 +290,17 @@ async def test_that_no_note_has_all_words_is_told_with_results_only(use: Use) ->
     [
         ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "absent", "newText": "x"}]}),
         ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "l", "newText": "x"}]}),
-        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}]}),
-        ("note_edit", {"filePath": "Mill.md", "edits": [{"oldText": "mill", "newText": "x"}], "baseHash": "0" * 64}),
+        (
+            "note_edit",
+            {
+                "filePath": "Mill.md",
+                "edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}],
+            },
+        ),
+        (
+            "note_edit",
+            {"filePath": "Mill.md", "edits": [{"oldText": "mill", "newText": "x"}], "baseHash": "0" * 64},
+        ),
         ("note_edit", {"filePath": "Gone.md", "edits": [{"oldText": "mill", "newText": "x"}]}),
         ("note_edit", {"filePath": "Latin.md", "edits": [{"oldText": "mill", "newText": "x"}]}),
         ("note_write", {"filePath": "Mill.md", "content": "x", "baseHash": "0" * 64}),
@@ -264,7 +309,13 @@ async def test_that_no_note_has_all_words_is_told_with_results_only(use: Use) ->
 )
 @pytest.mark.parametrize("by", ["grant", "rule"])
 async def test_a_standing_grant_answers_every_change_that_fails_alike(
-    library: Library, approvals: Approvals, use: Use, folder: Path, tool: str, arguments: dict[str, Any], by: str
+    library: Library,
+    approvals: Approvals,
+    use: Use,
+    folder: Path,
+    tool: str,
+    arguments: dict[str, Any],
+    by: str,
 ) -> None:
     (folder / "Mill.md").write_text("The mill.\n")
     (folder / "Latin.md").write_bytes(b"caf\xe9")
@@ -274,7 +325,9 @@ async def test_a_standing_grant_answers_every_change_that_fails_alike(
         await use(tool, Decision(True, remember="tool"), **{**arguments, "filePath": "Other.md"})
     else:
         surface = RuleSurface(approvals, rules.parse([tool], toolbox.tools), lambda: toolbox)
-    (outcome,) = await Executor(toolbox, approvals, surface).execute([ToolCall("1", tool, json.dumps(arguments))], ASKING)
+    (outcome,) = await Executor(toolbox, approvals, surface).execute(
+        [ToolCall("1", tool, json.dumps(arguments))], ASKING
+    )
     assert outcome.result == {"error": NOT_CHANGED}
     assert (folder / "Mill.md").read_text() == "The mill.\n"
 
@@ -285,23 +338,36 @@ async def test_a_standing_grant_answers_every_change_that_fails_alike(
 async def test_a_file_is_read_as_it_stands_with_its_size_and_hash(use: Use, folder: Path) -> None:
     outcome = await use("file_read", everything, filePaths=["Programming/React.md"])
     data = (folder / "Programming/React.md").read_bytes()
-    assert outcome.result == {"result": [{"path": "Programming/React.md", "content": data.decode(), "size": len(data), "sha256": sha(data)}]}
+    assert outcome.result == {
+        "result": [
+            {"path": "Programming/React.md", "content": data.decode(), "size": len(data), "sha256": sha(data)}
+        ]
+    }
 
 
 async def test_only_the_files_that_were_picked_are_read(use: Use) -> None:
-    outcome = await use("file_read", only("Programming/React.md"), filePaths=["Programming/React.md", "Rivers/Mill.md"])
+    outcome = await use(
+        "file_read", only("Programming/React.md"), filePaths=["Programming/React.md", "Rivers/Mill.md"]
+    )
     assert [one["path"] for one in outcome.result["result"]] == ["Programming/React.md"]
     assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
 
 
-async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(use: Use, folder: Path) -> None:
+async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(
+    use: Use, folder: Path
+) -> None:
     await use("file_read", NO, filePaths=["Rivers/Mill.md", "Nowhere.md"])
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     size = (folder / "Rivers/Mill.md").stat().st_size
-    assert [(one.path, one.size, one.missing) for one in approval.shown.touched] == [("Rivers/Mill.md", size, False), ("Nowhere.md", None, True)]
+    assert [(one.path, one.size, one.missing) for one in approval.shown.touched] == [
+        ("Rivers/Mill.md", size, False),
+        ("Nowhere.md", None, True),
+    ]
 
 
-async def test_only_what_was_read_is_told_as_shared_and_the_others_with_their_reason(use: Use, folder: Path) -> None:
+async def test_only_what_was_read_is_told_as_shared_and_the_others_with_their_reason(
+    use: Use, folder: Path
+) -> None:
     (folder / "latin1.md").write_bytes(b"caf\xe9")
     (folder / "linkfile.md").symlink_to("/etc/hosts")
     asked = ["latin1.md", "Rivers/Mill.md", "linkfile.md", "/etc/passwd", "Nowhere.md"]
@@ -322,9 +388,15 @@ async def test_a_file_over_the_limit_is_shown_as_that_and_can_not_be_picked(use:
     outcome = await use("file_read", everything, filePaths=["big.md", "Rivers/Mill.md"])
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     big, mill = approval.shown.touched
-    assert (big.size, big.missing, big.reason) == (5_000_000, True, "too large: 4.8 MB, the limit is 4.0 MB") and not mill.missing
+    assert (big.size, big.missing, big.reason) == (
+        5_000_000,
+        True,
+        "too large: 4.8 MB, the limit is 4.0 MB",
+    ) and not mill.missing
     assert outcome.shared == ("Rivers/Mill.md",) and outcome.unread == (("big.md", big.reason),)
-    assert {one["path"]: one["content"] for one in outcome.result["result"]}["big.md"] == f"Error reading file: {big.reason}"
+    assert {one["path"]: one["content"] for one in outcome.result["result"]}[
+        "big.md"
+    ] == f"Error reading file: {big.reason}"
     assert "note" not in outcome.result
 
 
@@ -335,7 +407,17 @@ async def test_a_file_that_is_not_there_is_a_partial_result(use: Use) -> None:
     assert "JavaScript library" in told["Programming/React.md"]["content"]
 
 
-@pytest.mark.parametrize("path", ["../secret.md", "/etc/passwd", ".obsidian/app.json", "a\\..\\b.md", "Programming/../../secret.md", "~/x.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.md",
+        "/etc/passwd",
+        ".obsidian/app.json",
+        "a\\..\\b.md",
+        "Programming/../../secret.md",
+        "~/x.md",
+    ],
+)
 async def test_a_path_outside_the_vault_is_not_there(use: Use, folder: Path, path: str) -> None:
     (folder.parent / "secret.md").write_text("secret")
     outcome = await use("file_read", everything, filePaths=[path])
@@ -347,9 +429,15 @@ async def test_files_that_can_not_be_read_are_partial_results_that_say_why(use: 
     (folder / "Latin.md").write_bytes(b"caf\xe9")
     with (folder / "Huge.md").open("wb") as file:
         file.truncate(5 * 1024 * 1024)
-    outcome = await use("file_read", everything, filePaths=["Binary.md", "Latin.md", "Huge.md", "Programming/React.md"])
+    outcome = await use(
+        "file_read", everything, filePaths=["Binary.md", "Latin.md", "Huge.md", "Programming/React.md"]
+    )
     told = {one["path"]: one for one in outcome.result["result"]}
-    assert told["Binary.md"] == {"path": "Binary.md", "content": "Error reading file: a binary file, not text", "size": 0}
+    assert told["Binary.md"] == {
+        "path": "Binary.md",
+        "content": "Error reading file: a binary file, not text",
+        "size": 0,
+    }
     assert told["Latin.md"]["content"] == "Error reading file: not valid UTF-8 (byte 3)"
     assert told["Huge.md"]["content"].startswith("Error reading file: too large: 5.0 MB")
     assert "JavaScript library" in told["Programming/React.md"]["content"]
@@ -389,7 +477,9 @@ async def test_a_name_is_found_however_its_accents_are_spelled(use: Use, folder:
 
 async def test_lines_can_be_asked_for(use: Use) -> None:
     path = "Programming/React.md"
-    outcome = await use("file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 3, "endLine": 5}])
+    outcome = await use(
+        "file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 3, "endLine": 5}]
+    )
     (told,) = outcome.result["result"]
     assert told["content"] == "".join(line + "\n" for line in NOTES[path].split("\n")[2:5])
     assert (told["lines"], told["total_lines"]) == ([3, 5], 6)
@@ -397,8 +487,12 @@ async def test_lines_can_be_asked_for(use: Use) -> None:
 
 async def test_lines_that_are_not_there_are_an_error_of_that_file(use: Use) -> None:
     path = "Programming/React.md"
-    outcome = await use("file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 90}])
-    assert outcome.result["result"] == [{"path": path, "content": "Error reading file: the file has 6 lines", "size": 0}]
+    outcome = await use(
+        "file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 90}]
+    )
+    assert outcome.result["result"] == [
+        {"path": path, "content": "Error reading file: the file has 6 lines", "size": 0}
+    ]
 
 
 async def test_one_call_reads_no_more_than_its_limit_and_says_so(use: Use, folder: Path) -> None:
@@ -419,7 +513,9 @@ async def test_paths_that_the_person_edited_are_what_is_read_and_the_model_is_to
 
 
 async def test_edited_paths_grant_no_more_than_was_picked(use: Use) -> None:
-    edited = Decision(True, arguments={"filePaths": ["Programming/React.md", "Rivers/Mill.md"]}, picked=("Rivers/Mill.md",))
+    edited = Decision(
+        True, arguments={"filePaths": ["Programming/React.md", "Rivers/Mill.md"]}, picked=("Rivers/Mill.md",)
+    )
     outcome = await use("file_read", edited, filePaths=["Rivers/Mill.md"])
     assert [one["path"] for one in outcome.result["result"]] == ["Rivers/Mill.md"]
 
@@ -477,12 +573,22 @@ async def test_tasks_are_listed_by_their_state(use: Use) -> None:
 
 
 async def test_the_daily_note_is_found_by_the_vaults_own_setting(use: Use, folder: Path) -> None:
-    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {"date": "2026-01-02", "path": "2026-01-02.md", "exists": False}
+    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {
+        "date": "2026-01-02",
+        "path": "2026-01-02.md",
+        "exists": False,
+    }
     (folder / ".obsidian").mkdir()
     (folder / ".obsidian" / "daily-notes.json").write_text('{"folder": "Diary", "format": "YYYY-MM-DD"}')
-    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {"date": "2026-01-02", "path": "Diary/2026-01-02.md", "exists": True}
+    assert (await use("daily_note", YES, date="2026-01-02")).result["result"] == {
+        "date": "2026-01-02",
+        "path": "Diary/2026-01-02.md",
+        "exists": True,
+    }
     yesterday = (date.today() - timedelta(1)).isoformat()
-    assert (await use("daily_note", YES, date="yesterday")).result["result"]["path"] == f"Diary/{yesterday}.md"
+    assert (await use("daily_note", YES, date="yesterday")).result["result"][
+        "path"
+    ] == f"Diary/{yesterday}.md"
     assert (await use("daily_note", YES, date="someday")).result["error"].startswith("someday: expected")
 
 
@@ -520,14 +626,20 @@ async def test_a_new_note_is_shown_as_a_difference_and_written(use: Use, folder:
     assert "+A thought." in approval.shown.diff
     assert approval.shown.summary == "creates Ideas/New.md: 3 lines added, 0 removed"
     assert (folder / "Ideas/New.md").read_text() == "# New\n\nA thought.\n"
-    assert outcome.result["result"] == {"path": "Ideas/New.md", "sha256": sha(b"# New\n\nA thought.\n"), "created": True}
+    assert outcome.result["result"] == {
+        "path": "Ideas/New.md",
+        "sha256": sha(b"# New\n\nA thought.\n"),
+        "created": True,
+    }
     assert [one["path"] for one in await found(use, "thought")] == ["Ideas/New.md"]
 
 
 async def test_a_note_is_replaced_only_on_the_base_that_was_read(use: Use, folder: Path) -> None:
     read = (await use("file_read", everything, filePaths=["Diary/2026-01-02.md"])).result["result"][0]
     (folder / "Diary/2026-01-02.md").write_text("somebody else's words\n")
-    outcome = await use("note_write", YES, filePath="Diary/2026-01-02.md", content="mine\n", baseHash=read["sha256"])
+    outcome = await use(
+        "note_write", YES, filePath="Diary/2026-01-02.md", content="mine\n", baseHash=read["sha256"]
+    )
     assert outcome.status == "failed" and "has changed since it was read" in outcome.result["error"]
     assert "has changed since it was read" in problem(use)
     assert (folder / "Diary/2026-01-02.md").read_text() == "somebody else's words\n"
@@ -558,24 +670,32 @@ async def test_an_edit_changes_its_place_and_no_other_byte(use: Use, folder: Pat
     note = folder / "Windows.md"
     note.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
     os.chmod(note, 0o640)
-    outcome = await use("note_edit", YES, filePath="Windows.md", edits=[{"oldText": "two", "newText": "2\nand a half"}])
+    outcome = await use(
+        "note_edit", YES, filePath="Windows.md", edits=[{"oldText": "two", "newText": "2\nand a half"}]
+    )
     assert outcome.status == "done"
     assert note.read_bytes() == b"\xef\xbb\xbfone\r\n2\r\nand a half\r\nthree\r\n"
     assert note.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize(
-    ("old", "words"),
-    [("zeppelin", "is not in the note"), ("waterwheel", "more than once")],
+    ("old", "words"), [("zeppelin", "is not in the note"), ("waterwheel", "more than once")]
 )
 async def test_an_edit_needs_its_text_to_stand_there_exactly_once(use: Use, old: str, words: str) -> None:
-    outcome = await use("note_edit", YES, filePath="Diary/2026-01-02.md", edits=[{"oldText": old, "newText": "x"}])
+    outcome = await use(
+        "note_edit", YES, filePath="Diary/2026-01-02.md", edits=[{"oldText": old, "newText": "x"}]
+    )
     assert outcome.status == "failed" and words in outcome.result["error"]
     assert words in problem(use)
 
 
-@pytest.mark.parametrize("path", ["../out.md", ".obsidian/plugins/x.md", "run.sh", "Boards/Plan.canvas", "/tmp/x.md", "a/../../x.md", ""])
-async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(use: Use, folder: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["../out.md", ".obsidian/plugins/x.md", "run.sh", "Boards/Plan.canvas", "/tmp/x.md", "a/../../x.md", ""],
+)
+async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(
+    use: Use, folder: Path, path: str
+) -> None:
     outcome = await use("note_write", YES, filePath=path, content="x")
     assert outcome.status == "failed"
     assert use.asked() == []  # type: ignore[attr-defined]
@@ -586,7 +706,9 @@ async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(use: 
 async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, folder: Path) -> None:
     same = (folder / "Programming/React.md").read_text()
     outcome = await use("note_write", YES, filePath="Programming/React.md", content=same)
-    assert outcome.result == {"result": {"path": "Programming/React.md", "created": False, "sha256": sha(same.encode())}}
+    assert outcome.result == {
+        "result": {"path": "Programming/React.md", "created": False, "sha256": sha(same.encode())}
+    }
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     assert approval.shown.summary == "writes Programming/React.md: its text stays as it is"
 
@@ -594,11 +716,16 @@ async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
-        ("note_edit", {"edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}]}),
+        (
+            "note_edit",
+            {"edits": [{"oldText": "mill", "newText": "MILL"}, {"oldText": "MILL", "newText": "mill"}]},
+        ),
         ("note_write", {"content": "The mill.\n", "baseHash": sha(b"The mill.\n")}),
     ],
 )
-async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(use: Use, folder: Path, tool: str, arguments: dict[str, Any]) -> None:
+async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(
+    use: Use, folder: Path, tool: str, arguments: dict[str, Any]
+) -> None:
     """Under a standing grant it would confirm a guess of the note's text and leave no trace."""
     (folder / "Mill.md").write_text("The mill.\n")
     outcome = await use(tool, YES, filePath="Mill.md", **arguments)
@@ -609,13 +736,19 @@ async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(use:
     ("tool", "arguments", "words"),
     [
         ("note_edit", {"edits": [{"oldText": "mill", "newText": "mill"}]}, "are the same"),
-        ("note_edit", {"edits": [{"oldText": "a", "newText": "b"}, {"oldText": "x\r\ny", "newText": "x\ny"}]}, "edit 2"),
+        (
+            "note_edit",
+            {"edits": [{"oldText": "a", "newText": "b"}, {"oldText": "x\r\ny", "newText": "x\ny"}]},
+            "edit 2",
+        ),
         ("note_edit", {"edits": [{"oldText": "", "newText": "b"}]}, "edits/0/oldText"),
         ("note_write", {"content": "x\0"}, "NUL"),
         ("note_write", {"content": "x" * 5_000_000}, "too large"),
     ],
 )
-async def test_what_no_note_could_take_is_refused_before_anybody_is_asked(use: Use, tool: str, arguments: dict[str, Any], words: str) -> None:
+async def test_what_no_note_could_take_is_refused_before_anybody_is_asked(
+    use: Use, tool: str, arguments: dict[str, Any], words: str
+) -> None:
     for path in ("Rivers/Mill.md", "Nowhere.md"):
         outcome = await use(tool, YES, filePath=path, **arguments)
         assert outcome.status == "failed" and words in outcome.result["error"]
@@ -635,18 +768,24 @@ async def test_a_hash_is_given_with_the_whole_text_only(use: Use, folder: Path) 
     blind = (await use("note_edit", YES, filePath="Two.md", edits=edits)).result["result"]
     assert blind == {"path": "Two.md", "created": False}
     (folder / "Two.md").write_text("open\nsecret\n")
-    known = (await use("note_edit", YES, filePath="Two.md", edits=edits, baseHash=whole["sha256"])).result["result"]
+    known = (await use("note_edit", YES, filePath="Two.md", edits=edits, baseHash=whole["sha256"])).result[
+        "result"
+    ]
     assert known == {"path": "Two.md", "created": False, "sha256": sha(b"public\nsecret\n")}
 
 
-async def test_the_hash_of_a_note_that_was_cut_is_not_given(use: Use, library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hash_of_a_note_that_was_cut_is_not_given(
+    use: Use, library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "Long.md").write_text("x" * 100 + "\n" + "y" * 100 + "\n")
     monkeypatch.setattr(library.vault, "limits", replace(library.vault.limits, call_bytes=120))
     part = (await use("file_read", everything, filePaths=["Long.md"])).result["result"][0]
     assert part["truncated"] and "sha256" not in part
 
 
-async def test_a_file_is_read_though_the_index_can_not_be_kept(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_is_read_though_the_index_can_not_be_kept(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path) -> Any:
         raise OSError(28, "No space left on device")
 
@@ -664,8 +803,13 @@ async def test_a_declined_change_leaves_no_trace(use: Use, folder: Path) -> None
 async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_the_firsts_back(
     library: Library, approvals: Approvals, folder: Path
 ) -> None:
-    calls = [ToolCall(f"call_{text}", "note_write", json.dumps({"filePath": "Rivers/Mill.md", "content": text})) for text in ("first", "second")]
-    first, second = await Executor(Toolbox(tools_of(library)), approvals, Person(approvals, YES, YES)).execute(calls, ASKING)
+    calls = [
+        ToolCall(f"call_{text}", "note_write", json.dumps({"filePath": "Rivers/Mill.md", "content": text}))
+        for text in ("first", "second")
+    ]
+    first, second = await Executor(
+        Toolbox(tools_of(library)), approvals, Person(approvals, YES, YES)
+    ).execute(calls, ASKING)
     assert (first.status, second.status) == ("done", "failed")
     assert "has changed since the person was asked" in second.result["error"]
     assert (folder / "Rivers/Mill.md").read_text() == "first"
@@ -674,7 +818,9 @@ async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_
 # --- all of them ---------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_tools_of_a_vault_open_with_the_settings_patterns(folder: Path, tmp_path: Path, approvals: Approvals, monkeypatch: Any) -> None:
+async def test_the_tools_of_a_vault_open_with_the_settings_patterns(
+    folder: Path, tmp_path: Path, approvals: Approvals, monkeypatch: Any
+) -> None:
     from toolwire.settings.types import Settings, VaultSettings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

@@ -42,14 +42,17 @@ def edits(root: Path) -> Iterator[Edits]:
 
 def tree(root: Path) -> dict[str, bytes | None]:
     """Everything in a folder, hidden files too."""
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
 
 
 def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# --- plans ---------------------------------------------------------------------------------------------------------------------------------------
+# --- plans ---------------------------------------------------------------------------------------
 
 
 def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -> None:
@@ -57,9 +60,27 @@ def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -
     change = edits.plan_edit("a.md", [Edit("two", "TWO")])
     new = edits.plan_write("Folder/Sub/new.md", "fresh\n")
     assert tree(root) == before
-    assert change.diff.splitlines() == ["--- a/a.md", "+++ b/a.md", "@@ -1,3 +1,3 @@", " one", "-two", "+TWO", " three"]
-    assert (change.creates, change.added, change.removed, change.before_sha256) == (False, 1, 1, sha(root / "a.md"))
-    assert (new.creates, new.new_folders, new.added, new.before_sha256) == (True, ("Folder", "Folder/Sub"), 1, None)
+    assert change.diff.splitlines() == [
+        "--- a/a.md",
+        "+++ b/a.md",
+        "@@ -1,3 +1,3 @@",
+        " one",
+        "-two",
+        "+TWO",
+        " three",
+    ]
+    assert (change.creates, change.added, change.removed, change.before_sha256) == (
+        False,
+        1,
+        1,
+        sha(root / "a.md"),
+    )
+    assert (new.creates, new.new_folders, new.added, new.before_sha256) == (
+        True,
+        ("Folder", "Folder/Sub"),
+        1,
+        None,
+    )
     assert new.diff.splitlines()[:2] == ["--- /dev/null", "+++ b/Folder/Sub/new.md"]
 
 
@@ -69,7 +90,12 @@ def test_what_was_planned_is_what_is_written(root: Path, edits: Edits) -> None:
     assert (root / "a.md").read_text() == "one\n2\n3\n" == change.after_text
     assert sha(root / "a.md") == change.after_sha256
     edits.apply(edits.plan_write("Folder/Sub/new.md", "fresh\n"))
-    assert tree(root) == {"Folder": None, "Folder/Sub": None, "Folder/Sub/new.md": b"fresh\n", "a.md": b"one\n2\n3\n"}
+    assert tree(root) == {
+        "Folder": None,
+        "Folder/Sub": None,
+        "Folder/Sub/new.md": b"fresh\n",
+        "a.md": b"one\n2\n3\n",
+    }
 
 
 def test_a_note_that_changed_since_is_not_overwritten(root: Path, edits: Edits) -> None:
@@ -217,7 +243,7 @@ def test_content_that_is_no_text_or_too_large_is_refused(root: Path) -> None:
             assert refused.value.kind == kind
 
 
-# --- what stays as it was ------------------------------------------------------------------------------------------------------------------------
+# --- what stays as it was ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +256,9 @@ def test_content_that_is_no_text_or_too_large_is_refused(root: Path) -> None:
         (b"a\r\nb\r\none\ntwo\rx\r\n", b"a\r\nb\r\none\n2\r\n3\rx\r\n"),
     ],
 )
-def test_line_ends_and_byte_order_mark_are_kept(root: Path, edits: Edits, before: bytes, after: bytes) -> None:
+def test_line_ends_and_byte_order_mark_are_kept(
+    root: Path, edits: Edits, before: bytes, after: bytes
+) -> None:
     (root / "w.md").write_bytes(before)
     edits.apply(edits.plan_edit("w.md", [("two", "2\n3")]))
     assert (root / "w.md").read_bytes() == after
@@ -257,7 +285,8 @@ def test_the_mode_is_kept(root: Path, edits: Edits) -> None:
 def test_a_missing_last_line_end_shows_in_the_diff(edits: Edits) -> None:
     assert "\\ No newline at end of file" in edits.plan_write("a.md", "one\ntwo\nthree").diff
     assert edits.plan_write("a.md", "one\ntwo\nthree\n").diff == ""
-    assert edits.plan_write("a.md", "one\ntwo\nthree\n").changes_nothing
+    same = edits.plan_write("a.md", "one\ntwo\nthree\n")
+    assert same.before_sha256 == same.after_sha256
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "\r", "\n", "\r\n", "é"]), max_size=12).map("".join)
@@ -271,7 +300,7 @@ def test_an_edit_changes_no_other_byte(before: str, old: str, new: str, after: s
     assert unix(changed) == unix(f"{before}<{new}>{after}")
 
 
-# --- kills and failures ----------------------------------------------------------------------------------------------------------------------------
+# --- kills and failures --------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -329,7 +358,11 @@ def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_us
     (root / ".toolwire-not-ours.tmp").write_text("theirs")
     used = root / ".toolwire-aaaaaaaaaaaaaaaa.tmp"
     holder = subprocess.Popen(
-        [sys.executable, "-c", f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()"],
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -337,13 +370,20 @@ def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_us
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     with Vault(root) as vault:
         Edits(vault)
-        assert sorted(tree(root)) == [".toolwire-aaaaaaaaaaaaaaaa.tmp", ".toolwire-not-ours.tmp", "a.md", "deep"]
+        assert sorted(tree(root)) == [
+            ".toolwire-aaaaaaaaaaaaaaaa.tmp",
+            ".toolwire-not-ours.tmp",
+            "a.md",
+            "deep",
+        ]
         holder.communicate("\n")
         assert clean_leftovers(vault) == 1
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "fchmod"])
-def test_a_failing_disk_leaves_the_old_note(root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failing_disk_leaves_the_old_note(
+    root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     change = edits.plan_write("a.md", "new\n")
 
     def fail(*_: object, **__: object) -> None:
@@ -356,7 +396,9 @@ def test_a_failing_disk_leaves_the_old_note(root: Path, edits: Edits, monkeypatc
     assert tree(root) == {"a.md": b"one\ntwo\nthree\n"}
 
 
-def test_a_creation_that_fails_takes_its_folders_back(root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creation_that_fails_takes_its_folders_back(
+    root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change = edits.plan_write("New/Sub/b.md", "x")
 
     def fail(*_: object, **__: object) -> None:
@@ -368,7 +410,9 @@ def test_a_creation_that_fails_takes_its_folders_back(root: Path, edits: Edits, 
     assert tree(root) == {"a.md": b"one\ntwo\nthree\n"}
 
 
-def test_a_file_system_without_links_creates_notes_too(root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_creates_notes_too(
+    root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 

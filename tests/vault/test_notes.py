@@ -95,18 +95,30 @@ def test_links_and_embeds_with_their_lines() -> None:
 
 def test_tasks_with_their_state() -> None:
     text = "- [ ] open\n* [x] done\n1. [X] also\n  - [/] half\n> - [ ] quoted\n- [] none\ntext [ ] none\n```\n- [ ] code\n```"
-    assert parse(text).tasks == [Task(" ", "open", 1), Task("x", "done", 2), Task("X", "also", 3), Task("/", "half", 4), Task(" ", "quoted", 5)]
+    assert parse(text).tasks == [
+        Task(" ", "open", 1),
+        Task("x", "done", 2),
+        Task("X", "also", 3),
+        Task("/", "half", 4),
+        Task(" ", "quoted", 5),
+    ]
     assert [task.done for task in parse(text).tasks] == [False, True, True, False, False]
 
 
 @pytest.mark.parametrize(
     ("head", "properties"),
     [
-        ("a: 1\nb: 2.5\nc: true\nd: null\ne:\nf: text # comment", {"a": 1, "b": 2.5, "c": True, "d": None, "e": None, "f": "text"}),
+        (
+            "a: 1\nb: 2.5\nc: true\nd: null\ne:\nf: text # comment",
+            {"a": 1, "b": 2.5, "c": True, "d": None, "e": None, "f": "text"},
+        ),
         ("a: \"x: \\\"y\\\" \\u00e9\"\nb: 'it''s'", {"a": 'x: "y" é', "b": "it's"}),
         ("a: [x, \"y, z\", 3, 'q']\nb: []", {"a": ["x", "y, z", 3, "q"], "b": []}),
         ("a:\n- x\n- 2\n  - 'z'", {"a": ["x", 2, "z"]}),
-        ("date: 2024-01-02\ntime: 12:30\nurl: https://x.org/#a", {"date": "2024-01-02", "time": "12:30", "url": "https://x.org/#a"}),
+        (
+            "date: 2024-01-02\ntime: 12:30\nurl: https://x.org/#a",
+            {"date": "2024-01-02", "time": "12:30", "url": "https://x.org/#a"},
+        ),
         ("a: [[Link]]\nb: '[[Link]]'", {"a": "[[Link]]", "b": "[[Link]]"}),
         ("a:\n  b: 1\n  c: 2\nd: 3", {"a": "b: 1\nc: 2", "d": 3}),
         ("a: |\n  one\n  two\nd: 3", {"a": "one\ntwo", "d": 3}),
@@ -114,7 +126,10 @@ def test_tasks_with_their_state() -> None:
         ("my key: 1\n'quoted key': 2\n# comment\n\nz: 3", {"my key": 1, "quoted key": 2, "z": 3}),
         ("a: 1\na: 2", {"a": 1}),
         ("a: [x, [y]]\nb: {c: 1}", {"a": "[x, [y]]", "b": "{c: 1}"}),
-        ("a: 007\nb: 1e5\nc: +3\nd: 99999999999999999999", {"a": "007", "b": "1e5", "c": 3, "d": "99999999999999999999"}),
+        (
+            "a: 007\nb: 1e5\nc: +3\nd: 99999999999999999999",
+            {"a": "007", "b": "1e5", "c": 3, "d": "99999999999999999999"},
+        ),
         ('a: "\\ud800"', {"a": "\ufffd"}),
     ],
 )
@@ -204,11 +219,30 @@ def test_any_text_is_a_note_and_its_chunks_cover_it(text: str) -> None:
         place, line = chunk.end, line + text.count("\n", chunk.start, chunk.end)
     assert place == len(text)
     total = text.count("\n") + 1
-    assert all(1 <= thing.line <= total for things in (note.headings, note.links, note.tasks) for thing in things)
+    assert all(
+        1 <= thing.line <= total for things in (note.headings, note.links, note.tasks) for thing in things
+    )
 
 
 @pytest.mark.parametrize(
-    "piece", ["`", "` ", "`a``b ", "```a\n", "[[", "[](", "[a](b(", "#a ", "# a\n", "- [ ] x\n", "a\n---\n", "> ```\n", "[x] ", "a: b\n", "\n "]
+    "piece",
+    [
+        "`",
+        "` ",
+        "`a``b ",
+        "```a\n",
+        "[[",
+        "[](",
+        "[a](b(",
+        "#a ",
+        "# a\n",
+        "- [ ] x\n",
+        "a\n---\n",
+        "> ```\n",
+        "[x] ",
+        "a: b\n",
+        "\n ",
+    ],
 )
 def test_the_cost_is_linear(piece: str) -> None:
     """Ten times the text takes about ten times as long: counted in steps of the interpreter, not by a clock."""
@@ -234,7 +268,11 @@ def test_the_cost_is_linear(piece: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["# x" + " " * 40_000 + "y", "---\ntags: [1," + " " * 1500 + "{]\n---\n", "---\ntags: [a" + " " * 20_000 + "{]\n---\n"],
+    [
+        "# x" + " " * 40_000 + "y",
+        "---\ntags: [1," + " " * 1500 + "{]\n---\n",
+        "---\ntags: [a" + " " * 20_000 + "{]\n---\n",
+    ],
     ids=["a heading with a gap", "an empty item of a list", "an item with a gap"],
 )
 def test_a_hostile_line_does_not_hold_the_index_up(text: str) -> None:

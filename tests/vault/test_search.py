@@ -29,7 +29,11 @@ NOTES = {
     "日本語.md": "東京は日本の首都です。ラーメンが好き。\n",
     "ไทย.md": "ภาษาไทยเป็นภาษาที่มีเสียงวรรณยุกต์\n",
     "한국.md": "저는 한국어를 공부합니다.\n",
-    "long.md": "# Start\n\n" + "filler words here. " * 60 + "the needle lies here " + "more filler text. " * 60 + "\n",
+    "long.md": "# Start\n\n"
+    + "filler words here. " * 60
+    + "the needle lies here "
+    + "more filler text. " * 60
+    + "\n",
     "gateway notes.txt": "plain text\n",
     "robots.md": "robot🤖party „Zitat“ – Straße ΣΊΣΥΦΟΣ\n",
 }
@@ -123,7 +127,12 @@ def test_the_best_comes_first_with_scores_between_nought_and_one_that_only_fall(
 
 def test_matches_is_the_true_number_of_hits(ask: Ask) -> None:
     counted = {hit.path: hit.matches for hit in ask("gateway").hits}
-    assert counted == {"Journal/2024-05-02.md": 3, "Journal/2024-05-01.md": 1, "Programming/Python.md": 2, "gateway notes.txt": 1}
+    assert counted == {
+        "Journal/2024-05-02.md": 3,
+        "Journal/2024-05-01.md": 1,
+        "Programming/Python.md": 2,
+        "gateway notes.txt": 1,
+    }
     assert ask("filler").hits[0].matches == 120
     assert ask('"the gateway is"').hits[0].matches == 2
     assert ask("日本").hits[0].matches == 2
@@ -179,7 +188,9 @@ def test_equal_notes_are_ordered_by_path(tmp_path: Path) -> None:
         assert paths(search(index, "same")) == ["a.md", "b.md", "c.md"]
 
 
-def test_a_word_that_is_everywhere_is_answered_from_titles_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_everywhere_is_answered_from_titles_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolwire.vault.search.MOST_ROWS", 20)
     (tmp_path / "vault").mkdir()
     for number in range(100):
@@ -201,7 +212,9 @@ def small(tmp_path: Path) -> Iterator[Callable[[dict[str, str]], Index]]:
             for path, text in notes.items():
                 (tmp_path / "vault" / path).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / "vault" / path).write_text(text)
-            index = stack.enter_context(Index(stack.enter_context(Vault(tmp_path / "vault")), tmp_path / "cache"))
+            index = stack.enter_context(
+                Index(stack.enter_context(Vault(tmp_path / "vault")), tmp_path / "cache")
+            )
             index.refresh()
             return index
 
@@ -215,12 +228,21 @@ GARDEN = {
 }
 
 
-@pytest.mark.parametrize("others", [{}, {"Work.md": "Work, far from the garden.\n"}, {f"{number}.md": "a garden" for number in range(30)}])
-def test_the_best_comes_first_where_most_notes_have_the_word(small: Callable[..., Index], others: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "others",
+    [{}, {"Work.md": "Work, far from the garden.\n"}, {f"{number}.md": "a garden" for number in range(30)}],
+)
+def test_the_best_comes_first_where_most_notes_have_the_word(
+    small: Callable[..., Index], others: dict[str, str]
+) -> None:
     found = search(small({**GARDEN, **others}), "garden")
     assert found.hits[0].path == "Garden.md" and found.hits[0].matches == 6
     scores = [hit.score for hit in found.hits]
-    assert all(0 < score <= 1 for score in scores) and scores == sorted(scores, reverse=True) and scores[0] > scores[1]
+    assert (
+        all(0 < score <= 1 for score in scores)
+        and scores == sorted(scores, reverse=True)
+        and scores[0] > scores[1]
+    )
 
 
 def test_weights_count_where_all_words_are_in_most_notes(small: Callable[..., Index]) -> None:
@@ -233,11 +255,20 @@ def test_weights_count_where_all_words_are_in_most_notes(small: Callable[..., In
             "Garden plan.md": "soon",
         }
     )
-    assert paths(search(index, "garden plan")) == ["Garden plan.md", "c/garden/plan.md", "b.md", "d.md", "a.md"]
+    assert paths(search(index, "garden plan")) == [
+        "Garden plan.md",
+        "c/garden/plan.md",
+        "b.md",
+        "d.md",
+        "a.md",
+    ]
 
 
 def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: Callable[..., Index]) -> None:
-    notes = {f"Outside/Garden {number}.md": "garden garden" for number in range(20)} | {"In/A.md": "a garden #t", "In/B.md": "a garden"}
+    notes = {f"Outside/Garden {number}.md": "garden garden" for number in range(20)} | {
+        "In/A.md": "a garden #t",
+        "In/B.md": "a garden",
+    }
     index = small(notes)
 
     def inside(query: str) -> Found:
@@ -245,7 +276,11 @@ def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: C
 
     assert {hit.path for hit in search(index, "garden").hits}.isdisjoint({"In/A.md", "In/B.md"})
     assert sorted(paths(inside("garden"))) == ["In/A.md", "In/B.md"] and inside("garden").total == 2
-    assert paths(inside("tag:t")) == ["In/A.md"] and paths(inside("arden")) == [] and paths(inside("Outside")) == []
+    assert (
+        paths(inside("tag:t")) == ["In/A.md"]
+        and paths(inside("arden")) == []
+        and paths(inside("Outside")) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,20 +295,35 @@ def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: C
     ],
 )
 @pytest.mark.parametrize("query", ["tag:t", "path:name", "name"])
-def test_what_is_found_by_its_tag_or_path_shows_its_first_words(small: Callable[..., Index], text: str, preview: str, line: int, query: str) -> None:
+def test_what_is_found_by_its_tag_or_path_shows_its_first_words(
+    small: Callable[..., Index], text: str, preview: str, line: int, query: str
+) -> None:
     (hit,) = search(small({"name.md": text}), query).hits
     assert (hit.preview, hit.line) == (preview, line) and hit.first_line <= hit.line <= hit.last_line
 
 
 def test_a_word_of_the_tags_shows_where_the_note_says_it(small: Callable[..., Index]) -> None:
-    index = small({"Garden.md": "---\ntags: [garden]\n---\n# Garden\n\nThe garden plan.\n", "B.md": "A gate of the garden."})
+    index = small(
+        {
+            "Garden.md": "---\ntags: [garden]\n---\n# Garden\n\nThe garden plan.\n",
+            "B.md": "A gate of the garden.",
+        }
+    )
     hit = search(index, "garden").hits[0]
     assert (hit.path, hit.line) == ("Garden.md", 4) and hit.preview == "# Garden The garden plan."
 
 
-# --- what holds for any query -----------------------------------------------------------------------------------------------------------------------
+# --- what holds for any query --------------------------------------------------------------------
 
-PIECES = [*"ab \"-*()^:+#{}[]/\\'~.,;ORANDNT日é🎉\0\n\ud800", "tag:", "path:", " OR ", "NEAR(", "gateway", " the "]
+PIECES = [
+    *"ab \"-*()^:+#{}[]/\\'~.,;ORANDNT日é🎉\0\n\ud800",
+    "tag:",
+    "path:",
+    " OR ",
+    "NEAR(",
+    "gateway",
+    " the ",
+]
 QUERIES = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
@@ -297,7 +347,9 @@ LETTERS = st.one_of(st.characters(max_codepoint=0x24F), st.sampled_from("日本�
 def test_words_are_those_of_the_full_text_index(text: str) -> None:
     text = composed(text.replace("\0", " "))
     with sqlite3.connect(":memory:") as connection:
-        connection.execute("""CREATE VIRTUAL TABLE words USING fts5 (body, tokenize="unicode61 remove_diacritics 2")""")
+        connection.execute(
+            """CREATE VIRTUAL TABLE words USING fts5 (body, tokenize="unicode61 remove_diacritics 2")"""
+        )
         connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, instance)")
         connection.execute("INSERT INTO words VALUES (?)", (indexed(text),))
         found = [term for (term,) in connection.execute("SELECT term FROM vocabulary ORDER BY offset")]

@@ -60,7 +60,9 @@ def chromium() -> Browser:
     if not _browsers:
         playwright = _kept.enter_context(sync_playwright())
         _kept.callback(_browsers.clear)
-        _browsers.append(_kept.enter_context(playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)))
+        _browsers.append(
+            _kept.enter_context(playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET))
+        )
     return _browsers[0]
 
 
@@ -73,7 +75,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """With a failure comes what its pages showed, and what their server had logged."""
     report = yield
     if report.when == "call" and report.failed:
@@ -109,7 +113,11 @@ class Site:
     def start(self) -> Site:
         self.config["server"]["port"] = self.port
         (self.folder / "toolwire.toml").write_text(_toml(self.config))
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml"],
             cwd=self.folder,
@@ -153,7 +161,11 @@ class Site:
     def logged(self) -> str:
         """What the server has logged and nobody has read."""
         assert self.process is not None and self.process.stderr is not None
-        return os.read(self.process.stderr.fileno(), 65536).decode("utf-8", "replace") if select.select([self.process.stderr], [], [], 0)[0] else ""
+        return (
+            os.read(self.process.stderr.fileno(), 65536).decode("utf-8", "replace")
+            if select.select([self.process.stderr], [], [], 0)[0]
+            else ""
+        )
 
     def restart(self) -> Site:
         self.kill()
@@ -173,7 +185,12 @@ def site(tmp_path: Path) -> Iterator[OpenSite]:
     """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server; `on`: tool calling is on in the file."""
     started: list[Site] = []
 
-    def open_site(models: dict[str, Any] | None = None, notes: dict[str, str] | None = None, on: bool = True, **sections: Any) -> Site:
+    def open_site(
+        models: dict[str, Any] | None = None,
+        notes: dict[str, str] | None = None,
+        on: bool = True,
+        **sections: Any,
+    ) -> Site:
         folder = tmp_path / f"site{len(started)}"
         vault = folder / "vault"
         for path, text in (NOTES if notes is None else notes).items():
@@ -182,7 +199,10 @@ def site(tmp_path: Path) -> Iterator[OpenSite]:
         vault.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {
             "server": {"host": "127.0.0.1", "drain_s": 2, **sections.pop("server", {})},
-            "models": {id: {"backend": "scripted", **options} for id, options in (models or {"m": {"script": "say Hello."}}).items()},
+            "models": {
+                id: {"backend": "scripted", **options}
+                for id, options in (models or {"m": {"script": "say Hello."}}).items()
+            },
             "vault": {"root": str(vault), "enabled": on},
             "store": {"url": f"sqlite:///{folder}/toolwire.db"},
             **sections,
@@ -211,7 +231,12 @@ class Browsing:
     def tab(self, path: str = "/") -> Page:
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("console", lambda message: self.problems.append(f"console: {message.text}") if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.problems.append(f"console: {message.text}") if message.type == "error" else None
+            ),
+        )
         page.goto(self.site.url + path)
         return page
 
@@ -219,7 +244,9 @@ class Browsing:
         """For who reads of a failure: where each tab is, its words and what stands in its fields, and the server's log."""
         told = []
         for page in self.context.pages:
-            fields = page.evaluate("[...document.querySelectorAll('input, textarea')].map((one) => one.value).filter(Boolean)")
+            fields = page.evaluate(
+                "[...document.querySelectorAll('input, textarea')].map((one) => one.value).filter(Boolean)"
+            )
             focused = page.evaluate("document.activeElement?.outerHTML.slice(0, 200)")
             told += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
         return "\n".join([*told, *self.problems, self.site.logged()])
@@ -247,7 +274,9 @@ def browse(chromium: Browser) -> Iterator[Browse]:
     """`browse(site, width=1280, theme="light")`: signed in by the one-time link."""
     opened = _open
 
-    def open_profile(site: Site, width: int = 1280, height: int = 800, theme: Any = "light", sign_in: bool = True) -> Browsing:
+    def open_profile(
+        site: Site, width: int = 1280, height: int = 800, theme: Any = "light", sign_in: bool = True
+    ) -> Browsing:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
         context.set_default_timeout(20_000)
         browsing = Browsing(context, site)
@@ -267,7 +296,11 @@ def browse(chromium: Browser) -> Iterator[Browse]:
 def _toml(config: dict[str, Any]) -> str:
     lines = []
     for section, table in config.items():
-        tables = {f"models.{json.dumps(id)}": options for id, options in table.items()} if section == "models" else {section: table}
+        tables = (
+            {f"models.{json.dumps(id)}": options for id, options in table.items()}
+            if section == "models"
+            else {section: table}
+        )
         for name, values in tables.items():
             lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[: int(os.environ.get("TOOLWIRE_AXE_LOOKS", "2"))]
+LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[
+    : int(os.environ.get("TOOLWIRE_AXE_LOOKS", "2"))
+]
 RUN = """async () => {
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
   const found = await axe.run(document, {resultTypes: ['violations'], preload: false})
@@ -28,7 +30,9 @@ RUN = """async () => {
 
 def loaded() -> Any:
     """docs/screenshots.py, which is a script and no module of a package."""
-    spec = importlib.util.spec_from_file_location("screenshots", Path(__file__).parents[2] / "docs" / "screenshots.py")
+    spec = importlib.util.spec_from_file_location(
+        "screenshots", Path(__file__).parents[2] / "docs" / "screenshots.py"
+    )
     assert spec is not None and spec.loader is not None
     sys.modules["screenshots"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -113,13 +117,31 @@ STATES = (
     ("chat-none", at("/ui/chat/none", sees("There is no such conversation"))),
     ("rename", at("/ui/chat/{answer}", press("^Rename this"), asks)),
     ("delete", at("/ui/chat/{answer}", press("^Delete this"), asks)),
-    ("models-none", at("/", press("^Model:"), lambda page: page.get_by_label("Search models").fill("nothing like it"), sees("No model fits"))),
+    (
+        "models-none",
+        at(
+            "/",
+            press("^Model:"),
+            lambda page: page.get_by_label("Search models").fill("nothing like it"),
+            sees("No model fits"),
+        ),
+    ),
     ("approve-wrong", at("/ui/chat/{read}", asks, wrong)),
     ("approve-edited", at("/ui/chat/{read}", asks, edited)),
     ("inbox-deny", at("/ui/inbox", press("^Deny"), asks)),
     ("inbox-revoke", at("/ui/inbox?tab=grants", press("^Revoke"), asks)),
-    ("settings-unfolded", at("/ui/settings", press("Link for another browser"), sees("It works once"), unfolded)),
-    ("settings-changed", at("/ui/settings", lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"), sees("1 of 8 models"))),
+    (
+        "settings-unfolded",
+        at("/ui/settings", press("Link for another browser"), sees("It works once"), unfolded),
+    ),
+    (
+        "settings-changed",
+        at(
+            "/ui/settings",
+            lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"),
+            sees("1 of 8 models"),
+        ),
+    ),
     ("wire-unfolded", at("/ui/wire?tool=note_write&window=1h", sees("Calls by tool"), unfolded)),
     ("wire-none", at("/ui/wire?model=nothing", sees("No turn"))),
     ("turn-none", at("/ui/wire/turn_0", sees("not in the journal"))),

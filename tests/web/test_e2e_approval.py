@@ -61,7 +61,9 @@ def told(page: Page, words: str, place: int = -1) -> None:
 
 def approvals(page: Page, status: str) -> list[dict[str, Any]]:
     key = page.evaluate("localStorage.getItem('toolwire-page')")
-    found: list[dict[str, Any]] = page.request.get(f"{_origin(page)}/ui/api/approvals?status={status}&page={key}").json()["approvals"]
+    found: list[dict[str, Any]] = page.request.get(
+        f"{_origin(page)}/ui/api/approvals?status={status}&page={key}"
+    ).json()["approvals"]
     return found
 
 
@@ -74,7 +76,14 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     page = browse(site(models={"m": {"script": READ}}), width=width).tab()
     send(page, "How hot?")
     dialog = asked(page)
-    for words in ("m", "wants to use the following tool", "Read notes", "file_read", "Only the ones that you pick are read.", "35 B"):
+    for words in (
+        "m",
+        "wants to use the following tool",
+        "Read notes",
+        "file_read",
+        "Only the ones that you pick are read.",
+        "35 B",
+    ):
         expect(dialog).to_contain_text(words)
     expect(dialog).to_contain_text(
         "Privacy Note: This tool will access your vault data. Only approve if you understand and trust this action. "
@@ -94,7 +103,9 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     expect(card(page, "Read notes")).to_contain_text("done")
     expect(page).to_have_title(re.compile(r"^How hot\?"))
     decided = approvals(page, "decided")
-    assert [(one["status"], one["decided_by"], one["decision"]["picked"]) for one in decided] == [("approved", "web", ["Tea.md"])]
+    assert [(one["status"], one["decided_by"], one["decision"]["picked"]) for one in decided] == [
+        ("approved", "web", ["Tea.md"])
+    ]
 
 
 def test_cancel_the_x_and_escape_all_deny_and_the_model_is_told(site: Any, browse: Any) -> None:
@@ -152,7 +163,10 @@ def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(si
     dialog = asked(page)
     boxes = dialog.get_by_role("group", name="Select files to share:").get_by_role("checkbox")
     expect(boxes).to_have_count(3)
-    tea, monday, missing = (dialog.get_by_role("checkbox", name=re.compile(f"^{name}")) for name in ("Tea.md", "Monday.md", "Gone.md"))
+    tea, monday, missing = (
+        dialog.get_by_role("checkbox", name=re.compile(f"^{name}"))
+        for name in ("Tea.md", "Monday.md", "Gone.md")
+    )
     expect(missing).to_be_disabled()
     expect(missing).not_to_be_checked()
     expect(dialog.get_by_text("not found")).to_be_visible()
@@ -171,7 +185,9 @@ def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(si
     told(page, "Tea with Ada.")
     expect(answer(page)).to_contain_text("The person allowed 1 of the 2 that were asked for.")
     expect(answer(page)).not_to_contain_text("80 degrees")
-    expect(card(page, "Read notes").get_by_role("list")).to_have_text([re.compile("^Journal/Monday.md$"), re.compile("^Gone.md: not found$")])
+    expect(card(page, "Read notes").get_by_role("list")).to_have_text(
+        [re.compile("^Journal/Monday.md$"), re.compile("^Gone.md: not found$")]
+    )
     expect(card(page, "Read notes").get_by_text("Not read", exact=True)).to_be_visible()
     send(page)
     dialog = asked(page)
@@ -183,10 +199,14 @@ def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(si
 
 
 def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: Any, browse: Any) -> None:
-    page = browse(site(models={"m": {"script": 'call vault_search {"query": "tea"}\n---\nsay Told: {result}'}})).tab()
+    page = browse(
+        site(models={"m": {"script": 'call vault_search {"query": "tea"}\n---\nsay Told: {result}'}})
+    ).tab()
     send(page)
     dialog = asked(page)
-    expect(dialog).to_contain_text("Nothing has been searched yet. You choose afterwards which results m may see.")
+    expect(dialog).to_contain_text(
+        "Nothing has been searched yet. You choose afterwards which results m may see."
+    )
     expect(dialog.get_by_role("group", name="Select results to share:")).to_have_count(0)
     approve(dialog)
     expect(dialog).to_contain_text("The search is done. Nothing of it has been shared with m yet.")
@@ -209,7 +229,13 @@ def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: An
 def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(site: Any, browse: Any) -> None:
     edit = {"filePath": "Tea.md", "edits": [{"oldText": "80 degrees", "newText": "75 degrees"}]}
     write = {"filePath": "Coffee.md", "content": "# Coffee\n\nCoffee wants 94 degrees.\nAnd sugar.\n"}
-    here = site(models={"m": {"script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n---\nsay Told: {{result}}"}})
+    here = site(
+        models={
+            "m": {
+                "script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n---\nsay Told: {{result}}"
+            }
+        }
+    )
     page = browse(here).tab()
     send(page)
     dialog = asked(page)
@@ -223,7 +249,9 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     changes = dialog.get_by_role("group", name="Changes: 1 line added, 0 lines removed")
     expect(changes).to_contain_text("added: And sugar.")
     assert (here.vault / "Tea.md").read_text() == "# Tea\n\nGreen tea wants 75 degrees.\n"
-    (here.vault / "Coffee.md").write_text("# Coffee\n\nNone left.\n")  # it is another note by now than the one that was shown
+    (here.vault / "Coffee.md").write_text(
+        "# Coffee\n\nNone left.\n"
+    )  # it is another note by now than the one that was shown
     approve(dialog)
     gone(page)
     told(page, "changed since the person was asked")
@@ -281,7 +309,9 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     expect(yes).to_be_enabled()
     dialog.get_by_label("filePath").fill("Mug.md")
     page.clock.run_for(400)
-    expect(dialog).to_contain_text("You edited the arguments.")  # another change is shown: it must be seen first
+    expect(dialog).to_contain_text(
+        "You edited the arguments."
+    )  # another change is shown: it must be seen first
     hurry()
     page.clock.run_for(501)
     yes.focus()
@@ -294,7 +324,9 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
 INSIDE = "() => { const held = document.activeElement; return held === document.body || held.closest('dialog') !== null }"
 
 
-def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_returns(site: Any, browse: Any) -> None:
+def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_returns(
+    site: Any, browse: Any
+) -> None:
     page = browse(site(models={"m": {"script": READ_ALL}})).tab()
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_be_focused()
@@ -331,12 +363,18 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
 
 
 def test_two_calls_of_one_turn_stand_in_one_dialog_and_are_decided_one_by_one(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": f"{READ.splitlines()[0]}\n{WRITE.splitlines()[0]}\n---\nsay Told: {{result}}"}})
+    here = site(
+        models={
+            "m": {"script": f"{READ.splitlines()[0]}\n{WRITE.splitlines()[0]}\n---\nsay Told: {{result}}"}
+        }
+    )
     page = browse(here).tab()
     send(page)
     dialog = asked(page)
     expect(dialog).to_contain_text("wants to use the following 2 tools")
-    read, write = (dialog.get_by_role("region", name=re.compile(name)) for name in ("Read notes", "Write a note"))
+    read, write = (
+        dialog.get_by_role("region", name=re.compile(name)) for name in ("Read notes", "Write a note")
+    )
     expect(read.get_by_role("checkbox", name="Run this call")).to_be_checked()
     write.get_by_role("checkbox", name="Run this call").uncheck()
     approve(dialog)
@@ -345,7 +383,10 @@ def test_two_calls_of_one_turn_stand_in_one_dialog_and_are_decided_one_by_one(si
     expect(card(page, "Write a note")).to_contain_text("denied")
     told(page, "User cancelled tool execution")
     assert not (here.vault / "Cup.md").exists()
-    assert {one["tool"]: one["status"] for one in approvals(page, "decided")} == {"file_read": "approved", "note_write": "denied"}
+    assert {one["tool"]: one["status"] for one in approvals(page, "decided")} == {
+        "file_read": "approved",
+        "note_write": "denied",
+    }
 
 
 def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, browse: Any) -> None:
@@ -361,7 +402,9 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
     approve(asked(other))
     gone(other)
     gone(page)
-    expect(page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (web).")).to_be_visible()
+    expect(
+        page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (web).")
+    ).to_be_visible()
     for tab in (page, other):
         told(tab, "Green tea wants 80 degrees.")
         expect(card(tab, "Read notes")).to_contain_text("done")
@@ -393,7 +436,9 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     )
     send(page)
     expect(page).to_have_title(re.compile(r"^\(1\)"))
-    page.wait_for_function("() => window.heard >= 2")  # whoever asks tells, and so does whoever watches the store: no further news will come
+    page.wait_for_function(
+        "() => window.heard >= 2"
+    )  # whoever asks tells, and so does whoever watches the store: no further news will come
     route, nothing = held[0]
     assert nothing.json()["pending"] == 0
     route.fulfill(response=nothing)
@@ -410,13 +455,17 @@ def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> Non
     def shell(*arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOOLWIRE_")}
         command = [sys.executable, "-m", "toolwire", "approvals", *arguments, "--config", "toolwire.toml"]
-        return subprocess.run(command, cwd=here.folder, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, cwd=here.folder, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
     id = approvals(page, "pending")[0]["id"]
     assert id in shell("list")
     shell("approve", id, "--pick", "all")
     gone(page)
-    expect(page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (shell).")).to_be_visible()
+    expect(
+        page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (shell).")
+    ).to_be_visible()
     told(page, "Green tea wants 80 degrees.")
     assert approvals(page, "decided")[0]["decided_by"] == "shell"
 
@@ -430,21 +479,30 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
         store.execute("UPDATE approvals SET expires_at = ?", (time.time(),))
     store.close()
     gone(page)
-    expect(page.get_by_role("status").filter(has_text="Write a note: Expired: nobody decided in time. It did not run.")).to_be_visible()
+    expect(
+        page.get_by_role("status").filter(
+            has_text="Write a note: Expired: nobody decided in time. It did not run."
+        )
+    ).to_be_visible()
     expect(card(page, "Write a note")).to_contain_text("expired")
     told(page, "Nobody decided about this tool call in time; it did not run")
     assert [one["status"] for one in approvals(page, "expired")] == ["expired"]
     assert not (here.vault / "Cup.md").exists()
 
 
-# --- a call that cannot work ---------------------------------------------------------------------------------------------------------------------
+# --- a call that cannot work
 
 ABSENT = {"filePath": "Tea.md", "edits": [{"oldText": "no such\u200b text", "newText": "x"}]}
 EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
 
 
-@pytest.mark.parametrize(("name", "words"), [("Approve and Tell the Reason", "is not in the note"), ("Cancel", "User cancelled tool execution")])
-def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_by_a_yes(site: Any, browse: Any, name: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Approve and Tell the Reason", "is not in the note"), ("Cancel", "User cancelled tool execution")],
+)
+def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_by_a_yes(
+    site: Any, browse: Any, name: str, words: str
+) -> None:
     page = browse(site(models={"m": {"script": EDIT_ABSENT}})).tab()
     send(page)
     dialog = asked(page)
@@ -476,4 +534,6 @@ def test_the_inbox_says_why_a_call_cannot_work(site: Any, browse: Any) -> None:
     browser = browse(site(models={"m": {"script": EDIT_ABSENT}}))
     send(browser.tab())
     page = browser.tab("/ui/inbox")
-    expect(page.get_by_text("Cannot work: Tea.md: the text to replace is not in the note").first).to_be_visible()
+    expect(
+        page.get_by_text("Cannot work: Tea.md: the text to replace is not in the note").first
+    ).to_be_visible()

@@ -40,30 +40,42 @@ def ended(page: Page) -> None:
 
 def settled(page: Page, title: str) -> None:
     """The conversation is listed under its title."""
-    expect(page.get_by_role("complementary", name="Conversations").get_by_role("link", name=re.compile(re.escape(title)))).to_be_visible()
+    expect(
+        page.get_by_role("complementary", name="Conversations").get_by_role(
+            "link", name=re.compile(re.escape(title))
+        )
+    ).to_be_visible()
 
 
-def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded(site: Any, browse: Any) -> None:
+def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded(
+    site: Any, browse: Any
+) -> None:
     script = f"think **Which** tea?\nchunk 3\nsay {json.dumps(MARKDOWN)}\nchunk 0\nsay {json.dumps('```python' + chr(10) + 'brew(80)')}\nhang"
     page = browse(site(models={"m": {"script": script}})).tab()
     send(page, "Which **teas** are there?")
     told = answer(page)
     expect(told.get_by_role("heading", name="Teas")).to_be_visible()
     expect(told.get_by_text("brew(80)")).to_be_visible()  # a fence that is still open is code already
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()  # all this while the answer is being written
+    expect(
+        page.get_by_role("button", name="Stop")
+    ).to_be_visible()  # all this while the answer is being written
     expect(told.get_by_role("strong")).to_have_text("hot")
     expect(told.get_by_role("link", name="the list")).to_have_attribute("href", "https://example.org/teas")
     expect(told.get_by_role("listitem")).to_have_text(["green", "black"])
     expect(told.get_by_role("columnheader")).to_have_text(["tea", "degrees"])
     expect(told.get_by_role("cell", name="80")).to_be_visible()
     assert "**" not in told.inner_text() and "##" not in told.inner_text()
-    expect(page.get_by_role("article", name="You").get_by_text("Which **teas** are there?")).to_be_visible()  # the person's words stay as written
+    expect(
+        page.get_by_role("article", name="You").get_by_text("Which **teas** are there?")
+    ).to_be_visible()  # the person's words stay as written
     expect(told.get_by_text("Which tea?")).to_be_hidden()
     told.get_by_text("Thoughts", exact=True).click()
     expect(told.get_by_text("Which tea?")).to_be_visible()
 
 
-def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboard(site: Any, browse: Any) -> None:
+def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboard(
+    site: Any, browse: Any
+) -> None:
     models = {
         "slow/one": {"script": "say I begin\nhang"},
         "quick/one": {"script": "say Done by {model}, asked: {user}", "tools": "emulated"},
@@ -88,7 +100,12 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(search).to_be_focused()
     options = page.get_by_role("listbox", name="Models").get_by_role("option")
     expect(options).to_have_count(4)
-    badges = {"slow/one": "native", "quick/one": "emulated", "quick/two": "constrained", "parked": "an agent whose calls wait for you"}
+    badges = {
+        "slow/one": "native",
+        "quick/one": "emulated",
+        "quick/two": "constrained",
+        "parked": "an agent whose calls wait for you",
+    }
     for model, words in badges.items():
         expect(options.filter(has_text=model)).to_contain_text(words)
     expect(page.get_by_role("option", selected=True)).to_contain_text("slow/one")
@@ -106,14 +123,20 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(picker).to_be_focused()
     page.get_by_role("button", name="Retry").press("Enter")
     expect(answer(page)).to_contain_text("Done by quick/two, asked: Which tea?")
-    expect(page.get_by_role("article")).to_have_count(2)  # the stopped answer is gone, the question stands once
+    expect(page.get_by_role("article")).to_have_count(
+        2
+    )  # the stopped answer is gone, the question stands once
     page.reload()
     expect(answer(page)).to_contain_text("Done by quick/two")
     expect(picker).to_contain_text("quick/two")
 
 
 def test_a_tool_call_is_a_card_with_its_arguments_state_and_result(site: Any, browse: Any) -> None:
-    calls = ['call file_read {"filePaths": ["Tea.md"]}', 'call note_links {"file": 1}', 'call vault_search {"query": ']
+    calls = [
+        'call file_read {"filePaths": ["Tea.md"]}',
+        'call note_links {"file": 1}',
+        'call vault_search {"query": ',
+    ]
     page = browse(site(models={"m": {"script": "\n".join([*calls, "---", "say That was all."])}})).tab()
     send(page, "Look.")
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
@@ -126,14 +149,21 @@ def test_a_tool_call_is_a_card_with_its_arguments_state_and_result(site: Any, br
     expect(read.get_by_text("Green tea wants 80 degrees.")).to_be_hidden()
     read.get_by_text("Result", exact=True).click()
     expect(read.get_by_role("code").filter(has_text="Green tea wants 80 degrees.")).to_be_visible()
-    for tool, words in (("List links of a note", "'file' was unexpected"), ("Search the vault", "not valid JSON")):
+    for tool, words in (
+        ("List links of a note", "'file' was unexpected"),
+        ("Search the vault", "not valid JSON"),
+    ):
         failed = page.get_by_role("region", name=f"Tool call: {tool}")
         expect(failed).to_contain_text("failed")
         expect(failed).to_contain_text(words)
     expect(answer(page)).to_contain_text("That was all.")
     page.reload()
     expect(answer(page)).to_contain_text("That was all.")
-    for tool, state in (("Read notes", "done"), ("List links of a note", "failed"), ("Search the vault", "failed")):
+    for tool, state in (
+        ("Read notes", "done"),
+        ("List links of a note", "failed"),
+        ("Search the vault", "failed"),
+    ):
         expect(page.get_by_role("region", name=f"Tool call: {tool}")).to_contain_text(state)
 
 
@@ -182,7 +212,9 @@ def test_conversations_are_kept_searched_renamed_and_deleted(site: Any, browse: 
     browsing.expected.append("404")
 
 
-def test_an_export_is_a_note_that_a_terminal_can_continue_and_a_draft_outlives_a_reload(site: Any, browse: Any, tmp_path: Path) -> None:
+def test_an_export_is_a_note_that_a_terminal_can_continue_and_a_draft_outlives_a_reload(
+    site: Any, browse: Any, tmp_path: Path
+) -> None:
     said = "Tea:\n\nrole::user\n\nis no person's word.\n"
     page = browse(site(models={"m": {"script": f"think Hm.\nsay {json.dumps(said)}\n---\nsay Nine."}})).tab()
     for words in ("How is tea made?", "And when?"):
@@ -231,15 +263,23 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     page.mouse.wheel(0, -400)
     jump = page.get_by_role("button", name="Jump to the end")
     expect(jump).to_be_visible()
-    page.wait_for_function("node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === node.dataset.was }", arg=handle)
+    page.wait_for_function(
+        "node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === node.dataset.was }",
+        arg=handle,
+    )
     place, height = view.evaluate("node => [node.scrollTop, node.scrollHeight]")
-    page.wait_for_function("([node, height]) => node.scrollHeight > height + 300", arg=[handle, height])  # it grew by several lines
+    page.wait_for_function(
+        "([node, height]) => node.scrollHeight > height + 300", arg=[handle, height]
+    )  # it grew by several lines
     assert view.evaluate("node => node.scrollTop") == place
     jump.click()
     page.wait_for_function(f"node => ({from_end})(node) < 60", arg=handle)
     expect(jump).to_be_hidden()
     height = view.evaluate("node => node.scrollHeight")
-    page.wait_for_function(f"([node, height]) => node.scrollHeight > height + 100 && ({from_end})(node) < 60", arg=[handle, height])  # it holds again
+    page.wait_for_function(
+        f"([node, height]) => node.scrollHeight > height + 100 && ({from_end})(node) < 60",
+        arg=[handle, height],
+    )  # it holds again
     view.hover()
     page.mouse.wheel(0, -30)  # a little is enough
     expect(jump).to_be_visible()

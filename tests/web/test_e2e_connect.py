@@ -25,7 +25,9 @@ def pick(page: Page, name: str) -> None:
     expect(page.get_by_role("tabpanel").get_by_role("heading", name=name, exact=True)).to_be_visible()
 
 
-def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_that(site: Any, browse: Any) -> None:
+def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_that(
+    site: Any, browse: Any
+) -> None:
     here = site({"first": {"script": CALLS}, "acme/odd model": {"script": CALLS}})
     browsing = browse(here)
     browsing.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=here.url)
@@ -42,7 +44,11 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
         panel = page.get_by_role("tabpanel")
         expect(panel).to_contain_text(f"127.0.0.1:{here.port}")
         expect(panel).to_contain_text("acme/odd model")
-        wanted = [step.get("value") or step["code"].removesuffix("\n") for step in client["steps"] if step.get("value") or step.get("code")]
+        wanted = [
+            step.get("value") or step["code"].removesuffix("\n")
+            for step in client["steps"]
+            if step.get("value") or step.get("code")
+        ]
         buttons = panel.get_by_role("button", name=re.compile("^Cop(y|ied)"))
         expect(buttons).to_have_count(len(wanted))
         for place, text in enumerate(wanted):
@@ -59,12 +65,16 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
     tabs.get_by_role("tab", selected=True).focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("tabpanel").get_by_role("heading", name=told["clients"][1]["name"], exact=True)).to_be_visible()
+    expect(
+        page.get_by_role("tabpanel").get_by_role("heading", name=told["clients"][1]["name"], exact=True)
+    ).to_be_visible()
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
 def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: Any, tools: str) -> None:
-    here = site({"m": {"script": CALLS, "tools": tools}}, server={"keys": [KEY]} if tools == "emulated" else {})
+    here = site(
+        {"m": {"script": CALLS, "tools": tools}}, server={"keys": [KEY]} if tools == "emulated" else {}
+    )
     page = browse(here).tab("/ui/connect")
     for name in clients(page):
         pick(page, name)
@@ -84,7 +94,10 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
 
 def test_a_model_that_does_not_call_or_fails_is_said_to_be_just_that(site: Any, browse: Any) -> None:
     here = site(
-        {"mute": {"script": "say I would rather not.", "tools": "emulated"}, "gone": {"script": "fail backend_unavailable Nobody is at home."}}
+        {
+            "mute": {"script": "say I would rather not.", "tools": "emulated"},
+            "gone": {"script": "fail backend_unavailable Nobody is at home."},
+        }
     )
     page = browse(here).tab("/ui/connect?client=curl")
     page.get_by_label("Model").select_option("mute")

@@ -30,7 +30,9 @@ def answer(page: Page, place: int = -1) -> Locator:
 
 
 def warned(page: Page) -> Locator:
-    return page.get_by_role("status").filter(has_text="Server gone, trying again… What you have written is kept.")
+    return page.get_by_role("status").filter(
+        has_text="Server gone, trying again… What you have written is kept."
+    )
 
 
 def back(page: Page) -> None:
@@ -39,8 +41,15 @@ def back(page: Page) -> None:
     expect(page.get_by_text("Connected", exact=True)).to_be_visible()
 
 
-def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_no_draft(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": "say Hello.\n---\nsay I begin\nhang"}, "n": {"script": "say I know of nothing.\n---\nsay Asked: {user}"}})
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_no_draft(
+    site: Any, browse: Any
+) -> None:
+    here = site(
+        models={
+            "m": {"script": "say Hello.\n---\nsay I begin\nhang"},
+            "n": {"script": "say I know of nothing.\n---\nsay Asked: {user}"},
+        }
+    )
     browsing = browse(here)
     browsing.expected += GONE
     page = browsing.tab()
@@ -62,14 +71,18 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     expect(box).to_have_value("My next thought")
     page.get_by_role("button", name=re.compile("^Model:")).click()
     page.get_by_role("option", name=re.compile("^n")).click()
-    page.get_by_role("button", name="Retry").click()  # the question was not lost either, nor what stands before it
+    page.get_by_role(
+        "button", name="Retry"
+    ).click()  # the question was not lost either, nor what stands before it
     expect(answer(page)).to_contain_text("Asked: First?")
     box.press("Enter")
     expect(answer(page)).to_contain_text("Asked: My next thought")
     expect(box).to_have_value("")
 
 
-def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_more(site: Any, browse: Any) -> None:
+def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_more(
+    site: Any, browse: Any
+) -> None:
     here = site(models={"m": {"script": WRITE}})
     browsing = browse(here)
     browsing.expected += GONE
@@ -84,12 +97,17 @@ def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_mo
     here.start()
     expect(dialog).to_have_count(0, timeout=15_000)
     back(page)
-    expect(page.get_by_role("status").filter(has_text="Expired: nobody decided in time. It did not run.")).to_be_visible()
+    expect(
+        page.get_by_role("status").filter(has_text="Expired: nobody decided in time. It did not run.")
+    ).to_be_visible()
     expect(page.get_by_role("region", name="Tool call: Write a note")).to_contain_text("stopped")
     expect(answer(page)).to_contain_text("the server ended")
     expect(page).not_to_have_title(re.compile(r"^\(\d"))  # nothing waits any more
     key = page.evaluate("localStorage.getItem('toolwire-page')")
-    asked = [f"{here.url}/ui/api/approvals?page={key}&status={status}" for status in ("pending", "decided", "expired")]
+    asked = [
+        f"{here.url}/ui/api/approvals?page={key}&status={status}"
+        for status in ("pending", "decided", "expired")
+    ]
     listed = [page.request.get(address).json()["approvals"] for address in asked]
     assert [len(one) for one in listed] == [0, 0, 1]
     assert not (here.vault / "Cup.md").exists()
@@ -106,12 +124,18 @@ def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site:
     page = browsing.tab()
     send(page, "First?")
     expect(answer(page)).to_contain_text("Asked: First?")
-    page.evaluate("Math.random = () => 1e5")  # the next try by itself lies hours away: the button brings it back, or nothing does
+    page.evaluate(
+        "Math.random = () => 1e5"
+    )  # the next try by itself lies hours away: the button brings it back, or nothing does
     here.kill()
     expect(warned(page)).to_be_visible()
     send(page, "Second?")
     trouble = page.get_by_role("alert")
-    expect(trouble).to_have_text(re.compile("^The server does not answer. Your message is kept; send it again when the server is back."))
+    expect(trouble).to_have_text(
+        re.compile(
+            "^The server does not answer. Your message is kept; send it again when the server is back."
+        )
+    )
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_have_value("Second?")
     box.press("Enter")
@@ -128,8 +152,13 @@ def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site:
     expect(page.get_by_role("article", name="You")).to_have_count(2)
 
 
-def test_a_session_that_ended_in_another_tab_leaves_the_sign_in_page_and_the_draft(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": "say Asked: {user}\nhang"}}, server={"admin_keys": ["an-admin-key-of-some-length"]})
+def test_a_session_that_ended_in_another_tab_leaves_the_sign_in_page_and_the_draft(
+    site: Any, browse: Any
+) -> None:
+    here = site(
+        models={"m": {"script": "say Asked: {user}\nhang"}},
+        server={"admin_keys": ["an-admin-key-of-some-length"]},
+    )
     browsing = browse(here)
     browsing.expected.append("401")
     page = browsing.tab()
@@ -140,7 +169,9 @@ def test_a_session_that_ended_in_another_tab_leaves_the_sign_in_page_and_the_dra
     other.get_by_role("button", name="Sign out").click()
     other.get_by_role("dialog").get_by_role("button", name="Sign out").click()
     expect(other.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()
-    expect(page.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()  # at once, without a touch
+    expect(
+        page.get_by_role("heading", name="Sign in to Toolwire")
+    ).to_be_visible()  # at once, without a touch
     assert "Secret" not in page.content()
     page.get_by_label("Admin key").fill("an-admin-key-of-some-length")
     page.keyboard.press("Enter")

@@ -56,7 +56,14 @@ def ask() -> Iterator[Callable[..., Asker]]:
 
     def begin(site: Any, model: str = "claude", lifetime_s: float = 600) -> Asker:
         given = json.dumps({"store": site.config["store"]["url"], "model": model, "lifetime_s": lifetime_s})
-        asker = Asker(subprocess.Popen([sys.executable, "-c", ASKER, given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        asker = Asker(
+            subprocess.Popen(
+                [sys.executable, "-c", ASKER, given],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
         started.append(asker)
         return asker
 
@@ -93,7 +100,9 @@ def tab_to(page: Page, wanted: Locator) -> None:
     raise AssertionError("the keyboard does not get there")
 
 
-def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in_the_inbox(site: Any, browse: Any, ask: Any) -> None:
+def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in_the_inbox(
+    site: Any, browse: Any, ask: Any
+) -> None:
     here = site(READ)
     browsing = browse(here)
     page, chat = browsing.tab("/ui/inbox"), browsing.tab()
@@ -141,7 +150,11 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     go(page, "Audit")
     lines = page.get_by_role("table").get_by_role("row")
     expect(page.get_by_text("3 lines, newest first")).to_be_visible()
-    assert [event.strip() for event in lines.locator("[data-label=Event]").all_inner_texts()] == ["ran", "approved", "denied"]
+    assert [event.strip() for event in lines.locator("[data-label=Event]").all_inner_texts()] == [
+        "ran",
+        "approved",
+        "denied",
+    ]
     page.get_by_role("searchbox", name="Filter the log").fill("CLAUDE")
     expect(page.get_by_text("1 of 3 lines")).to_be_visible()
     expect(lines).to_have_count(2)
@@ -187,7 +200,9 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     expect(page.get_by_role("tab", name="Pending 1 question waits")).to_be_visible()
 
 
-def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_expired(site: Any, browse: Any, ask: Any) -> None:
+def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_expired(
+    site: Any, browse: Any, ask: Any
+) -> None:
     here = site()
     browsing = browse(here)
     page = browsing.tab("/ui/inbox?tab=nonsense")
@@ -196,7 +211,9 @@ def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_ex
     expect(case(page, "claude")).to_be_visible()
     case(page, "claude").get_by_role("button", name="Review").click()
     expect(page.get_by_role("dialog", name="Tool Approval Request")).to_be_visible()
-    expect(page.get_by_role("dialog")).to_have_count(0, timeout=20_000)  # what is over can not be approved any more
+    expect(page.get_by_role("dialog")).to_have_count(
+        0, timeout=20_000
+    )  # what is over cannot be approved any more
     expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
     assert asker.told()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")

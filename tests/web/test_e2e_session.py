@@ -24,7 +24,9 @@ def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: A
     late.goto(here.link)
     expect(late.get_by_role("heading", name="Sign in")).to_be_visible()
     expect(late.get_by_text("used")).to_be_visible()
-    expect(late.get_by_text("For a new one start toolwire serve again, or make one in the Settings")).to_be_visible()
+    expect(
+        late.get_by_text("For a new one start toolwire serve again, or make one in the Settings")
+    ).to_be_visible()
 
 
 def test_an_admin_key_signs_in_and_a_wrong_one_is_told(site: Any, browse: Any) -> None:
@@ -74,13 +76,20 @@ TRY = """async ([url, method]) => {
 }"""
 
 
-def test_a_page_of_another_origin_reads_and_changes_nothing_though_the_browser_has_the_cookie(site: Any, browse: Any, foreign: str) -> None:
+def test_a_page_of_another_origin_reads_and_changes_nothing_though_the_browser_has_the_cookie(
+    site: Any, browse: Any, foreign: str
+) -> None:
     here = site(on=False)
     browsing = browse(here)
     browsing.expected += ["CORS", "403", "Failed to load"]
     page = browsing.context.new_page()
     page.goto(foreign)
-    for method, path in (("GET", "/ui/api/session"), ("GET", "/ui/api/settings"), ("POST", "/ui/api/session/link"), ("PUT", "/ui/api/settings")):
+    for method, path in (
+        ("GET", "/ui/api/session"),
+        ("GET", "/ui/api/settings"),
+        ("POST", "/ui/api/session/link"),
+        ("PUT", "/ui/api/settings"),
+    ):
         for _, kind, status, text in page.evaluate(TRY, [here.url + path, method]):
             assert kind in ("blocked", "opaque") or status == 403, (method, path, kind, status)
             assert "boot" not in text and "http" not in text
@@ -94,6 +103,11 @@ def test_no_page_can_be_framed(site: Any, browse: Any, foreign: str) -> None:
     browsing.expected += ["frame", "Refused", "ERR_BLOCKED"]
     page = browsing.context.new_page()
     page.goto(foreign)
-    page.evaluate("url => { const f = document.createElement('iframe'); f.src = url; document.body.append(f); }", here.url + "/ui/inbox")
-    page.wait_for_function("document.querySelector('iframe').contentDocument === null")  # what is inside belongs to nobody: an error page
+    page.evaluate(
+        "url => { const f = document.createElement('iframe'); f.src = url; document.body.append(f); }",
+        here.url + "/ui/inbox",
+    )
+    page.wait_for_function(
+        "document.querySelector('iframe').contentDocument === null"
+    )  # what is inside belongs to nobody: an error page
     assert [frame.url for frame in page.frames[1:]] == ["chrome-error://chromewebdata/"]

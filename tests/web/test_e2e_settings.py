@@ -18,19 +18,33 @@ def switch(page: Page) -> Locator:
     return page.get_by_role("switch", name="Enable AI Tool Calling (Experimental)")
 
 
-def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(site: Any, browse: Any, tmp_path: Path) -> None:
+def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
+    site: Any, browse: Any, tmp_path: Path
+) -> None:
     root = tmp_path / "site0" / "vault"
-    here = site(on=False, vault={"root": str(root), "enabled": False, "include": ["*.md"], "exclude": ["Private/*", "*.tmp"]})
+    here = site(
+        on=False,
+        vault={"root": str(root), "enabled": False, "include": ["*.md"], "exclude": ["Private/*", "*.tmp"]},
+    )
     browsing = browse(here)
     page = browsing.tab("/ui/settings")
     expect(switch(page)).not_to_be_checked()
     expect(page.get_by_text(WARNING)).to_be_visible()
     expect(page.get_by_text("Off: no model is offered a tool of the vault.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup. ⚠️ " + WARNING
+        "Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup. ⚠️ "
+        + WARNING
     )
     vault = section(page, "Vault")
-    for words in (str(root), "closed", "*.md", "Private/*", "*.tmp", "changed only in the configuration file", "toolwire.toml"):
+    for words in (
+        str(root),
+        "closed",
+        "*.md",
+        "Private/*",
+        "*.tmp",
+        "changed only in the configuration file",
+        "toolwire.toml",
+    ):
         expect(vault).to_contain_text(words)
     assert vault.locator("input, textarea, select, button, [contenteditable]").count() == 0
 
@@ -80,7 +94,11 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     expect(save).to_be_disabled()
     lines.fill("sm*/[!t]*\n\n  nothing-like-it  ")
     expect(page.get_by_text("1 of 3 models may use tools")).to_be_visible()
-    assert {" ".join(words.split()) for words in models.all_inner_texts()} == {"May use tools: small/one", "May not: small/two", "May not: large"}
+    assert {" ".join(words.split()) for words in models.all_inner_texts()} == {
+        "May use tools: small/one",
+        "May not: small/two",
+        "May not: large",
+    }
     page.get_by_role("button", name="Undo").click()
     expect(lines).to_have_value("*")
     lines.fill("small/*")
@@ -103,7 +121,9 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     expect(wire.get_by_role("row").filter(has_text="large")).to_contain_text("no tools")
 
 
-def test_a_further_link_lets_one_other_browser_in_and_signing_out_ends_only_this_one(site: Any, browse: Any) -> None:
+def test_a_further_link_lets_one_other_browser_in_and_signing_out_ends_only_this_one(
+    site: Any, browse: Any
+) -> None:
     here = site()
     browsing, other = browse(here), browse(here, sign_in=False)
     page = browsing.tab("/ui/settings")

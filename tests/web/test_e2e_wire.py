@@ -23,7 +23,10 @@ WEATHER = 'call get_weather {"city": "Paris"}\n---\nsay It is {result}.\nusage 9
 MODELS: dict[str, Any] = {
     "m": {"script": "chunk 6\nsay Hello there, dear friend.\nusage 7 3"},
     "native": {"script": WEATHER},
-    "emulated": {"script": f"think The person wants the weather.\nsay Let me look.\n{WEATHER}", "tools": "emulated"},
+    "emulated": {
+        "script": f"think The person wants the weather.\nsay Let me look.\n{WEATHER}",
+        "tools": "emulated",
+    },
     "waits": {"script": WEATHER, "tools": "parked"},
     "hangs": {"script": "say First words.\nhang"},
     "breaks": {"script": "say Half of\nfail backend The upstream fell over."},
@@ -41,7 +44,9 @@ def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "",
     body = json.dumps({"model": model, "messages": messages or [QUESTION], **more}).encode()
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{site.url}/v1/chat/completions", body, headers), timeout=20) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{site.url}/v1/chat/completions", body, headers), timeout=20
+        ) as answer:
             raw: bytes = answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -51,7 +56,11 @@ def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "",
 
 def row(page: Page, cell: str) -> Locator:
     """The turns of a model, or with just this call."""
-    return page.get_by_role("table", name="Turns").get_by_role("row").filter(has=page.get_by_role("cell", name=cell, exact=True))
+    return (
+        page.get_by_role("table", name="Turns")
+        .get_by_role("row")
+        .filter(has=page.get_by_role("cell", name=cell, exact=True))
+    )
 
 
 def look(page: Page, cell: str) -> None:
@@ -77,7 +86,8 @@ def total(page: Page, name: str) -> Locator:
 
 def told(page: Page, path: str) -> Any:
     return page.evaluate(
-        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}}).then(answer => answer.json())", path
+        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
+        path,
     )
 
 
@@ -87,13 +97,19 @@ def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: 
     page = browsing.tab("/ui/wire")
     expect(page.get_by_role("heading", name="No turn yet")).to_be_visible()
     command = page.locator("pre").inner_text()
-    assert subprocess.run(["bash", "-c", command], capture_output=True, timeout=20).stdout.endswith(b"data: [DONE]\n\n")
+    assert subprocess.run(["bash", "-c", command], capture_output=True, timeout=20).stdout.endswith(
+        b"data: [DONE]\n\n"
+    )
     expect(row(page, "m")).to_have_count(1)
 
     watched = browsing.tab()
     page.bring_to_front()
     with closing(http.client.HTTPConnection("127.0.0.1", here.port, timeout=20)) as line:
-        line.request("POST", "/v1/chat/completions", json.dumps({"model": "hangs", "stream": True, "messages": [QUESTION]}))
+        line.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps({"model": "hangs", "stream": True, "messages": [QUESTION]}),
+        )
         with line.getresponse() as answer:
             assert answer.readline()
             expect(row(page, "hangs")).to_contain_text("running")
@@ -116,7 +132,9 @@ def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: 
         expect(row(page, "native")).to_contain_text(words)
 
 
-def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients_bytes(site: Any, browse: Any) -> None:
+def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients_bytes(
+    site: Any, browse: Any
+) -> None:
     here = site(MODELS)
     raw = ask(here, "emulated", tools=TOOLS, stream=True, seed=3, temperature=0.5)
     page = browse(here).tab("/ui/wire")
@@ -134,13 +152,19 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(report.filter(has_text="messages")).to_contain_text("honoured")
 
     drawing = page.get_by_role("region", name="Timeline")
-    expect(drawing.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"^Timeline of .* 1 call\.$"))
+    expect(drawing.get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"^Timeline of .* 1 call\.$")
+    )
     drawing.get_by_text("Timeline as a table").click()
     expect(drawing.get_by_role("row").filter(has_text="Call 1: get_weather")).to_have_count(1)
     expect(drawing.get_by_role("row").filter(has_text="waiting for the backend")).to_have_count(1)
 
     request = pick(page, "Request")
-    for words in ('"temperature": 0.5', "What is the weather in Paris?", "What the backend was asked in its place"):
+    for words in (
+        '"temperature": 0.5',
+        "What is the weather in Paris?",
+        "What the backend was asked in its place",
+    ):
         expect(request).to_contain_text(words)
     for kind, words in (("Frames", "<tool_call"), ("Events", "get_weather"), ("Wire", "tool_calls")):
         panel = pick(page, kind)
@@ -156,12 +180,17 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(panel.get_by_role("region", name=f"Block {len(blocks)}, whole")).to_have_text("data: [DONE]")
 
     sides = pick(page, "Side by side")
-    wrote, got = sides.get_by_role("region", name="What the model wrote"), page.locator("section").filter(has_text="What the client got").last
+    wrote, got = (
+        sides.get_by_role("region", name="What the model wrote"),
+        page.locator("section").filter(has_text="What the client got").last,
+    )
     expect(wrote).to_contain_text("Let me look.")
     expect(wrote.locator("mark").filter(has_text="get_weather")).to_contain_text("<tool_call")
     expect(wrote.locator("mark").filter(has_text="get_weather")).not_to_contain_text("Let me look.")
     expect(got).to_contain_text(turn["got"]["calls"][0]["id"])
-    expect(got.get_by_role("region", name="Arguments of call 1")).to_have_text(re.compile(r'\{\s*"city": "Paris"\s*\}'))
+    expect(got.get_by_role("region", name="Arguments of call 1")).to_have_text(
+        re.compile(r'\{\s*"city": "Paris"\s*\}')
+    )
     wrote.get_by_role("button", name="Call 1, get_weather: show what the client got").click()
     expect(got.locator(":focus")).to_contain_text("get_weather")
     page.reload()
@@ -179,10 +208,14 @@ def test_of_an_answer_with_several_choices_every_call_is_drawn(site: Any, browse
     calls = drawing.get_by_role("row").filter(has_text="Call 1: get_weather")
     expect(calls).to_have_count(2)
     expect(calls.filter(has_text="not ended")).to_have_count(0)
-    expect(pick(page, "Side by side").get_by_role("region", name=re.compile("^Arguments of call"))).to_have_count(2)
+    expect(
+        pick(page, "Side by side").get_by_role("region", name=re.compile("^Arguments of call"))
+    ).to_have_count(2)
 
 
-def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_time_between(site: Any, browse: Any) -> None:
+def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_time_between(
+    site: Any, browse: Any
+) -> None:
     here = site(MODELS)
     called = json.loads(ask(here, "waits", tools=TOOLS))["choices"][0]["message"]
     browsing = browse(here)
@@ -201,22 +234,34 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(fact(page, "Parked after")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
-    expect(drawing.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"1 call, then parked for [\d.]+ m?s\.$"))
+    expect(drawing.get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"1 call, then parked for [\d.]+ m?s\.$")
+    )
     drawing.get_by_text("Timeline as a table").click()
-    expect(drawing.get_by_role("row").filter(has_text="Parked, until another request brings the results")).to_have_count(1)
+    expect(
+        drawing.get_by_role("row").filter(has_text="Parked, until another request brings the results")
+    ).to_have_count(1)
 
     fact(page, "Continued by").get_by_role("link").click()
     expect(fact(page, "Kind")).to_contain_text("resumed")
     second = page.url.rpartition("/")[2]
     later = told(page, f"/turns/{second}")
-    assert second == waited["turn"] and later["parked_ms"] == pytest.approx(waited["to_ms"] - waited["from_ms"], abs=0.01)
-    expect(drawing.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"after [\d.]+ m?s parked\.$"))
+    assert second == waited["turn"] and later["parked_ms"] == pytest.approx(
+        waited["to_ms"] - waited["from_ms"], abs=0.01
+    )
+    expect(drawing.get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"after [\d.]+ m?s parked\.$")
+    )
     fact(page, "Continues").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"{first}$"))
-    expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute("aria-label", re.compile("then parked"))
+    expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("then parked")
+    )
 
 
-def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_tool(site: Any, browse: Any) -> None:
+def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_tool(
+    site: Any, browse: Any
+) -> None:
     here = site(MODELS)
     for _ in range(52):
         ask(here, "m", max_tokens=50)
@@ -264,7 +309,9 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     expect(page.get_by_role("heading", name="This turn is not in the journal")).to_be_visible()
 
 
-def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(site: Any, browse: Any, tmp_path: Path) -> None:
+def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
+    site: Any, browse: Any, tmp_path: Path
+) -> None:
     here = site(MODELS, server={"keys": [KEY]})
     words = f"""My keys are {SECRET} and {KEY}; it's "quoted" $HOME `id`"""
     ask(here, "emulated", [{"role": "user", "content": words}], key=KEY, tools=TOOLS, stream=True)
@@ -275,16 +322,30 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(si
     page.get_by_role("button", name="Copy as curl").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     command = page.evaluate("navigator.clipboard.readText()")
-    ran = subprocess.run(["bash", "-c", command], env={**os.environ, "TOOLWIRE_API_KEY": KEY}, capture_output=True, text=True, timeout=20)
-    assert ran.returncode == 0 and '"name":"get_weather"' in ran.stdout and ran.stdout.endswith("data: [DONE]\n\n")
+    ran = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "TOOLWIRE_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (
+        ran.returncode == 0
+        and '"name":"get_weather"' in ran.stdout
+        and ran.stdout.endswith("data: [DONE]\n\n")
+    )
     again = told(page, "/turns?limit=1")["turns"][0]
-    assert told(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(SECRET, "***").replace(KEY, "***")
+    assert told(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(
+        SECRET, "***"
+    ).replace(KEY, "***")
 
     with page.expect_download() as started:
         page.get_by_role("link", name="Download fixture").click()
     file = tmp_path / started.value.suggested_filename
     started.value.save_as(file)
-    replayed = subprocess.run([sys.executable, "-m", "toolwire", "replay", str(file)], capture_output=True, text=True, timeout=60)
+    replayed = subprocess.run(
+        [sys.executable, "-m", "toolwire", "replay", str(file)], capture_output=True, text=True, timeout=60
+    )
     assert (replayed.returncode, replayed.stdout) == (0, "same: the client would get what it got\n"), replayed
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
@@ -294,18 +355,30 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(si
         expect(pick(page, tab)).to_be_visible()
         seen += page.content()
     seen += json.dumps(
-        [told(page, f"/turns/{again['id']}{path}") for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")]
+        [
+            told(page, f"/turns/{again['id']}{path}")
+            for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")
+        ]
     )
     assert SECRET not in seen and KEY not in seen
 
     raw = ask(here, "echoes", [{"role": "user", "content": words}], key=KEY, stream=True)
-    assert SECRET in "".join(json.loads(one)["choices"][0]["delta"].get("content") or "" for one in re.findall(r"data: (\{.*)", raw))
+    assert SECRET in "".join(
+        json.loads(one)["choices"][0]["delta"].get("content") or ""
+        for one in re.findall(r"data: (\{.*)", raw)
+    )
     page.get_by_role("link", name="All turns").click()
     look(page, "echoes")
     id = page.url.rpartition("/")[2]
     for kind in ("frames", "events", "wire"):  # it came in pieces, and no two of them may make it whole
-        joined = "".join(re.sub(r"[^\w-]", "", text) for _, _, text in told(page, f"/turns/{id}/frames?kind={kind}")["rows"])
-        assert not any(SECRET[place : place + 8] in joined for place in range(3, len(SECRET) - 8)), (kind, joined)
+        joined = "".join(
+            re.sub(r"[^\w-]", "", text)
+            for _, _, text in told(page, f"/turns/{id}/frames?kind={kind}")["rows"]
+        )
+        assert not any(SECRET[place : place + 8] in joined for place in range(3, len(SECRET) - 8)), (
+            kind,
+            joined,
+        )
     expect(pick(page, "Side by side")).to_contain_text("My keys are *** and ***;")
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
@@ -340,7 +413,10 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
     kept = here.folder / "journal" / "turns" / f"{page.url.rpartition('/')[2].partition('#')[0]}.jsonl"
-    lines = [line.replace("Paris", "Rome") if '"kind":"wire"' in line else line for line in kept.read_text().splitlines(keepends=True)]
+    lines = [
+        line.replace("Paris", "Rome") if '"kind":"wire"' in line else line
+        for line in kept.read_text().splitlines(keepends=True)
+    ]
     kept.write_text("".join(lines))  # as if the client had got something else then
     page.get_by_role("button", name="Replay").click()
     found = page.get_by_role("region", name="Differences").get_by_role("row").last
@@ -357,7 +433,9 @@ def test_the_page_is_no_wider_than_the_screen(site: Any, browse: Any, width: int
     ask(here, "native", tools=TOOLS)
     page = browse(here, width=width).tab("/ui/wire")
     expect(total(page, "Requests")).to_have_text("1")
-    expect(page.get_by_role("group", name="Charts").get_by_role("img", name=re.compile("^Requests: 1 in all"))).to_be_attached()
+    expect(
+        page.get_by_role("group", name="Charts").get_by_role("img", name=re.compile("^Requests: 1 in all"))
+    ).to_be_attached()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -376,16 +454,22 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     for name, member in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
         assert sums[name] == sum(turn[member] for turn in turns)
     expect(total(page, "Tokens")).to_have_text(f"{sums['tokens_in']} in · {sums['tokens_out']} out")
-    times = sorted(turn["first_byte_ms"] for turn in turns if turn["first_byte_ms"] is not None and not turn["error"])
+    times = sorted(
+        turn["first_byte_ms"] for turn in turns if turn["first_byte_ms"] is not None and not turn["error"]
+    )
     assert (sums["ttft_ms_p50"], sums["ttft_ms_p95"]) == (times[len(times) // 2], times[-1])
 
     charts = page.get_by_role("group", name="Charts")
     expect(charts.get_by_role("img", name=re.compile("^Requests: 6 in all"))).to_be_visible()
     expect(charts.get_by_role("img", name=re.compile("^Errors: 1 in all"))).to_be_visible()
     expect(charts.get_by_role("img", name=re.compile("^Parked: 1 in all"))).to_be_visible()
-    expect(charts.get_by_role("img", name=re.compile("^Time to first token: p50 between .* ms"))).to_be_visible()
+    expect(
+        charts.get_by_role("img", name=re.compile("^Time to first token: p50 between .* ms"))
+    ).to_be_visible()
     for chart, first in (("Calls by tool", "get_weather 2 calls"), ("By model", "m 3 requests")):
-        ranked = charts.get_by_role("figure").filter(has_text=chart).get_by_role("listitem").first.inner_text()
+        ranked = (
+            charts.get_by_role("figure").filter(has_text=chart).get_by_role("listitem").first.inner_text()
+        )
         assert " ".join(ranked.split()).startswith(first)
     page.get_by_role("button", name="Hour").click()
     expect(page.get_by_role("button", name="Hour")).to_have_attribute("aria-pressed", "true")

@@ -16,9 +16,8 @@ PAGES = {
     "/ui/connect": "Does it work?",
     "/ui/settings": "Configuration in force",
 }
-SCRIPT = (
-    'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nraw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
-)
+SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
+SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
 
 # What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it, and which of the page's stops it is.
 FOCUSED = """() => {
@@ -58,7 +57,9 @@ def walk(page: Page, where: str) -> list[dict[str, Any]]:
     """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the order of the page."""
     told: dict[str, Any] = {"count": 0}
     seen: list[dict[str, Any]] = []
-    while told["count"] != page.evaluate("window.stops?.().length"):  # a page that was still being filled is walked again
+    while told["count"] != page.evaluate(
+        "window.stops?.().length"
+    ):  # a page that was still being filled is walked again
         told, seen = page.evaluate(STOPS), []
         for _ in range(told["count"]):
             page.keyboard.press("Tab")
@@ -69,14 +70,19 @@ def walk(page: Page, where: str) -> list[dict[str, Any]]:
     first = min(range(len(seen)), key=lambda at: int(seen[at]["place"]))
     around = seen[first:] + seen[:first]
     assert told["ordered"], where
-    assert [one["place"] for one in around] == list(range(told["count"])), (where, [one["name"] for one in around])
+    assert [one["place"] for one in around] == list(range(told["count"])), (
+        where,
+        [one["name"] for one in around],
+    )
     unseen = [one for one in around if not (one["ring"] and one["sized"] and one["inside"])]
     assert not unseen, (where, unseen)
     return around
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
-def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(site: Any, browse: Any, width: int, theme: str) -> None:
+def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(
+    site: Any, browse: Any, width: int, theme: str
+) -> None:
     here = site(models={"m": {"script": SCRIPT}, "other": {"script": "say Hello."}})
     browsing = browse(here, width=width, theme=theme)
     page = browsing.tab()
@@ -84,7 +90,9 @@ def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(site: An
     chatted = page.url.removeprefix(here.url)
     for path, words in {**PAGES, chatted: "Told"}.items():
         page.goto(here.url + path)
-        expect(page.get_by_role("main").get_by_text(words).or_(page.get_by_label(words)).first).to_be_visible()
+        expect(
+            page.get_by_role("main").get_by_text(words).or_(page.get_by_label(words)).first
+        ).to_be_visible()
         expect(page.get_by_text("Connected")).to_be_attached()
         stops = walk(page, path)
         assert "Skip to the content" in stops[0]["name"]
@@ -129,7 +137,9 @@ def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, brows
     seen = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        if now := page.evaluate(FOCUSED):  # between the last and the first stop, the browser's own have the focus
+        if now := page.evaluate(
+            FOCUSED
+        ):  # between the last and the first stop, the browser's own have the focus
             assert now["dialog"] and now["ring"] and now["inside"], now
             seen.append(now["name"])
     assert len(set(seen)) >= 8 and len(seen) > len(set(seen))
@@ -146,7 +156,10 @@ def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, brows
 
 
 def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": "chunk 2\nsay Hello to all of you."}, "other": {"script": "say Other."}}, on=False)
+    here = site(
+        models={"m": {"script": "chunk 2\nsay Hello to all of you."}, "other": {"script": "say Other."}},
+        on=False,
+    )
     browsing = browse(here)
     page = browsing.tab()
     message = page.get_by_role("textbox", name="Message")

@@ -31,7 +31,10 @@ MOST = 3.0
 CHUNKS, FRAMES, SIZE = (5_000, 10_000, 8) if ROUNDS else (2_000, 5_000, 8)
 
 TASK, THREAD = "ThreadControllerImpl::RunTask", "CrRendererMain"
-TRACE = {"transferMode": "ReportEvents", "traceConfig": {"recordMode": "recordAsMuchAsPossible", "includedCategories": ["toplevel"]}}
+TRACE = {
+    "transferMode": "ReportEvents",
+    "traceConfig": {"recordMode": "recordAsMuchAsPossible", "includedCategories": ["toplevel"]},
+}
 
 ANSWERED = """() => {
   const answer = [...document.querySelectorAll('article')].at(-1)
@@ -73,7 +76,9 @@ def plain() -> Iterator[Callable[[str], str]]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def serve(text: str) -> str:
-        pages.append(f"<!doctype html><html lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode())
+        pages.append(
+            f"<!doctype html><html lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode()
+        )
         return f"http://127.0.0.1:{server.server_address[1]}/{len(pages) - 1}"
 
     yield serve
@@ -99,7 +104,9 @@ READ = """(ms) => new Promise((done) => {
 })"""
 
 
-def compared(name: str, browsing: Any, ours: Callable[[Page], None], address: str, tries: int = TRIES) -> float:
+def compared(
+    name: str, browsing: Any, ours: Callable[[Page], None], address: str, tries: int = TRIES
+) -> float:
     """How much longer our longest task is than the plain page's: round by round, in tabs of their own."""
     rounds: list[tuple[float, float]] = []
     counts: Callable[[Iterable[float]], float] = statistics.median if ROUNDS else min
@@ -128,7 +135,9 @@ def measured(browsing: Any, use: Callable[[Page], None]) -> float:
     session.send("Tracing.start", TRACE)
     try:
         use(page)
-        page.evaluate("1")  # a task of its own behind the last one, which the trace would lose if it were cut off within
+        page.evaluate(
+            "1"
+        )  # a task of its own behind the last one, which the trace would lose if it were cut off within
     finally:
         session.send("Tracing.end")
         while not complete:
@@ -136,8 +145,16 @@ def measured(browsing: Any, use: Callable[[Page], None]) -> float:
         session.detach()
         page.close()
     assert not complete[0].get("dataLossOccurred"), "the trace was too long"
-    threads = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name" and event["args"]["name"] == THREAD}
-    tasks = [event["tdur"] / 1000 for event in events if event["name"] == TASK and (event["pid"], event["tid"]) in threads and "tdur" in event]
+    threads = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == THREAD
+    }
+    tasks = [
+        event["tdur"] / 1000
+        for event in events
+        if event["name"] == TASK and (event["pid"], event["tid"]) in threads and "tdur" in event
+    ]
     assert tasks, "the browser told of no task"
     longest = max(tasks)
     return longest if longest >= LEAST_MS else 0.0
@@ -177,10 +194,14 @@ def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: 
     here = site(models={"talks": {"script": f"chunk {SIZE}\nraw {json.dumps(text)}"}})
     browsing = browse(here)
     browsing.context.request.post(
-        f"{here.url}/v1/chat/completions", data={"model": "talks", "stream": True, "messages": [{"role": "user", "content": "Go on"}]}
+        f"{here.url}/v1/chat/completions",
+        data={"model": "talks", "stream": True, "messages": [{"role": "user", "content": "Go on"}]},
     )
     turn = told(browsing, "/turns")["turns"][0]["id"]
-    rows = [told(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"] for at in range(0, FRAMES, 5000)]
+    rows = [
+        told(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"]
+        for at in range(0, FRAMES, 5000)
+    ]
     shown = "\n".join(" ".join(map(str, row)) for part in rows for row in part)
     assert sum(map(len, rows)) == FRAMES
 

@@ -176,7 +176,7 @@ TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, text
 
 
 def squeezed(text: str) -> str:
-    """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what can not be seen is written out."""
+    """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what cannot be seen is written out."""
     return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|\\[fnt]|[^A-Za-z0-9]", "", text)
 
 
@@ -190,7 +190,16 @@ class Watched:
     news: list[str] = field(default_factory=list)
 
     def note(self, request: Request) -> None:
-        known = ("/ui/static/", "/ui/api/", "/ui/chat", "/ui/inbox", "/ui/wire", "/ui/connect", "/ui/settings", "/ui/enter")
+        known = (
+            "/ui/static/",
+            "/ui/api/",
+            "/ui/chat",
+            "/ui/inbox",
+            "/ui/wire",
+            "/ui/connect",
+            "/ui/settings",
+            "/ui/enter",
+        )
         path = request.url.removeprefix(self.origin)
         if path == request.url or not (path in ("/", "/ui") or path.startswith(known)):
             self.news.append(f"request: {request.url}")
@@ -218,7 +227,9 @@ class Watched:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         self.key = self.key or self.page.evaluate("localStorage.getItem('toolwire-page')")
-        answer = self.page.request.fetch(f"{self.origin}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key})
+        answer = self.page.request.fetch(
+            f"{self.origin}/ui/api{path}", method=method, data=body, headers={"x-toolwire-page": self.key}
+        )
         assert answer.ok, (path, answer.text())
         return answer.json()
 
@@ -266,20 +277,32 @@ def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> Non
     assert len(PAYLOADS) >= 60
     here = site(
         models={
-            "says": {"script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"},
-            "nests": {"script": "\n---\n".join(f'think {json.dumps(one)}\nraw {json.dumps(one)}\nraw "\\n\\nThe end."' for one in NESTED)},
+            "says": {
+                "script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"
+            },
+            "nests": {
+                "script": "\n---\n".join(
+                    f'think {json.dumps(one)}\nraw {json.dumps(one)}\nraw "\\n\\nThe end."' for one in NESTED
+                )
+            },
         }
     )
     tab = watched(here)
     tab.said("says", "\n".join(PAYLOADS))
     tab.ended()
     wanted = [RENDERED.get(payload, payload) for payload in PAYLOADS]
-    answer, question = tab.page.get_by_role("article", name="Answer of says"), tab.page.get_by_role("article", name="You")
+    answer, question = (
+        tab.page.get_by_role("article", name="Answer of says"),
+        tab.page.get_by_role("article", name="You"),
+    )
     for when in ("as it came", "as it was kept"):
         tab.inert(when, *wanted, within=answer)
         tab.inert(when, *PAYLOADS, within=question)
         assert answer.locator(".thought-text").evaluate("node => node.textContent.length") > 2000
-        assert answer.locator("a").evaluate_all("links => links.map((link) => link.href)") == ["http://good.example/"] * 2
+        assert (
+            answer.locator("a").evaluate_all("links => links.map((link) => link.href)")
+            == ["http://good.example/"] * 2
+        )
         tab.page.reload()
         tab.ended()
     tab.said("nests", "Go")
@@ -300,16 +323,22 @@ def called(name: str, **arguments: Any) -> str:
 TOOLS = {
     "reads": called("file_read", filePaths=NAMES) + "\n---\nraw The end.",
     "finds": called("vault_search", query="needle", limit=50) + "\n---\nsay {result}",
-    "writes": called("note_write", filePath="<svg onload=xss()>.md", content="\n".join(NOTED)) + "\n---\nsay {result}",
+    "writes": called("note_write", filePath="<svg onload=xss()>.md", content="\n".join(NOTED))
+    + "\n---\nsay {result}",
     "asks": called("vault_search", query="\n".join(PAYLOADS)) + "\n---\nsay {result}",
-    "errs": called("<img/src=x/onerror=xss()>", **dict.fromkeys(PAYLOADS, "<img src=x onerror=xss()>")) + "\n---\nsay {result}",
+    "errs": called("<img/src=x/onerror=xss()>", **dict.fromkeys(PAYLOADS, "<img src=x onerror=xss()>"))
+    + "\n---\nsay {result}",
     "breaks": 'call file_read {"filePaths": ["<img src=x onerror=xss()>\n---\nsay {result}',
     "fails": f"fail backend {' '.join(PRINTABLE)}",
 }
 
 
 def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, watched: Any) -> None:
-    scripts = {**dict.fromkeys(MODELS, "say Hello from {model}."), **TOOLS, WRITER: called("file_read", filePaths=NAMES[:1]) + "\n---\nsay Hello."}
+    scripts = {
+        **dict.fromkeys(MODELS, "say Hello from {model}."),
+        **TOOLS,
+        WRITER: called("file_read", filePaths=NAMES[:1]) + "\n---\nsay Hello.",
+    }
     models = {name: {"script": script} for name, script in scripts.items()}
     notes = {name: f"# {payload}\n\nneedle {payload}\n" for name, payload in zip(NAMES, SHORT, strict=True)}
     tab = watched(site(models=models, notes=notes))
@@ -336,8 +365,15 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.inert("a difference", *NOTED, within=dialog)
     dialog.get_by_role("button", name="Cancel", exact=True).click()
     tab.ended()
-    said = [RENDERED.get(payload, payload) for payload in PAYLOADS]  # a call of what is no tool is told as text
-    shown = {"errs": said, "breaks": ["<img src=x onerror=xss()>"], "fails": PRINTABLE, **{name: [f"Hello from {name}."] for name in MODELS}}
+    said = [
+        RENDERED.get(payload, payload) for payload in PAYLOADS
+    ]  # a call of what is no tool is told as text
+    shown = {
+        "errs": said,
+        "breaks": ["<img src=x onerror=xss()>"],
+        "fails": PRINTABLE,
+        **{name: [f"Hello from {name}."] for name in MODELS},
+    }
     for name, payloads in shown.items():
         tab.said(name, "Go")
         tab.ended()
@@ -346,7 +382,9 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
         id = tab.call("POST", "/conversations", {"model": "asks"})["id"]
         tab.call("PATCH", f"/conversations/{id}", {"title": payload})
     count = len(tab.call("GET", "/conversations?limit=500")["conversations"])
-    expect(page.get_by_role("complementary", name="Conversations").get_by_role("listitem")).to_have_count(count)
+    expect(page.get_by_role("complementary", name="Conversations").get_by_role("listitem")).to_have_count(
+        count
+    )
     page.get_by_role("button", name="Model:").click()
     tab.inert("models and titles", *MODELS, *PAYLOADS)
 
@@ -359,7 +397,11 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     expect(page.get_by_role("button", name="Review")).to_be_visible()
     tab.inert("pending", *PAYLOADS)
     reasons = HANDLERS[:8] + FOREIGN[:6] + LINKS[:6]
-    tab.call("POST", f"/approvals/{asked['id']}/decision", {"token": asked["token"], "approved": False, "reason": " ".join(reasons)})
+    tab.call(
+        "POST",
+        f"/approvals/{asked['id']}/decision",
+        {"token": asked["token"], "approved": False, "reason": " ".join(reasons)},
+    )
     tab.said(WRITER, "Go")
     dialog.get_by_text("Remember this choice").click()
     dialog.get_by_role("radio", name="Always").check()
@@ -368,7 +410,12 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.ended()
     tab.said(WRITER, "Go")
     tab.ended()
-    for which, payloads in {"decided": [*reasons, *PAYLOADS, WRITER], "expired": [], "grants": [WRITER], "audit": [WRITER]}.items():
+    for which, payloads in {
+        "decided": [*reasons, *PAYLOADS, WRITER],
+        "expired": [],
+        "grants": [WRITER],
+        "audit": [WRITER],
+    }.items():
         tab.go(f"/ui/inbox?tab={which}")
         expect(page.get_by_role("tab", selected=True)).to_have_text(re.compile(which, re.I))
         expect(page.get_by_text("Loading")).to_have_count(0)
@@ -386,24 +433,48 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
         tab.inert(f"connect {name}", name)
     page.get_by_role("button", name="Test the round trip").click()
     expect(page.get_by_role("button", name="Test again")).to_be_visible()
-    tab.inert("a test that fails", "<script>xss()</script>", within=page.get_by_role("region", name="Test of"))
+    tab.inert(
+        "a test that fails", "<script>xss()</script>", within=page.get_by_role("region", name="Test of")
+    )
 
 
 def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, watched: Any) -> None:
     models = {
-        name: {"script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}"} for name in MODELS[:2]
+        name: {
+            "script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}"
+        }
+        for name in MODELS[:2]
     }
-    models |= {MODELS[2]: {"script": f"raw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}", "tools": "emulated"}}
+    models |= {
+        MODELS[2]: {
+            "script": f"raw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}",
+            "tools": "emulated",
+        }
+    }
     models |= {"fails": {"script": f"fail backend {' '.join(PRINTABLE)}"}}
     tab = watched(site(models=models))
-    tools = [{"type": "function", "function": {"name": "get_weather", "description": payload}} for payload in PAYLOADS[:1]]
-    body = {"stream": True, "tools": tools, "metadata": {"a": "<img src=x onerror=xss()>"}, "user": "</script><script>xss()</script>"}
+    tools = [
+        {"type": "function", "function": {"name": "get_weather", "description": payload}}
+        for payload in PAYLOADS[:1]
+    ]
+    body = {
+        "stream": True,
+        "tools": tools,
+        "metadata": {"a": "<img src=x onerror=xss()>"},
+        "user": "</script><script>xss()</script>",
+    }
     text = json.dumps({**body, "messages": [{"role": "user", "content": payload} for payload in PAYLOADS]})
     odd = ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": "<img src=x onerror=xss()>", "model": '
     hostile = text.replace('"get_weather"', '"<img src=x onerror=xss()>"')
-    for name, sent in (*((name, text) for name in models), ("no <img src=x onerror=xss()> model", text), ("fails", hostile)):
+    for name, sent in (
+        *((name, text) for name in models),
+        ("no <img src=x onerror=xss()> model", text),
+        ("fails", hostile),
+    ):
         data = f"{sent[:-1]}{odd}{json.dumps(name)}}}"
-        tab.page.request.post(f"{tab.origin}/v1/chat/completions", data=data, headers={"content-type": "application/json"})
+        tab.page.request.post(
+            f"{tab.origin}/v1/chat/completions", data=data, headers={"content-type": "application/json"}
+        )
     tab.go("/ui/wire")
     expect(tab.page.get_by_role("row")).to_have_count(len(models) + 3)
     tab.inert("turns", *models)

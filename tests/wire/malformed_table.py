@@ -117,12 +117,32 @@ for about in (chat, responses):
     about("tool-a-string", "tools[0]", TYPE, tools=["look"])
     about("tool-without-type", "tools[0].type", MISSING, tools=[{"function": {"name": "look"}}])
     about("tool-choice-unknown-word", "tool_choice", VALUE, tools=[FUNCTION], tool_choice="maybe")
-    about("tool-choice-unknown-word-in-camel-case", "tool_choice", VALUE, tools=[FUNCTION], toolChoice="maybe")
+    about(
+        "tool-choice-unknown-word-in-camel-case", "tool_choice", VALUE, tools=[FUNCTION], toolChoice="maybe"
+    )
     about("tool-choice-a-number", "tool_choice", TYPE, tools=[FUNCTION], tool_choice=1)
-    about("tool-choice-without-type", "tool_choice.type", MISSING, tools=[FUNCTION], tool_choice={"name": "look"})
-    about("tool-choice-unknown-type", "tool_choice.type", VALUE, tools=[FUNCTION], tool_choice={"type": "telepathy"})
+    about(
+        "tool-choice-without-type",
+        "tool_choice.type",
+        MISSING,
+        tools=[FUNCTION],
+        tool_choice={"name": "look"},
+    )
+    about(
+        "tool-choice-unknown-type",
+        "tool_choice.type",
+        VALUE,
+        tools=[FUNCTION],
+        tool_choice={"type": "telepathy"},
+    )
     about("tool-choice-required-without-tools", "tool_choice", VALUE, tool_choice="required")
-    about("tool-choice-required-with-hosted-tools-only", "tool_choice", VALUE, tools=[{"type": "web_search"}], tool_choice="required")
+    about(
+        "tool-choice-required-with-hosted-tools-only",
+        "tool_choice",
+        VALUE,
+        tools=[{"type": "web_search"}],
+        tool_choice="required",
+    )
 
 # --- chat: fields ------------------------------------------------------------------------------------------------------------------------------
 
@@ -148,12 +168,23 @@ chat("logit-bias-too-strong", "logit_bias", VALUE, logit_bias={"50256": -101})
 chat("logprobs-a-number", "logprobs", TYPE, logprobs=1)
 chat("effort-unknown", "reasoning_effort", VALUE, reasoning_effort="heroic")
 chat("verbosity-unknown", "verbosity", VALUE, verbosity="chatty")
-chat("include-usage-a-string", "stream_options.include_usage", TYPE, stream=True, stream_options={"include_usage": "yes"})
+chat(
+    "include-usage-a-string",
+    "stream_options.include_usage",
+    TYPE,
+    stream=True,
+    stream_options={"include_usage": "yes"},
+)
 chat("response-format-a-string", "response_format", TYPE, response_format="json_object")
 chat("response-format-without-type", "response_format.type", MISSING, response_format={})
 chat("response-format-unknown", "response_format.type", VALUE, response_format={"type": "xml"})
 chat("schema-missing", "response_format.json_schema", MISSING, response_format={"type": "json_schema"})
-chat("schema-unnamed", "response_format.json_schema.name", MISSING, response_format={"type": "json_schema", "json_schema": {"schema": {}}})
+chat(
+    "schema-unnamed",
+    "response_format.json_schema.name",
+    MISSING,
+    response_format={"type": "json_schema", "json_schema": {"schema": {}}},
+)
 chat(
     "schema-an-array",
     "response_format.json_schema.schema",
@@ -165,40 +196,128 @@ chat(
 
 chat("tool-without-function", "tools[0].function", MISSING, tools=[{"type": "function"}])
 chat("tool-function-a-string", "tools[0].function", TYPE, tools=[{"type": "function", "function": "look"}])
-chat("tool-without-name", "tools[1].function.name", MISSING, tools=[FUNCTION, {"type": "function", "function": {}}])
-chat("tool-name-empty", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": ""}}])
-chat("tool-name-with-a-space", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": "look up"}}])
-chat("tool-name-with-a-line-end", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": "look\n"}}])
-chat("tool-name-with-markup", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": "<tool_call>"}}])
-chat("tool-name-too-long", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": "n" * 129}}])
+chat(
+    "tool-without-name",
+    "tools[1].function.name",
+    MISSING,
+    tools=[FUNCTION, {"type": "function", "function": {}}],
+)
+chat(
+    "tool-name-empty", "tools[0].function.name", VALUE, tools=[{"type": "function", "function": {"name": ""}}]
+)
+chat(
+    "tool-name-with-a-space",
+    "tools[0].function.name",
+    VALUE,
+    tools=[{"type": "function", "function": {"name": "look up"}}],
+)
+chat(
+    "tool-name-with-a-line-end",
+    "tools[0].function.name",
+    VALUE,
+    tools=[{"type": "function", "function": {"name": "look\n"}}],
+)
+chat(
+    "tool-name-with-markup",
+    "tools[0].function.name",
+    VALUE,
+    tools=[{"type": "function", "function": {"name": "<tool_call>"}}],
+)
+chat(
+    "tool-name-too-long",
+    "tools[0].function.name",
+    VALUE,
+    tools=[{"type": "function", "function": {"name": "n" * 129}}],
+)
 chat("tool-name-twice", "tools[1].function.name", VALUE, tools=[FUNCTION, FUNCTION])
-chat("tool-parameters-a-string", "tools[0].function.parameters", TYPE, tools=[{"type": "function", "function": {"name": "a", "parameters": "{}"}}])
-chat("tool-strict-a-string", "tools[0].function.strict", TYPE, tools=[{"type": "function", "function": {"name": "a", "strict": "yes"}}])
-chat("tool-description-a-number", "tools[0].function.description", TYPE, tools=[{"type": "function", "function": {"name": "a", "description": 1}}])
+chat(
+    "tool-parameters-a-string",
+    "tools[0].function.parameters",
+    TYPE,
+    tools=[{"type": "function", "function": {"name": "a", "parameters": "{}"}}],
+)
+chat(
+    "tool-strict-a-string",
+    "tools[0].function.strict",
+    TYPE,
+    tools=[{"type": "function", "function": {"name": "a", "strict": "yes"}}],
+)
+chat(
+    "tool-description-a-number",
+    "tools[0].function.description",
+    TYPE,
+    tools=[{"type": "function", "function": {"name": "a", "description": 1}}],
+)
 chat("custom-tool-without-name", "tools[0].custom.name", MISSING, tools=[{"type": "custom", "custom": {}}])
-chat("custom-tool-format-unknown", "tools[0].custom.format.type", VALUE, tools=[{"type": "custom", "custom": {"name": "a", "format": {"type": "x"}}}])
-chat("choice-undeclared", "tool_choice.function.name", VALUE, tools=[FUNCTION], tool_choice={"type": "function", "function": {"name": "other"}})
-chat("choice-named-without-tools", "tool_choice.function.name", VALUE, tool_choice={"type": "function", "function": {"name": "look"}})
-chat("choice-without-function", "tool_choice.function", MISSING, tools=[FUNCTION], tool_choice={"type": "function"})
-chat("choice-function-as-custom", "tool_choice.custom.name", VALUE, tools=[FUNCTION], tool_choice={"type": "custom", "custom": {"name": "look"}})
-chat("choice-allowed-missing", "tool_choice.allowed_tools", MISSING, tools=[FUNCTION], tool_choice={"type": "allowed_tools"})
+chat(
+    "custom-tool-format-unknown",
+    "tools[0].custom.format.type",
+    VALUE,
+    tools=[{"type": "custom", "custom": {"name": "a", "format": {"type": "x"}}}],
+)
+chat(
+    "choice-undeclared",
+    "tool_choice.function.name",
+    VALUE,
+    tools=[FUNCTION],
+    tool_choice={"type": "function", "function": {"name": "other"}},
+)
+chat(
+    "choice-named-without-tools",
+    "tool_choice.function.name",
+    VALUE,
+    tool_choice={"type": "function", "function": {"name": "look"}},
+)
+chat(
+    "choice-without-function",
+    "tool_choice.function",
+    MISSING,
+    tools=[FUNCTION],
+    tool_choice={"type": "function"},
+)
+chat(
+    "choice-function-as-custom",
+    "tool_choice.custom.name",
+    VALUE,
+    tools=[FUNCTION],
+    tool_choice={"type": "custom", "custom": {"name": "look"}},
+)
+chat(
+    "choice-allowed-missing",
+    "tool_choice.allowed_tools",
+    MISSING,
+    tools=[FUNCTION],
+    tool_choice={"type": "allowed_tools"},
+)
 chat(
     "choice-allowed-undeclared",
     "tool_choice.allowed_tools.tools[0].function.name",
     VALUE,
     tools=[FUNCTION],
-    tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}},
+    tool_choice={
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+    },
 )
 chat(
     "choice-allowed-mode-unknown",
     "tool_choice.allowed_tools.mode",
     VALUE,
     tools=[FUNCTION],
-    tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [{"type": "function", "function": {"name": "look"}}]}},
+    tool_choice={
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "none", "tools": [{"type": "function", "function": {"name": "look"}}]},
+    },
 )
 chat("functions-an-object", "functions", TYPE, functions={})
 chat("function-name-invalid", "functions[0].name", VALUE, functions=[{"name": "a b"}])
-chat("function-call-undeclared", "function_call.name", VALUE, functions=[{"name": "look"}], function_call={"name": "other"})
+chat(
+    "function-call-undeclared",
+    "function_call.name",
+    VALUE,
+    functions=[{"name": "look"}],
+    function_call={"name": "other"},
+)
 chat("function-call-required", "function_call", VALUE, functions=[{"name": "look"}], function_call="required")
 
 # --- chat: messages ----------------------------------------------------------------------------------------------------------------------------
@@ -210,9 +329,24 @@ messages("content-missing", "messages[1].content", MISSING, {"role": "user"})
 messages("content-null-of-a-user", "messages[1].content", MISSING, {"role": "user", "content": None})
 messages("content-a-number", "messages[1].content", TYPE, {"role": "user", "content": 5})
 messages("content-part-a-string", "messages[1].content[0]", TYPE, {"role": "user", "content": ["x"]})
-messages("content-part-without-type", "messages[1].content[0].type", MISSING, {"role": "user", "content": [{"text": "x"}]})
-messages("content-part-without-text", "messages[1].content[0].text", MISSING, {"role": "user", "content": [{"type": "text"}]})
-messages("image-missing", "messages[1].content[0].image_url", MISSING, {"role": "user", "content": [{"type": "image_url"}]})
+messages(
+    "content-part-without-type",
+    "messages[1].content[0].type",
+    MISSING,
+    {"role": "user", "content": [{"text": "x"}]},
+)
+messages(
+    "content-part-without-text",
+    "messages[1].content[0].text",
+    MISSING,
+    {"role": "user", "content": [{"type": "text"}]},
+)
+messages(
+    "image-missing",
+    "messages[1].content[0].image_url",
+    MISSING,
+    {"role": "user", "content": [{"type": "image_url"}]},
+)
 messages(
     "image-of-a-local-file",
     "messages[1].content[0].image_url.url",
@@ -221,10 +355,20 @@ messages(
 )
 messages("message-name-a-number", "messages[1].name", TYPE, {"role": "user", "content": "x", "name": 1})
 messages("tool-calls-an-object", "messages[1].tool_calls", TYPE, {"role": "assistant", "tool_calls": {}})
-messages("call-without-id", "messages[1].tool_calls[0].id", MISSING, calls({"type": "function", "function": {"name": "a", "arguments": "{}"}}))
+messages(
+    "call-without-id",
+    "messages[1].tool_calls[0].id",
+    MISSING,
+    calls({"type": "function", "function": {"name": "a", "arguments": "{}"}}),
+)
 messages("call-id-empty", "messages[1].tool_calls[0].id", VALUE, calls(call(id="")))
 messages("call-type-unknown", "messages[1].tool_calls[0].type", VALUE, calls({**call(), "type": "magic"}))
-messages("call-without-function", "messages[1].tool_calls[0].function", MISSING, calls({"id": "call_1", "type": "function"}))
+messages(
+    "call-without-function",
+    "messages[1].tool_calls[0].function",
+    MISSING,
+    calls({"id": "call_1", "type": "function"}),
+)
 messages("call-name-invalid", "messages[1].tool_calls[0].function.name", VALUE, calls(call(name="a\r\nb")))
 messages(
     "call-arguments-an-object",
@@ -232,11 +376,29 @@ messages(
     TYPE,
     calls({"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {}}}),
 )
-messages("call-id-for-two-calls", "messages[1].tool_calls[1].id", VALUE, calls(call(), call(arguments='{"a": 1}')))
+messages(
+    "call-id-for-two-calls", "messages[1].tool_calls[1].id", VALUE, calls(call(), call(arguments='{"a": 1}'))
+)
 messages("result-without-id", "messages[1].tool_call_id", MISSING, {"role": "tool", "content": "x"})
-messages("result-without-content", "messages[2].content", MISSING, calls(call()), {"role": "tool", "tool_call_id": "call_1"})
-messages("result-without-call", "messages[1].tool_call_id", None, {"role": "tool", "tool_call_id": "call_9", "content": "x"})
-messages("function-result-without-call", "messages[1].name", None, {"role": "function", "name": "look", "content": "x"})
+messages(
+    "result-without-content",
+    "messages[2].content",
+    MISSING,
+    calls(call()),
+    {"role": "tool", "tool_call_id": "call_1"},
+)
+messages(
+    "result-without-call",
+    "messages[1].tool_call_id",
+    None,
+    {"role": "tool", "tool_call_id": "call_9", "content": "x"},
+)
+messages(
+    "function-result-without-call",
+    "messages[1].name",
+    None,
+    {"role": "function", "name": "look", "content": "x"},
+)
 messages("function-result-without-name", "messages[1].name", MISSING, {"role": "function", "content": "x"})
 messages(
     "function-result-twice",
@@ -269,8 +431,15 @@ responses("summary-unknown", "reasoning.summary", VALUE, reasoning={"summary": "
 responses("text-a-string", "text", TYPE, text="json")
 responses("format-a-string", "text.format", TYPE, text={"format": "json_object"})
 responses("format-unknown", "text.format.type", VALUE, text={"format": {"type": "xml"}})
-responses("schema-unnamed", "text.format.name", MISSING, text={"format": {"type": "json_schema", "schema": {}}})
-responses("schema-missing", "text.format.schema", MISSING, text={"format": {"type": "json_schema", "name": "answer"}})
+responses(
+    "schema-unnamed", "text.format.name", MISSING, text={"format": {"type": "json_schema", "schema": {}}}
+)
+responses(
+    "schema-missing",
+    "text.format.schema",
+    MISSING,
+    text={"format": {"type": "json_schema", "name": "answer"}},
+)
 responses("verbosity-unknown", "text.verbosity", VALUE, text={"verbosity": "chatty"})
 
 # --- Responses: tools --------------------------------------------------------------------------------------------------------------------------
@@ -278,13 +447,25 @@ responses("verbosity-unknown", "text.verbosity", VALUE, text={"verbosity": "chat
 responses("tool-without-name", "tools[0].name", MISSING, tools=[{"type": "function"}])
 responses("tool-name-invalid", "tools[1].name", VALUE, tools=[FLAT, {"type": "function", "name": 'a"b'}])
 responses("tool-name-twice-in-two-shapes", "tools[1].function.name", VALUE, tools=[FLAT, FUNCTION])
-responses("tool-parameters-an-array", "tools[0].parameters", TYPE, tools=[{"type": "function", "name": "a", "parameters": []}])
+responses(
+    "tool-parameters-an-array",
+    "tools[0].parameters",
+    TYPE,
+    tools=[{"type": "function", "name": "a", "parameters": []}],
+)
 responses("namespace-without-tools", "tools[0].tools", MISSING, tools=[{"type": "namespace", "name": "crm"}])
 responses(
     "namespace-tool-name-invalid",
     "tools[0].tools[0].name",
     VALUE,
-    tools=[{"type": "namespace", "name": "crm", "description": "d", "tools": [{"type": "function", "name": "a b"}]}],
+    tools=[
+        {
+            "type": "namespace",
+            "name": "crm",
+            "description": "d",
+            "tools": [{"type": "function", "name": "a b"}],
+        }
+    ],
 )
 responses(
     "grammar-without-definition",
@@ -292,8 +473,20 @@ responses(
     MISSING,
     tools=[{"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark"}}],
 )
-responses("choice-undeclared", "tool_choice.name", VALUE, tools=[FLAT], tool_choice={"type": "function", "name": "other"})
-responses("choice-allowed-empty", "tool_choice.tools", VALUE, tools=[FLAT], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": []})
+responses(
+    "choice-undeclared",
+    "tool_choice.name",
+    VALUE,
+    tools=[FLAT],
+    tool_choice={"type": "function", "name": "other"},
+)
+responses(
+    "choice-allowed-empty",
+    "tool_choice.tools",
+    VALUE,
+    tools=[FLAT],
+    tool_choice={"type": "allowed_tools", "mode": "auto", "tools": []},
+)
 responses(
     "choice-allowed-hosted-only-but-required",
     "tool_choice.tools",
@@ -310,16 +503,61 @@ items("item-type-unknown", "input[1].type", VALUE, {"type": "mesage", "role": "u
 items("item-type-a-number", "input[1].type", TYPE, {"type": 1})
 items("role-of-chat", "input[1].role", VALUE, {"role": "tool", "tool_call_id": "call_1", "content": "x"})
 items("content-missing", "input[1].content", MISSING, {"type": "message", "role": "user"})
-items("content-part-without-text", "input[1].content[0].text", MISSING, {"role": "user", "content": [{"type": "input_text"}]})
-items("image-url-a-number", "input[1].content[0].image_url", TYPE, {"role": "user", "content": [{"type": "input_image", "image_url": 1}]})
-items("call-without-call-id", "input[1].call_id", MISSING, {"type": "function_call", "id": "fc_1", "name": "look", "arguments": "{}"})
-items("call-without-name", "input[1].name", MISSING, {"type": "function_call", "call_id": "call_1", "arguments": "{}"})
-items("call-without-arguments", "input[1].arguments", MISSING, {"type": "function_call", "call_id": "call_1", "name": "look"})
-items("custom-call-without-input", "input[1].input", MISSING, {"type": "custom_tool_call", "call_id": "call_1", "name": "patch"})
+items(
+    "content-part-without-text",
+    "input[1].content[0].text",
+    MISSING,
+    {"role": "user", "content": [{"type": "input_text"}]},
+)
+items(
+    "image-url-a-number",
+    "input[1].content[0].image_url",
+    TYPE,
+    {"role": "user", "content": [{"type": "input_image", "image_url": 1}]},
+)
+items(
+    "call-without-call-id",
+    "input[1].call_id",
+    MISSING,
+    {"type": "function_call", "id": "fc_1", "name": "look", "arguments": "{}"},
+)
+items(
+    "call-without-name",
+    "input[1].name",
+    MISSING,
+    {"type": "function_call", "call_id": "call_1", "arguments": "{}"},
+)
+items(
+    "call-without-arguments",
+    "input[1].arguments",
+    MISSING,
+    {"type": "function_call", "call_id": "call_1", "name": "look"},
+)
+items(
+    "custom-call-without-input",
+    "input[1].input",
+    MISSING,
+    {"type": "custom_tool_call", "call_id": "call_1", "name": "patch"},
+)
 items("output-missing", "input[1].output", MISSING, {"type": "function_call_output", "call_id": "call_1"})
-items("output-an-object", "input[1].output", TYPE, {"type": "function_call_output", "call_id": "call_1", "output": {"a": 1}})
-items("output-without-call", "input[1].call_id", None, {"type": "function_call_output", "call_id": "call_9", "output": "x"})
-items("custom-output-without-call", "input[1].call_id", None, {"type": "custom_tool_call_output", "call_id": "call_9", "output": "x"})
+items(
+    "output-an-object",
+    "input[1].output",
+    TYPE,
+    {"type": "function_call_output", "call_id": "call_1", "output": {"a": 1}},
+)
+items(
+    "output-without-call",
+    "input[1].call_id",
+    None,
+    {"type": "function_call_output", "call_id": "call_9", "output": "x"},
+)
+items(
+    "custom-output-without-call",
+    "input[1].call_id",
+    None,
+    {"type": "custom_tool_call_output", "call_id": "call_9", "output": "x"},
+)
 items(
     "call-id-for-two-calls",
     "input[2].call_id",
@@ -328,4 +566,9 @@ items(
     {"type": "function_call", "call_id": "call_1", "name": "other", "arguments": "{}"},
 )
 items("summary-a-string", "input[1].summary", TYPE, {"type": "reasoning", "summary": "thought"})
-items("summary-part-without-text", "input[1].summary[0].text", MISSING, {"type": "reasoning", "summary": [{"type": "summary_text"}]})
+items(
+    "summary-part-without-text",
+    "input[1].summary[0].text",
+    MISSING,
+    {"type": "reasoning", "summary": [{"type": "summary_text"}]},
+)

@@ -30,8 +30,14 @@ def chat(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"tool_calls": list(entries), **more}, "finish_reason": None}]}
 
 
-def opener(index: int = 0, call_id: str | None = "call_a", name: str = "f", arguments: str = "") -> dict[str, Any]:
-    entry: dict[str, Any] = {"index": index, "type": "function", "function": {"name": name, "arguments": arguments}}
+def opener(
+    index: int = 0, call_id: str | None = "call_a", name: str = "f", arguments: str = ""
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "index": index,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
     return entry if call_id is None else {**entry, "id": call_id}
 
 
@@ -44,13 +50,34 @@ def codex(method: str, **params: Any) -> dict[str, Any]:
 
 
 def item(arguments: str = ARGUMENTS, **fields: Any) -> dict[str, Any]:
-    return {"type": "function_call", "id": "fc_1", "call_id": "call_a", "name": "f", "arguments": arguments, **fields}
+    return {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_a",
+        "name": "f",
+        "arguments": arguments,
+        **fields,
+    }
 
 
 RESPONSES = [
     {"type": "response.output_item.added", "output_index": 1, "item": item("", status="in_progress")},
-    *[{"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": sign} for sign in ARGUMENTS],
-    {"type": "response.function_call_arguments.done", "item_id": "fc_1", "output_index": 1, "name": "f", "arguments": ARGUMENTS},
+    *[
+        {
+            "type": "response.function_call_arguments.delta",
+            "item_id": "fc_1",
+            "output_index": 1,
+            "delta": sign,
+        }
+        for sign in ARGUMENTS
+    ],
+    {
+        "type": "response.function_call_arguments.done",
+        "item_id": "fc_1",
+        "output_index": 1,
+        "name": "f",
+        "arguments": ARGUMENTS,
+    },
     {"type": "response.output_item.done", "output_index": 1, "item": item(status="completed")},
     {"type": "response.completed", "response": {"output": [item(status="completed")]}},
 ]
@@ -58,31 +85,73 @@ RESPONSES = [
 SHAPES: dict[str, list[Any]] = {
     "chat chunks": [chat(opener()), *[chat(more(sign)) for sign in ARGUMENTS]],
     "bare deltas": [{"tool_calls": [opener()]}, {"tool_calls": [more(ARGUMENTS)]}],
-    "camel case": [{"toolCalls": [{"toolCallIndex": "0", "toolCallId": "call_a", "function": {"name": "f", "argumentsChunk": ARGUMENTS}}]}],
-    "arguments beside the function": [{"delta": {"tool_calls": [{"id": "call_a", "function": {"name": "f"}, "arguments": ARGUMENTS}]}}],
+    "camel case": [
+        {
+            "toolCalls": [
+                {
+                    "toolCallIndex": "0",
+                    "toolCallId": "call_a",
+                    "function": {"name": "f", "argumentsChunk": ARGUMENTS},
+                }
+            ]
+        }
+    ],
+    "arguments beside the function": [
+        {"delta": {"tool_calls": [{"id": "call_a", "function": {"name": "f"}, "arguments": ARGUMENTS}]}}
+    ],
     "legacy function_call": [
         {"delta": {"function_call": {"id": "call_a", "name": "f", "arguments": ""}}},
         {"function_call": {"arguments": ARGUMENTS}},
     ],
     "Responses events": RESPONSES,
-    "Responses events in a JSON-RPC notification": [{"method": "codex/event/x", "params": {"msg": event}} for event in RESPONSES],
-    "the output of a response": [{"type": "response.completed", "response": {"output": [{"type": "message", "content": []}, item()]}}],
+    "Responses events in a JSON-RPC notification": [
+        {"method": "codex/event/x", "params": {"msg": event}} for event in RESPONSES
+    ],
+    "the output of a response": [
+        {"type": "response.completed", "response": {"output": [{"type": "message", "content": []}, item()]}}
+    ],
     "Codex raw item": [codex("rawResponseItem/completed", item=item())],
     "Codex legacy raw item": [
-        {"method": "codex/event/raw_response_item", "params": {"id": "0", "msg": {"type": "raw_response_item", "item": item()}}}
+        {
+            "method": "codex/event/raw_response_item",
+            "params": {"id": "0", "msg": {"type": "raw_response_item", "item": item()}},
+        }
     ],
     "Codex raw item, then the request for it": [
         codex("rawResponseItem/completed", item=item()),
         codex(
-            "item/started", item={"type": "dynamicToolCall", "id": "call_a", "tool": "f", "arguments": json.loads(ARGUMENTS), "status": "inProgress"}
+            "item/started",
+            item={
+                "type": "dynamicToolCall",
+                "id": "call_a",
+                "tool": "f",
+                "arguments": json.loads(ARGUMENTS),
+                "status": "inProgress",
+            },
         ),
         {**codex("item/tool/call", callId="call_a", tool="f", arguments=json.loads(ARGUMENTS)), "id": 0},
     ],
-    "Codex item/tool/call": [{**codex("item/tool/call", callId="call_a", namespace=None, tool="f", arguments=json.loads(ARGUMENTS)), "id": 0}],
-    "Codex dynamic_tool_call_request": [
-        {"method": "codex/event/dynamic_tool_call_request", "params": {"msg": {"callId": "call_a", "tool": "f", "arguments": json.loads(ARGUMENTS)}}}
+    "Codex item/tool/call": [
+        {
+            **codex(
+                "item/tool/call", callId="call_a", namespace=None, tool="f", arguments=json.loads(ARGUMENTS)
+            ),
+            "id": 0,
+        }
     ],
-    "deep envelopes": [{"msg": {"message": {"deltas": [{"items": [{"delta": {"tool_calls": [opener(arguments=ARGUMENTS)]}}]}]}}}],
+    "Codex dynamic_tool_call_request": [
+        {
+            "method": "codex/event/dynamic_tool_call_request",
+            "params": {"msg": {"callId": "call_a", "tool": "f", "arguments": json.loads(ARGUMENTS)}},
+        }
+    ],
+    "deep envelopes": [
+        {
+            "msg": {
+                "message": {"deltas": [{"items": [{"delta": {"tool_calls": [opener(arguments=ARGUMENTS)]}}]}]}
+            }
+        }
+    ],
 }
 
 
@@ -121,14 +190,23 @@ def test_no_payload_is_mutated(shape: str) -> None:
 
 def test_deltas_are_increments_and_records_are_cumulative() -> None:
     aggregator = ToolCallAggregator()
-    deltas = [aggregator.ingest_delta(payload).deltas for payload in [chat(opener()), chat(more('{"a"')), chat(more(":1}"))]]
-    assert deltas == [(ToolCallDelta(0, "call_a", "f"),), (ToolCallDelta(0, arguments='{"a"'),), (ToolCallDelta(0, arguments=":1}"),)]
+    deltas = [
+        aggregator.ingest_delta(payload).deltas
+        for payload in [chat(opener()), chat(more('{"a"')), chat(more(":1}"))]
+    ]
+    assert deltas == [
+        (ToolCallDelta(0, "call_a", "f"),),
+        (ToolCallDelta(0, arguments='{"a"'),),
+        (ToolCallDelta(0, arguments=":1}"),),
+    ]
     assert aggregator.snapshot()[0].arguments == '{"a":1}'
 
 
 def test_equal_pieces_are_both_kept_and_a_prefix_never_replaces() -> None:
     aggregator = ToolCallAggregator()
-    updates = [aggregator.ingest_delta(chat(opener()))] + [aggregator.ingest_delta(chat(more(sign))) for sign in ARGUMENTS]
+    updates = [aggregator.ingest_delta(chat(opener()))] + [
+        aggregator.ingest_delta(chat(more(sign))) for sign in ARGUMENTS
+    ]
     assert all(update.updated for update in updates)
     assert aggregator.snapshot()[0].arguments == ARGUMENTS == heard(updates)[0][2]
 
@@ -144,9 +222,18 @@ def test_the_wire_forms_are_openai_s() -> None:
     aggregator = ToolCallAggregator()
     first = aggregator.ingest_delta(chat(opener(arguments="{"))).deltas[0]
     second = aggregator.ingest_delta(chat(more("}"))).deltas[0]
-    assert first.wire() == {"index": 0, "id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    assert first.wire() == {
+        "index": 0,
+        "id": "call_a",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{"},
+    }
     assert second.wire() == {"index": 0, "function": {"arguments": "}"}}
-    assert aggregator.snapshot()[0].wire() == {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert aggregator.snapshot()[0].wire() == {
+        "id": "call_a",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+    }
 
 
 def test_records_stand_in_order_of_creation_and_are_numbered_by_it() -> None:
@@ -190,7 +277,9 @@ def test_an_id_that_was_said_is_not_contradicted_by_a_late_one() -> None:
 
 def test_a_call_is_said_when_its_name_is_known_and_recorded_before() -> None:
     aggregator = ToolCallAggregator()
-    first = aggregator.ingest_delta({"type": "response.function_call_arguments.delta", "item_id": "fc_1", "delta": "{}"})
+    first = aggregator.ingest_delta(
+        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "delta": "{}"}
+    )
     assert first == Update(True) and aggregator.snapshot() == (ToolCallRecord(0, "fc_1", "", "{}"),)
     second = aggregator.ingest_delta({"type": "response.output_item.done", "item": item("{}")})
     assert [(delta.name, delta.arguments) for delta in second.deltas] == [("f", "{}")]
@@ -201,7 +290,12 @@ def test_a_closing_event_never_erases(done: Any) -> None:
     aggregator = ToolCallAggregator()
     for event in RESPONSES[:-3]:
         aggregator.ingest_delta(event)
-    assert aggregator.ingest_delta({"type": "response.function_call_arguments.done", "item_id": "fc_1", "arguments": done}) == Update()
+    assert (
+        aggregator.ingest_delta(
+            {"type": "response.function_call_arguments.done", "item_id": "fc_1", "arguments": done}
+        )
+        == Update()
+    )
     assert aggregator.snapshot()[0].arguments == ARGUMENTS
 
 
@@ -215,18 +309,32 @@ def test_a_closing_event_adds_what_was_missing() -> None:
 
 def test_a_custom_tool_keeps_its_input_as_it_is() -> None:
     aggregator = ToolCallAggregator()
-    opened = {"type": "custom_tool_call", "id": "ctc_0", "call_id": "call_a", "name": "apply_patch", "input": ""}
+    opened = {
+        "type": "custom_tool_call",
+        "id": "ctc_0",
+        "call_id": "call_a",
+        "name": "apply_patch",
+        "input": "",
+    }
     updates = [
         aggregator.ingest_delta({"type": "response.output_item.added", "output_index": 0, "item": opened}),
-        aggregator.ingest_delta({"type": "response.custom_tool_call_input.delta", "item_id": "ctc_0", "delta": "*** Begin"}),
-        aggregator.ingest_delta({"type": "response.custom_tool_call_input.done", "item_id": "ctc_0", "input": "*** Begin Patch"}),
+        aggregator.ingest_delta(
+            {"type": "response.custom_tool_call_input.delta", "item_id": "ctc_0", "delta": "*** Begin"}
+        ),
+        aggregator.ingest_delta(
+            {"type": "response.custom_tool_call_input.done", "item_id": "ctc_0", "input": "*** Begin Patch"}
+        ),
     ]
     assert aggregator.snapshot() == (ToolCallRecord(0, "call_a", "apply_patch", "*** Begin Patch", "custom"),)
     assert heard(updates) == [("call_a", "apply_patch", "*** Begin Patch")]
 
 
 def test_a_final_message_fills_the_records_and_says_nothing_unless_asked() -> None:
-    message = {"role": "assistant", "content": None, "tool_calls": [opener(arguments="{}"), {**opener(arguments="[]"), "index": 1, "id": "b"}]}
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [opener(arguments="{}"), {**opener(arguments="[]"), "index": 1, "id": "b"}],
+    }
     aggregator = ToolCallAggregator()
     assert aggregator.ingest_message(message) == Update(True)
     assert [record.arguments for record in aggregator.snapshot()] == ["{}", "[]"]
@@ -238,7 +346,11 @@ def test_a_final_message_fills_the_records_and_says_nothing_unless_asked() -> No
 def test_a_final_message_says_only_what_the_stream_did_not() -> None:
     aggregator = ToolCallAggregator()
     said = [aggregator.ingest_delta(chat(opener(arguments='{"a"')))]
-    said.append(aggregator.ingest_message({"message": {"tool_calls": [opener(arguments='{"a":1}')]}}, emit_if_missing=True))
+    said.append(
+        aggregator.ingest_message(
+            {"message": {"tool_calls": [opener(arguments='{"a":1}')]}}, emit_if_missing=True
+        )
+    )
     assert heard(said) == [("call_a", "f", '{"a":1}')]
 
 
@@ -246,21 +358,36 @@ def test_a_final_message_with_ids_joins_calls_that_streamed_without() -> None:
     aggregator = ToolCallAggregator()
     aggregator.ingest_delta({"tool_calls": [opener(0, None, "f", "{}")]})
     aggregator.ingest_delta({"tool_calls": [opener(1, None, "g", "{}")]})
-    entries = [{"id": f"c{name}", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "fg"]
+    entries = [
+        {"id": f"c{name}", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "fg"
+    ]
     aggregator.ingest_message({"tool_calls": entries}, emit_if_missing=True)
     assert [record.name for record in aggregator.snapshot()] == ["f", "g"]
 
 
 def test_a_message_with_two_calls_and_a_function_call_has_three_records() -> None:
     aggregator = ToolCallAggregator()
-    aggregator.ingest_message({"tool_calls": [opener(0, "a", "f"), opener(1, "b", "g")], "function_call": {"name": "h", "arguments": "{}"}})
+    aggregator.ingest_message(
+        {
+            "tool_calls": [opener(0, "a", "f"), opener(1, "b", "g")],
+            "function_call": {"name": "h", "arguments": "{}"},
+        }
+    )
     assert [record.name for record in aggregator.snapshot()] == ["f", "g", "h"]
 
 
 def test_choices_never_meet() -> None:
     aggregator = ToolCallAggregator()
-    payload = {"choices": [{"index": index, "delta": {"tool_calls": [opener(0, f"c{index}", f"f{index}")]}} for index in (0, 1)]}
-    assert [(delta.choice, delta.index) for delta in aggregator.ingest_delta(payload).deltas] == [(0, 0), (1, 0)]
+    payload = {
+        "choices": [
+            {"index": index, "delta": {"tool_calls": [opener(0, f"c{index}", f"f{index}")]}}
+            for index in (0, 1)
+        ]
+    }
+    assert [(delta.choice, delta.index) for delta in aggregator.ingest_delta(payload).deltas] == [
+        (0, 0),
+        (1, 0),
+    ]
     assert [record.name for record in aggregator.snapshot(1)] == ["f1"]
     aggregator.ingest_delta({"tool_calls": [opener()]}, choice=-3)
     assert len(aggregator.snapshot(0)) == 2
@@ -294,9 +421,17 @@ def test_results_are_no_calls_and_start_up_probes_are_counted() -> None:
     aggregator = ToolCallAggregator()
     noise = "resources/list failed: unknown MCP server 'obsidian'"
     results = [
-        codex("rawResponseItem/completed", item={"type": "function_call_output", "call_id": "c", "output": noise}),
-        {"method": "codex/event/function_call_output", "params": {"msg": {"tool_calls": [opener()], "output": noise}}},
-        codex("rawResponseItem/completed", item={"type": "function_call_output", "call_id": "c", "output": "42"}),
+        codex(
+            "rawResponseItem/completed",
+            item={"type": "function_call_output", "call_id": "c", "output": noise},
+        ),
+        {
+            "method": "codex/event/function_call_output",
+            "params": {"msg": {"tool_calls": [opener()], "output": noise}},
+        },
+        codex(
+            "rawResponseItem/completed", item={"type": "function_call_output", "call_id": "c", "output": "42"}
+        ),
     ]
     assert [aggregator.ingest_delta(result) for result in results] == [Update()] * 3
     assert aggregator.phantoms == 2 and not aggregator.has_calls()
@@ -304,7 +439,9 @@ def test_results_are_no_calls_and_start_up_probes_are_counted() -> None:
 
 def test_history_that_codex_echoes_is_not_a_call() -> None:
     aggregator = ToolCallAggregator()
-    aggregator.ingest_delta({"method": "rawResponseItem/completed", "params": {"turnId": "auto-compact-0", "item": item()}})
+    aggregator.ingest_delta(
+        {"method": "rawResponseItem/completed", "params": {"turnId": "auto-compact-0", "item": item()}}
+    )
     assert not aggregator.has_calls()
 
 
@@ -352,12 +489,17 @@ def test_a_block_that_is_not_closed_is_left_for_later() -> None:
 
 def test_calls_in_text_count_only_where_there_is_no_other_call() -> None:
     aggregator = ToolCallAggregator()
-    assert aggregator.ingest_message({"role": "assistant", "content": [{"type": "text", "text": BLOCK}]}) == Update()
+    assert (
+        aggregator.ingest_message({"role": "assistant", "content": [{"type": "text", "text": BLOCK}]})
+        == Update()
+    )
     update = aggregator.ingest_message({"message": {"content": BLOCK}}, emit_if_missing=True)
     assert [delta.name for delta in update.deltas] == ["localSearch"]
     assert aggregator.ingest_message({"message": {"content": BLOCK}}, emit_if_missing=True) == Update()
     structured = ToolCallAggregator()
-    structured.ingest_message({"content": BLOCK, "tool_calls": [opener(arguments="{}")]}, emit_if_missing=True)
+    structured.ingest_message(
+        {"content": BLOCK, "tool_calls": [opener(arguments="{}")]}, emit_if_missing=True
+    )
     assert [record.name for record in structured.snapshot()] == ["f"]
 
 
@@ -365,7 +507,10 @@ def test_a_pattern_of_one_s_own_is_used_until_it_is_removed_and_may_fail() -> No
     def broken(text: str) -> list[TextBlock]:
         raise RuntimeError("no")
 
-    removes = [register_text_pattern("broken", broken), register_text_pattern("call:", lambda text: ([TextBlock(text[5:], "{}")], len(text)))]
+    removes = [
+        register_text_pattern("broken", broken),
+        register_text_pattern("call:", lambda text: ([TextBlock(text[5:], "{}")], len(text))),
+    ]
     aggregator = ToolCallAggregator()
     try:
         assert aggregator.ingest_message("call:look", emit_if_missing=True).deltas[0].name == "look"
@@ -396,16 +541,25 @@ keys = st.sampled_from(
     "type id call_id item_id index name arguments function tool_calls function_call delta message item items choices params msg content output tool "
     "custom parallel_tool_calls".split()
 )
-payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=14)
+payloads = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=14,
+)
 
 
 @given(st.lists(payloads, max_size=4))
-def test_no_payload_whatever_is_mutated_or_raises_and_deltas_never_contradict_the_records(sequence: list[Any]) -> None:
+def test_no_payload_whatever_is_mutated_or_raises_and_deltas_never_contradict_the_records(
+    sequence: list[Any],
+) -> None:
     before = copy.deepcopy(sequence)
     aggregator = ToolCallAggregator()
     said: dict[tuple[int, int], str] = {}
     for payload in sequence:
-        for update in (aggregator.ingest_delta(payload), aggregator.ingest_message(payload, emit_if_missing=True)):
+        for update in (
+            aggregator.ingest_delta(payload),
+            aggregator.ingest_message(payload, emit_if_missing=True),
+        ):
             for delta in update.deltas:
                 said[delta.choice, delta.index] = said.get((delta.choice, delta.index), "") + delta.arguments
     assert sequence == before
@@ -472,11 +626,17 @@ STRANGE: dict[str, Any] = {
     "endless objects": _Endless(),
     "an object that raises": {"message": _Raising()},
     "arguments that are a set": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": {1, 2}}}),
-    "arguments that contain themselves": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": LOOP}}),
-    "arguments with a number of many digits": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": {"n": 10**5000}}}),
+    "arguments that contain themselves": chat(
+        {"index": 0, "id": "a", "function": {"name": "f", "arguments": LOOP}}
+    ),
+    "arguments with a number of many digits": chat(
+        {"index": 0, "id": "a", "function": {"name": "f", "arguments": {"n": 10**5000}}}
+    ),
     "deep arguments": chat({"index": 0, "id": "a", "function": {"name": "f", "arguments": _nested(100_000)}}),
     "an item whose arguments are an object of its own": item(object()),  # type: ignore[arg-type]
-    "a tool request whose arguments contain themselves": codex("item/tool/call", callId="c", tool="f", arguments=LOOP),
+    "a tool request whose arguments contain themselves": codex(
+        "item/tool/call", callId="c", tool="f", arguments=LOOP
+    ),
     "a deep result": {"type": "function_call_output", "output": _nested(100_000)},
     "a result with a number of many digits": {"type": "function_call_output", "output": 10**5000},
     "a deep turn id": {"turnId": _nested(100_000), "method": _nested(100_000)},
@@ -493,19 +653,26 @@ def test_no_payload_whatever_makes_it_raise_or_loop(name: str) -> None:
     aggregator.ingest_message(STRANGE[name], emit_if_missing=True)
     assert all(isinstance(record.arguments, str) and record.name == "f" for record in aggregator.snapshot())
     aggregator.ingest_delta(chat(opener(index=7, call_id="later", name="g", arguments=ARGUMENTS)))
-    assert aggregator.snapshot()[-1] == ToolCallRecord(len(aggregator.snapshot()) - 1, "later", "g", ARGUMENTS)
+    assert aggregator.snapshot()[-1] == ToolCallRecord(
+        len(aggregator.snapshot()) - 1, "later", "g", ARGUMENTS
+    )
 
 
 def test_a_probe_is_recognised_however_deep_its_words_stand() -> None:
     aggregator = ToolCallAggregator()
-    aggregator.ingest_delta({"type": "function_call_output", "output": [{"content": [{"text": "resources/list failed: x"}]}]})
+    aggregator.ingest_delta(
+        {"type": "function_call_output", "output": [{"content": [{"text": "resources/list failed: x"}]}]}
+    )
     aggregator.ingest_delta({"type": "function_call_output", "output": _nested(5000)})
     assert aggregator.phantoms == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"index": 0}])
 def test_entries_of_a_message_that_share_an_id_are_calls_of_their_own(more: dict[str, Any]) -> None:
-    entries = [{"id": "look", "function": {"name": "look", "arguments": arguments}, **more} for arguments in ('{"a":1}', '{"a":2}')]
+    entries = [
+        {"id": "look", "function": {"name": "look", "arguments": arguments}, **more}
+        for arguments in ('{"a":1}', '{"a":2}')
+    ]
     aggregator = ToolCallAggregator(id_factory=lambda choice, number: f"minted_{number}")
     aggregator.ingest_message({"tool_calls": entries}, emit_if_missing=True)
     expected = [("look", '{"a":1}'), ("minted_1", '{"a":2}')]

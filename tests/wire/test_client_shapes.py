@@ -21,9 +21,16 @@ from toolwire.emulate.prompt import Form, text_only, transcript
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.responses import decode as responses
 
-CAPTURES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((Path(__file__).parent / "captures" / "clients").glob("*.json"))}
+CAPTURES = {
+    path.stem: json.loads(path.read_text("utf-8"))
+    for path in sorted((Path(__file__).parent / "captures" / "clients").glob("*.json"))
+}
 LOOPS = [(name, loop) for name, capture in CAPTURES.items() for loop in capture["loops"]]
-every_loop = pytest.mark.parametrize(("client", "loop"), LOOPS, ids=[f"{name}-{loop['api']}-{loop['stream']}-{loop['plan']}" for name, loop in LOOPS])
+every_loop = pytest.mark.parametrize(
+    ("client", "loop"),
+    LOOPS,
+    ids=[f"{name}-{loop['api']}-{loop['stream']}-{loop['plan']}" for name, loop in LOOPS],
+)
 
 
 def decoded(loop: dict[str, Any]) -> list[Turn]:
@@ -55,7 +62,9 @@ def results_of(calls: list[tuple[str, dict[str, str]]]) -> list[str]:
 
 
 @every_loop
-def test_each_request_after_the_first_ends_with_the_results_of_the_last_calls(client: str, loop: dict[str, Any]) -> None:
+def test_each_request_after_the_first_ends_with_the_results_of_the_last_calls(
+    client: str, loop: dict[str, Any]
+) -> None:
     _, rounds = PLANS[loop["plan"]]
     first, *later = decoded(loop)
     assert len(later) == len(rounds)
@@ -83,7 +92,11 @@ def test_a_question_that_is_sent_again_does_not_come_after_the_results() -> None
     assert len(loops) == 4
     for loop in loops:
         sent = loop["turns"][-1]["request"]
-        assert sent["previous_response_id"] and sent["input"][0]["role"] == "user" and sent["input"][-1]["type"] == "function_call_output"
+        assert (
+            sent["previous_response_id"]
+            and sent["input"][0]["role"] == "user"
+            and sent["input"][-1]["type"] == "function_call_output"
+        )
         *_, last = decoded(loop)
         assert messages_of(last)[-1]["role"] == "tool"
         assert any("healed:moved_call" in how for _, how in last.notes), last.notes
@@ -94,8 +107,15 @@ def test_the_captures_hold_the_orders_that_they_are_kept_for() -> None:
 
     def shapes(client: str, api: str) -> set[str]:
         letters = {"function_call": "C", "function_call_output": "R"}
-        last = [loop["turns"][1]["request"] for loop in CAPTURES[client]["loops"] if loop["api"] == api and loop["plan"] == "simple_spoken_parallel"]
-        return {"".join(letters.get(item.get("type"), item.get("role", "?")[0]) for item in request["input"]) for request in last}
+        last = [
+            loop["turns"][1]["request"]
+            for loop in CAPTURES[client]["loops"]
+            if loop["api"] == api and loop["plan"] == "simple_spoken_parallel"
+        ]
+        return {
+            "".join(letters.get(item.get("type"), item.get("role", "?")[0]) for item in request["input"])
+            for request in last
+        }
 
     assert shapes("haystack", "responses") == {"uCCaRR"}
     assert shapes("tanstack-ai", "responses") == shapes("tanstack-ai", "openai_responses") == {"uCCaRR"}

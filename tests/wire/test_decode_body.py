@@ -25,7 +25,9 @@ def nested(depth: int) -> bytes:
 
 
 def test_an_object_is_parsed_as_it_stands() -> None:
-    assert body.parse(b' {"a": [1, 2.5, true, null, "\\ud83d\\ude00"]}\n') == {"a": [1, 2.5, True, None, "\U0001f600"]}
+    assert body.parse(b' {"a": [1, 2.5, true, null, "\\ud83d\\ude00"]}\n') == {
+        "a": [1, 2.5, True, None, "\U0001f600"]
+    }
 
 
 def test_of_duplicate_keys_the_last_one_holds() -> None:
@@ -46,7 +48,9 @@ def test_brackets_inside_strings_do_not_count_as_nesting() -> None:
     assert body.parse(json.dumps({"a": "[" * 5000}).encode())
 
 
-@pytest.mark.parametrize("escape", ["\\ud800", "\\ud800abc", "\\udc00", "\\ud800\\ud800", "\\ud83dxxxxxxxxxxxx", "\\ude00\\ud83d"])
+@pytest.mark.parametrize(
+    "escape", ["\\ud800", "\\ud800abc", "\\udc00", "\\ud800\\ud800", "\\ud83dxxxxxxxxxxxx", "\\ude00\\ud83d"]
+)
 def test_a_lone_surrogate_is_refused_by_name(escape: str) -> None:
     assert "lone surrogate" in refused(f'{{"a": "{escape}"}}'.encode())
 
@@ -73,7 +77,24 @@ def test_the_message_says_in_one_line_what_is_wrong(raw: bytes, reason: str) -> 
 
 
 pieces = st.sampled_from(
-    [b'{"a":', b"[", b"]", b"}", b'"', b"\\ud8", b"00", b"\\udc00", b"\xff", b"1e9", b"99", b",", b":", b"null", b"\xc3\xa9", b"-"]
+    [
+        b'{"a":',
+        b"[",
+        b"]",
+        b"}",
+        b'"',
+        b"\\ud8",
+        b"00",
+        b"\\udc00",
+        b"\xff",
+        b"1e9",
+        b"99",
+        b",",
+        b":",
+        b"null",
+        b"\xc3\xa9",
+        b"-",
+    ]
 )
 
 

@@ -7,12 +7,27 @@ from typing import Any
 
 import pytest
 
-from toolwire.core.turn import Call, ImagePart, Message, OtherPart, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Message,
+    OtherPart,
+    OutputFormat,
+    Reasoning,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    Turn,
+)
 from toolwire.wire.chat import decode as chat
 
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
 HI = Message("user", (TextPart("Hi"),))
-LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+LOOK = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}},
+}
 
 
 def decode(*messages: Any, **fields: Any) -> Turn:
@@ -36,7 +51,12 @@ def test_a_plain_request_becomes_a_plain_turn() -> None:
 
 
 def test_system_developer_and_user_messages_keep_role_order_and_name() -> None:
-    turn = decode({"role": "system", "content": "S"}, {"role": "developer", "content": "D"}, USER, {"role": "user", "content": "B", "name": "Bo"})
+    turn = decode(
+        {"role": "system", "content": "S"},
+        {"role": "developer", "content": "D"},
+        USER,
+        {"role": "user", "content": "B", "name": "Bo"},
+    )
     assert turn.items == (
         Message("system", (TextPart("S"),)),
         Message("developer", (TextPart("D"),)),
@@ -46,7 +66,16 @@ def test_system_developer_and_user_messages_keep_role_order_and_name() -> None:
 
 
 def test_null_means_absent_for_every_field() -> None:
-    names = [*chat.FIELDS, "tools", "tool_choice", "toolChoice", "functions", "function_call", "response_format", "vendor"]
+    names = [
+        *chat.FIELDS,
+        "tools",
+        "tool_choice",
+        "toolChoice",
+        "functions",
+        "function_call",
+        "response_format",
+        "vendor",
+    ]
     nulls = {name: None for name in names if name not in ("model", "messages")}
     assert decode(**nulls) == decode()
 
@@ -56,10 +85,16 @@ def test_unknown_fields_pass_and_are_named_as_sent() -> None:
 
 
 @pytest.mark.parametrize("empty", [{"content": ""}, {"content": None}, {}, {"content": []}])
-def test_empty_assistant_messages_are_kept_without_calls_and_vanish_beside_them(empty: dict[str, Any]) -> None:
+def test_empty_assistant_messages_are_kept_without_calls_and_vanish_beside_them(
+    empty: dict[str, Any],
+) -> None:
     alone = decode(USER, {"role": "assistant", **empty}, USER)
     assert alone.items == (HI, Message("assistant", ()), HI)
-    beside = decode(USER, {"role": "assistant", "tool_calls": [call()], **empty}, {"role": "tool", "tool_call_id": "call_1", "content": "x"})
+    beside = decode(
+        USER,
+        {"role": "assistant", "tool_calls": [call()], **empty},
+        {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+    )
     assert beside.items == (HI, Call("call_1", "look", "{}"), Result("call_1", (TextPart("x"),)))
 
 
@@ -70,13 +105,17 @@ def test_text_beside_calls_stands_before_them() -> None:
 
 def test_arguments_are_kept_verbatim() -> None:
     odd = '{ "a" :1,}'
-    assert decode(USER, {"role": "assistant", "tool_calls": [call(arguments=odd)]}).items[1] == Call("call_1", "look", odd)
+    assert decode(USER, {"role": "assistant", "tool_calls": [call(arguments=odd)]}).items[1] == Call(
+        "call_1", "look", odd
+    )
 
 
 def test_empty_or_null_tool_calls_are_no_calls() -> None:
     nothing: list[Any] = [[], None]
     for calls in nothing:
-        assert decode(USER, {"role": "assistant", "content": "A", "tool_calls": calls}).items[1] == Message("assistant", (TextPart("A"),))
+        assert decode(USER, {"role": "assistant", "content": "A", "tool_calls": calls}).items[1] == Message(
+            "assistant", (TextPart("A"),)
+        )
 
 
 def test_a_tool_message_may_carry_a_name_and_parts() -> None:
@@ -91,12 +130,21 @@ def test_a_tool_message_may_carry_a_name_and_parts() -> None:
 
 def test_custom_calls_and_their_results_are_of_kind_custom() -> None:
     custom = {"id": "call_1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
-    turn = decode(USER, {"role": "assistant", "tool_calls": [custom]}, {"role": "tool", "tool_call_id": "call_1", "content": "ok"})
-    assert turn.items[1:] == (Call("call_1", "patch", "*** Begin", "custom"), Result("call_1", (TextPart("ok"),), "custom"))
+    turn = decode(
+        USER,
+        {"role": "assistant", "tool_calls": [custom]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
+    )
+    assert turn.items[1:] == (
+        Call("call_1", "patch", "*** Begin", "custom"),
+        Result("call_1", (TextPart("ok"),), "custom"),
+    )
 
 
 def test_reasoning_that_a_client_replays_stands_before_what_it_led_to() -> None:
-    turn = decode(USER, {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call()]})
+    turn = decode(
+        USER, {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call()]}
+    )
     assert turn.items[1:] == (Reasoning(content=("Hm.",)), Call("call_1", "look", "{}"))
 
 
@@ -112,9 +160,18 @@ def test_a_refusal_is_kept_apart_from_the_text() -> None:
         ({"type": "text", "text": "a"}, TextPart("a")),
         ({"type": "input_text", "text": "a"}, TextPart("a")),
         ({"type": "output_text", "text": "a", "annotations": []}, TextPart("a")),
-        ({"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}, ImagePart("https://x/y.png", "low")),
-        ({"type": "image_url", "image_url": "data:image/png;base64,AA=="}, ImagePart("data:image/png;base64,AA==")),
-        ({"type": "input_image", "image_url": "HTTP://x/y.png", "detail": "high"}, ImagePart("HTTP://x/y.png", "high")),
+        (
+            {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
+            ImagePart("https://x/y.png", "low"),
+        ),
+        (
+            {"type": "image_url", "image_url": "data:image/png;base64,AA=="},
+            ImagePart("data:image/png;base64,AA=="),
+        ),
+        (
+            {"type": "input_image", "image_url": "HTTP://x/y.png", "detail": "high"},
+            ImagePart("HTTP://x/y.png", "high"),
+        ),
         ({"type": "input_image", "file_id": "file_1"}, ImagePart(None, None, "file_1")),
         ({"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}, None),
         ({"type": "file", "file": {"file_id": "file_1"}}, None),
@@ -141,17 +198,26 @@ def test_the_fields_that_only_a_backend_honours_stand_in_the_sampling() -> None:
         reasoning_effort="minimal",
         verbosity="low",
     )
-    assert turn.sampling == Sampling(0, 0.5, 20, ("END",), -7, -2, 2, {"50256": -100}, effort="minimal", verbosity="low"), (
-        "max_completion_tokens wins over max_tokens"
-    )
+    assert turn.sampling == Sampling(
+        0, 0.5, 20, ("END",), -7, -2, 2, {"50256": -100}, effort="minimal", verbosity="low"
+    ), "max_completion_tokens wins over max_tokens"
     assert decode(max_tokens=10).sampling.max_tokens == 10
     assert decode(stop=["a", "b"]).sampling.stop == ("a", "b")
     assert decode(stop=[]).sampling.stop == decode(stop="").sampling.stop == ()
 
 
 def test_the_flags_of_the_request_are_read() -> None:
-    turn = decode(stream=True, stream_options={"include_usage": True}, n=8, store=True, metadata={"a": "b"}, user="u")
-    assert (turn.stream, turn.include_usage, turn.n, turn.store, turn.metadata, turn.user) == (True, True, 8, True, {"a": "b"}, "u")
+    turn = decode(
+        stream=True, stream_options={"include_usage": True}, n=8, store=True, metadata={"a": "b"}, user="u"
+    )
+    assert (turn.stream, turn.include_usage, turn.n, turn.store, turn.metadata, turn.user) == (
+        True,
+        True,
+        8,
+        True,
+        {"a": "b"},
+        "u",
+    )
     assert not decode(stream=True, stream_options={}).include_usage
 
 
@@ -184,13 +250,19 @@ def test_the_answer_format_is_read_in_every_shape() -> None:
     full = {"name": "answer", "schema": schema, "strict": True, "description": "d"}
     assert output({"type": "text"}) == OutputFormat()
     assert output({"type": "json_object"}) == OutputFormat("json_object")
-    assert output({"type": "json_schema", "json_schema": full}) == OutputFormat("json_schema", "answer", schema, True, "d")
+    assert output({"type": "json_schema", "json_schema": full}) == OutputFormat(
+        "json_schema", "answer", schema, True, "d"
+    )
     assert output({"type": "json_schema", **full}) == OutputFormat("json_schema", "answer", schema, True, "d")
-    assert output({"type": "json_schema", "json_schema": {"name": "answer", "strict": None}}) == OutputFormat("json_schema", "answer")
+    assert output({"type": "json_schema", "json_schema": {"name": "answer", "strict": None}}) == OutputFormat(
+        "json_schema", "answer"
+    )
 
 
 def test_legacy_functions_become_tools_of_which_one_is_called_at_a_time() -> None:
-    turn = decode(functions=[{"name": "look", "parameters": {"type": "object"}}], function_call={"name": "look"})
+    turn = decode(
+        functions=[{"name": "look", "parameters": {"type": "object"}}], function_call={"name": "look"}
+    )
     assert turn.legacy_functions and not turn.parallel
     assert [tool.name for tool in turn.tools] == ["look"]
     assert turn.tool_choice == ToolChoice("required", "look")
@@ -213,7 +285,15 @@ def test_legacy_calls_get_ids_by_position_and_results_find_them_by_name() -> Non
     def answered(name: str, text: str | None) -> dict[str, Any]:
         return {"role": "function", "name": name, "content": text}
 
-    turn = decode(USER, called("a"), answered("a", "1"), called("b"), answered("b", None), called("a"), answered("a", "3"))
+    turn = decode(
+        USER,
+        called("a"),
+        answered("a", "1"),
+        called("b"),
+        answered("b", None),
+        called("a"),
+        answered("a", "3"),
+    )
     assert turn.items[1:] == (
         Call("call_legacy_0", "a", "{}"),
         Result("call_legacy_0", (TextPart("1"),), name="a"),
@@ -226,7 +306,9 @@ def test_legacy_calls_get_ids_by_position_and_results_find_them_by_name() -> Non
 
 
 def test_notes_of_history_and_tools_stand_together() -> None:
-    turn = decode(USER, {"role": "assistant", "tool_calls": [call()]}, USER, tools=[LOOK, {"type": "web_search"}])
+    turn = decode(
+        USER, {"role": "assistant", "tool_calls": [call()]}, USER, tools=[LOOK, {"type": "web_search"}]
+    )
     assert turn.notes == (("messages", "healed:missing_result"), ("tools.web_search", "ignored"))
 
 
@@ -234,15 +316,37 @@ def test_the_conversation_of_obsidian_copilot_decodes() -> None:
     replay = [
         {"role": "system", "content": "S"},
         USER,
-        {"role": "assistant", "content": "", "tool_calls": [call("a", "localSearch", '{"query":"x"}'), call("b", "webSearch")]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("a", "localSearch", '{"query":"x"}'), call("b", "webSearch")],
+        },
         {"role": "tool", "content": "one", "name": "localSearch", "tool_call_id": "a"},
         {"role": "tool", "content": "two", "name": "webSearch", "tool_call_id": "b"},
     ]
     turn = decode(*replay, temperature=0.1, stream=True, tools=[LOOK])
-    assert [type(item).__name__ for item in turn.items] == ["Message", "Message", "Call", "Call", "Result", "Result"]
+    assert [type(item).__name__ for item in turn.items] == [
+        "Message",
+        "Message",
+        "Call",
+        "Call",
+        "Result",
+        "Result",
+    ]
     assert turn.notes == ()
 
 
 def test_the_continuation_of_chatgpt_md_decodes() -> None:
-    turn = decode(USER, {"role": "assistant", "content": ""}, {"role": "user", "content": "[vault_search result]"}, USER, stream=True)
-    assert [item.role for item in turn.items if isinstance(item, Message)] == ["user", "assistant", "user", "user"]
+    turn = decode(
+        USER,
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "[vault_search result]"},
+        USER,
+        stream=True,
+    )
+    assert [item.role for item in turn.items if isinstance(item, Message)] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]

@@ -118,10 +118,15 @@ def test_a_history_is_paired_by_the_rules(sent: str, paired: str, heals: str) ->
         ("A a s B b", "0 1 2 2 3", ""),
     ],
 )
-def test_on_chat_the_messages_of_one_step_are_joined_and_reported(sent: str, where: str, repairs: str) -> None:
+def test_on_chat_the_messages_of_one_step_are_joined_and_reported(
+    sent: str, where: str, repairs: str
+) -> None:
     """`where` is the number of the message that each item came from."""
     items = history(sent)
-    of_calls = [f"messages[{n}].tool_calls[0].id" if type(one) is not Message else "" for n, one in zip(where.split(), items, strict=True)]
+    of_calls = [
+        f"messages[{n}].tool_calls[0].id" if type(one) is not Message else ""
+        for n, one in zip(where.split(), items, strict=True)
+    ]
     result = pair(items, of_calls, "messages")
     assert list(result.items) == items
     assert result.notes == tuple(("messages", f"healed:{repair}") for repair in repairs.split())
@@ -135,7 +140,10 @@ def refused(items: list[Item], where: list[str], field: str = "input") -> tuple[
 
 
 def test_an_orphan_result_is_refused_with_its_path() -> None:
-    assert refused(history("u a"), ["", "input[1].call_id"]) == ("No tool call found for function call output with call_id A.", "input[1].call_id")
+    assert refused(history("u a"), ["", "input[1].call_id"]) == (
+        "No tool call found for function call output with call_id A.",
+        "input[1].call_id",
+    )
     message, param = refused(history("u a"), ["", "messages[1].tool_call_id"], "messages")
     assert "must be a response to a preceding message with 'tool_calls'" in message
     assert param == "messages[1].tool_call_id"
@@ -158,7 +166,9 @@ def test_an_orphan_in_the_store_is_blamed_on_the_chain() -> None:
     ],
 )
 def test_one_id_for_two_different_calls_is_refused_with_the_path_of_the_later_one(other: Call) -> None:
-    message, param = refused([Call("A", "tool_A", '{"a": 1}'), other], ["input[0].call_id", "input[1].call_id"])
+    message, param = refused(
+        [Call("A", "tool_A", '{"a": 1}'), other], ["input[0].call_id", "input[1].call_id"]
+    )
     assert param == "input[1].call_id"
     assert "'A'" in message
 
@@ -214,7 +224,9 @@ def test_whatever_was_sent_is_legal_afterwards_or_refused(sent: list[str]) -> No
     result = pair(items, paths(items))
     paired = list(result.items)
     assert_legal(paired)
-    assert [one for one in paired if isinstance(one, Message)] == [one for one in items if isinstance(one, Message)]
+    assert [one for one in paired if isinstance(one, Message)] == [
+        one for one in items if isinstance(one, Message)
+    ]
     assert paired.count(item("r")) == items.count(item("r"))
     ids = [one.call_id for one in paired if isinstance(one, Call)]
     assert len(ids) == len(set(ids)) and {id[0] for id in ids} == calls
@@ -264,7 +276,11 @@ def test_an_id_that_is_used_again_after_its_result_names_another_call() -> None:
 
     items = [*turn('{"x":1}', "one"), *turn('{"x":2}', "two"), *turn('{"x":2}', "three")]
     paired = pair(items, ["input"] * len(items))
-    assert [item.call_id for item in paired.items if isinstance(item, Call)] == ["call_0", "call_0.1", "call_0.2"]
+    assert [item.call_id for item in paired.items if isinstance(item, Call)] == [
+        "call_0",
+        "call_0.1",
+        "call_0.2",
+    ]
     answers = {item.call_id: item.parts[0] for item in paired.items if isinstance(item, Result)}
     assert answers == {"call_0": TextPart("one"), "call_0.1": TextPart("two"), "call_0.2": TextPart("three")}
     assert paired.notes == (("input", "healed:reused_id:2"),)

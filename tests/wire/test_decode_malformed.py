@@ -16,7 +16,9 @@ from toolwire.wire.responses import decode as responses
 
 
 def load_table() -> Any:
-    spec = importlib.util.spec_from_file_location("malformed_table", Path(__file__).with_name("malformed_table.py"))
+    spec = importlib.util.spec_from_file_location(
+        "malformed_table", Path(__file__).with_name("malformed_table.py")
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -34,7 +36,12 @@ def test_a_malformed_request_gets_the_error_of_the_table(case: Any) -> None:
         chat.decode(parsed) if case.path == TABLE.CHAT else responses.decode(parsed)
     failure = caught.value.failure
     error = error_object(failure)["error"]
-    assert (status_of(failure), error["type"], error["param"], error["code"]) == (case.status, case.type, case.param, case.code)
+    assert (status_of(failure), error["type"], error["param"], error["code"]) == (
+        case.status,
+        case.type,
+        case.param,
+        case.code,
+    )
     assert error["message"].isprintable()
     assert len(error["message"]) < 400
 
@@ -48,7 +55,12 @@ def test_the_table_has_a_name_for_each_case_and_covers_both_endpoints() -> None:
 
 def test_a_client_value_stands_in_a_message_cut_short_and_escaped() -> None:
     with pytest.raises(ToolwireError) as caught:
-        chat.decode({"model": "m", "messages": [{"role": "bad\r\nSet-Cookie: a=b\x1b[2J\u202e" + "x" * 500, "content": ""}]})
+        chat.decode(
+            {
+                "model": "m",
+                "messages": [{"role": "bad\r\nSet-Cookie: a=b\x1b[2J\u202e" + "x" * 500, "content": ""}],
+            }
+        )
     message = caught.value.failure.message
     assert "bad\\r\\nSet-Cookie" in message
     assert "\\x1b[2J\\u202e" in message

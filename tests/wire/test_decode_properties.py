@@ -25,20 +25,42 @@ CHAT_SEED: dict[str, Any] = {
     "stop": ["a"],
     "metadata": {"a": "b"},
     "stream_options": {"include_usage": True},
-    "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {}, "strict": True}},
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {}, "strict": True},
+    },
     "tools": [
         {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": None}},
-        {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}}},
+        {
+            "type": "custom",
+            "custom": {
+                "name": "patch",
+                "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}},
+            },
+        },
         {"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": "find"}]},
         {"type": "web_search"},
     ],
-    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "look"}}]}},
+    "tool_choice": {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "look"}}]},
+    },
     "functions": [{"name": "old"}],
     "function_call": {"name": "old"},
     "messages": [
         {"role": "system", "content": "S"},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "https://x/y", "detail": "low"}}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "https://x/y", "detail": "low"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "x", "name": "look"},
         {"role": "assistant", "content": None, "function_call": {"name": "old", "arguments": "{}"}},
         {"role": "function", "name": "old", "content": None},
@@ -49,13 +71,28 @@ RESPONSES_SEED: dict[str, Any] = {
     "instructions": "I",
     "text": {"format": {"type": "json_schema", "name": "answer", "schema": {}}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},
-    "tools": [{"type": "function", "name": "look"}, {"type": "custom", "name": "patch"}, {"type": "mcp", "server_label": "x"}],
+    "tools": [
+        {"type": "function", "name": "look"},
+        {"type": "custom", "name": "patch"},
+        {"type": "mcp", "server_label": "x"},
+    ],
     "tool_choice": {"type": "function", "name": "look"},
     "include": ["reasoning.encrypted_content"],
     "previous_response_id": "resp_1",
     "input": [
-        {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x", "detail": "auto"}, {"type": "input_file", "file_id": "f"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": None},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_image", "image_url": "data:,x", "detail": "auto"},
+                {"type": "input_file", "file_id": "f"},
+            ],
+        },
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "S"}],
+            "encrypted_content": None,
+        },
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "x"}]},
         {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x"},
@@ -83,16 +120,45 @@ words = st.sampled_from(
         "\x00",
     ]
 )
-scalars = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.just(10**400), st.floats(allow_nan=False, allow_infinity=False), words)
-keys = st.sampled_from(
-    sorted({*chat.FIELDS, *responses.FIELDS, "tools", "tool_choice", "input", "type", "role", "content", "name", "id", "function", "call_id", "x"})
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 300),
+    st.just(10**400),
+    st.floats(allow_nan=False, allow_infinity=False),
+    words,
 )
-values = st.recursive(scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=4)), max_leaves=8)
+keys = st.sampled_from(
+    sorted(
+        {
+            *chat.FIELDS,
+            *responses.FIELDS,
+            "tools",
+            "tool_choice",
+            "input",
+            "type",
+            "role",
+            "content",
+            "name",
+            "id",
+            "function",
+            "call_id",
+            "x",
+        }
+    )
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=4)),
+    max_leaves=8,
+)
 
 
 def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The way to every value inside a value."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
     found = [here] if here else []
     for key, child in children:
         found += places(child, (*here, key))

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OutputFormat,
+    Reasoning,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    Turn,
+)
 from toolwire.wire import body
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.responses import decode as responses
@@ -33,26 +45,50 @@ def decode(input: Any = "Hi", previous: tuple[Item, ...] = (), **fields: Any) ->
 
 def test_a_string_is_a_user_message_and_the_answer_is_stored() -> None:
     turn = decode()
-    assert turn == Turn(api="responses", model="m", items=(HI,), store=True, sent=frozenset({"model", "input"}))
+    assert turn == Turn(
+        api="responses", model="m", items=(HI,), store=True, sent=frozenset({"model", "input"})
+    )
     assert not decode(store=False).store
 
 
 def test_null_means_absent_for_every_field() -> None:
-    names = [*responses.FIELDS, "tools", "tool_choice", "toolChoice", "instructions", "conversation", "prompt", "n", "messages", "vendor"]
+    names = [
+        *responses.FIELDS,
+        "tools",
+        "tool_choice",
+        "toolChoice",
+        "instructions",
+        "conversation",
+        "prompt",
+        "n",
+        "messages",
+        "vendor",
+    ]
     nulls: dict[str, Any] = {name: None for name in names if name != "model"}
     assert decode(**nulls) == decode()
 
 
-@pytest.mark.parametrize("message", [{"role": "user", "content": "Hi"}, {"type": "message", "role": "user", "content": "Hi", "id": "msg_1"}])
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "user", "content": "Hi"}, {"type": "message", "role": "user", "content": "Hi", "id": "msg_1"}],
+)
 def test_messages_come_with_or_without_their_type_as_text_or_parts(message: dict[str, Any]) -> None:
     assert decode([message]).items == (HI,)
     assert decode([{**message, "content": [{"type": "input_text", "text": "Hi"}]}]).items == (HI,)
 
 
 def test_an_assistant_message_keeps_its_phase_and_refusal() -> None:
-    said = {"type": "message", "role": "assistant", "phase": "commentary", "status": "completed", "id": "msg_1"}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "phase": "commentary",
+        "status": "completed",
+        "id": "msg_1",
+    }
     parts = [{"type": "output_text", "text": "A", "annotations": []}, {"type": "refusal", "refusal": "No."}]
-    assert decode([{**said, "content": parts}]).items == (Message("assistant", (TextPart("A"),), refusal="No.", phase="commentary"),)
+    assert decode([{**said, "content": parts}]).items == (
+        Message("assistant", (TextPart("A"),), refusal="No.", phase="commentary"),
+    )
 
 
 def test_calls_results_and_reasoning_keep_their_order() -> None:
@@ -63,20 +99,42 @@ def test_calls_results_and_reasoning_keep_their_order() -> None:
         "content": [{"type": "reasoning_text", "text": "C"}],
         "encrypted_content": "gAAA",
     }
-    turn = decode([{"role": "user", "content": "Hi"}, reasoning, {**CALL, "id": "fc_1", "status": "completed"}, {**OUTPUT, "id": "fco_1"}])
-    assert turn.items == (HI, Reasoning(("S",), ("C",), "gAAA", "rs_1"), Call("call_1", "look", "{}"), Result("call_1", (TextPart("x"),)))
+    turn = decode(
+        [
+            {"role": "user", "content": "Hi"},
+            reasoning,
+            {**CALL, "id": "fc_1", "status": "completed"},
+            {**OUTPUT, "id": "fco_1"},
+        ]
+    )
+    assert turn.items == (
+        HI,
+        Reasoning(("S",), ("C",), "gAAA", "rs_1"),
+        Call("call_1", "look", "{}"),
+        Result("call_1", (TextPart("x"),)),
+    )
     assert turn.notes == ()
 
 
 def test_an_output_may_be_parts() -> None:
-    parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,AA=="}]
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+    ]
     turn = decode([CALL, {**OUTPUT, "output": parts}])
     assert turn.items[1] == Result("call_1", (TextPart("a"), ImagePart("data:image/png;base64,AA==")))
 
 
 def test_custom_and_namespaced_calls_keep_kind_and_namespace() -> None:
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"}
-    turn = decode([custom, {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}, {**CALL, "namespace": "crm"}, OUTPUT])
+    turn = decode(
+        [
+            custom,
+            {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"},
+            {**CALL, "namespace": "crm"},
+            OUTPUT,
+        ]
+    )
     assert turn.items == (
         Call("c", "patch", "*** Begin", "custom"),
         Result("c", (TextPart("ok"),), "custom"),
@@ -88,19 +146,25 @@ def test_custom_and_namespaced_calls_keep_kind_and_namespace() -> None:
 def test_an_empty_assistant_message_before_a_call_vanishes_as_on_chat() -> None:
     nothing: list[Any] = ["", None, []]
     for empty in nothing:
-        assert decode([{"role": "assistant", "content": empty}, CALL, OUTPUT]).items[0] == Call("call_1", "look", "{}")
+        assert decode([{"role": "assistant", "content": empty}, CALL, OUTPUT]).items[0] == Call(
+            "call_1", "look", "{}"
+        )
     assert decode([{"role": "assistant", "content": ""}]).items == (Message("assistant", ()),)
 
 
 @pytest.mark.parametrize("kind", sorted(responses.SKIPPED))
 def test_items_of_hosted_tools_are_skipped_and_noted_once(kind: str) -> None:
-    turn = decode([{"role": "user", "content": "Hi"}, {"type": kind, "id": "x_1"}, {"type": kind, "id": "x_2"}])
+    turn = decode(
+        [{"role": "user", "content": "Hi"}, {"type": kind, "id": "x_1"}, {"type": kind, "id": "x_2"}]
+    )
     assert turn.items == (HI,)
     assert turn.notes == ((f"input.{kind}", "ignored"),)
 
 
 def test_an_item_reference_may_lack_its_type() -> None:
-    assert decode([{"role": "user", "content": "Hi"}, {"id": "msg_1"}]).notes == (("input.item_reference", "ignored"),)
+    assert decode([{"role": "user", "content": "Hi"}, {"id": "msg_1"}]).notes == (
+        ("input.item_reference", "ignored"),
+    )
 
 
 def test_stored_items_stand_before_the_request_and_its_results_find_their_calls() -> None:
@@ -118,7 +182,11 @@ def test_input_may_be_absent_when_a_chain_is_continued() -> None:
 
 
 def test_a_replayed_call_of_the_stored_chain_is_dropped() -> None:
-    turn = decode([{**CALL, "arguments": '{ "b":1, "a":2 }'}, OUTPUT], (Call("call_1", "look", '{"a": 2, "b": 1}'),), previous_response_id="resp_1")
+    turn = decode(
+        [{**CALL, "arguments": '{ "b":1, "a":2 }'}, OUTPUT],
+        (Call("call_1", "look", '{"a": 2, "b": 1}'),),
+        previous_response_id="resp_1",
+    )
     assert turn.items == (Call("call_1", "look", '{"a": 2, "b": 1}'), Result("call_1", (TextPart("x"),)))
     assert turn.notes == (("input", "healed:duplicate_call"),)
 
@@ -175,7 +243,9 @@ def test_the_answer_format_is_flat_and_tolerated_nested(nested: bool) -> None:
     schema = {"name": "answer", "schema": {"type": "object"}, "strict": None, "description": None}
     turn = decode(text={"format": {"type": "json_schema", **({"json_schema": schema} if nested else schema)}})
     assert turn.output == OutputFormat("json_schema", "answer", {"type": "object"})
-    assert turn.echo["text"] == {"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}, "strict": False}}
+    assert turn.echo["text"] == {
+        "format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}, "strict": False}
+    }
 
 
 def test_the_echo_holds_what_a_response_repeats_in_openais_own_form() -> None:
@@ -205,7 +275,13 @@ def test_the_echo_holds_what_a_response_repeats_in_openais_own_form() -> None:
     )
     assert turn.echo == {
         "tools": [
-            {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": False},
+            {
+                "type": "function",
+                "name": "look",
+                "description": "Looks.",
+                "parameters": {"type": "object"},
+                "strict": False,
+            },
             {"type": "function", "name": "other", "description": None, "parameters": {}, "strict": False},
             web,
         ],
@@ -255,7 +331,9 @@ def test_the_capture_with_nested_tools_and_two_spellings_of_the_choice_decodes()
     request = captured("responses-stream-tool.json")
     assert request["tool_choice"] == request["toolChoice"] == "<redacted>"
     as_captured = responses.decode(request)
-    assert as_captured.tool_choice == ToolChoice("auto") and as_captured.notes == (("tool_choice", "ignored:redacted"),)
+    assert as_captured.tool_choice == ToolChoice("auto") and as_captured.notes == (
+        ("tool_choice", "ignored:redacted"),
+    )
     for word in ("none", "auto", "required"):
         turn = responses.decode({**request, "tool_choice": word, "toolChoice": word})
         assert turn.tool_choice == ToolChoice(word)

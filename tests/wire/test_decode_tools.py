@@ -13,14 +13,27 @@ from toolwire.wire.responses import decode as responses
 from toolwire.wire.tools import HOSTED
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
-LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True}}
-LOOK_FLAT = {"type": "function", "name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True}
+LOOK = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True},
+}
+LOOK_FLAT = {
+    "type": "function",
+    "name": "look",
+    "description": "Looks.",
+    "parameters": SCHEMA,
+    "strict": True,
+}
 PATCH_FLAT = {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "text"}}
 CRM = {
     "type": "namespace",
     "name": "crm",
     "description": "Customers.",
-    "tools": [{"type": "function", "name": "find"}, {"type": "custom", "name": "note"}, {"type": "web_search"}],
+    "tools": [
+        {"type": "function", "name": "find"},
+        {"type": "custom", "name": "note"},
+        {"type": "web_search"},
+    ],
 }
 
 
@@ -42,9 +55,13 @@ def test_functions_are_read_nested_and_flat(decode: Any, tool: dict[str, Any]) -
 
 
 @both
-@pytest.mark.parametrize("bare", [{}, {"parameters": None, "description": None, "strict": None}, {"parameters": {}}])
+@pytest.mark.parametrize(
+    "bare", [{}, {"parameters": None, "description": None, "strict": None}, {"parameters": {}}]
+)
 def test_a_function_needs_no_more_than_a_name(decode: Any, bare: dict[str, Any]) -> None:
-    assert decode(tools=[{"type": "function", "function": {"name": "look", **bare}}]).tools == (ToolSpec("look"),)
+    assert decode(tools=[{"type": "function", "function": {"name": "look", **bare}}]).tools == (
+        ToolSpec("look"),
+    )
 
 
 @both
@@ -65,10 +82,12 @@ def test_custom_tools_are_read_nested_and_flat(decode: Any) -> None:
 def test_a_grammar_is_kept_in_the_flat_shape(decode: Any) -> None:
     flat = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
     nested = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
-    assert decode(tools=[{"type": "custom", "name": "a", "format": flat}, {"type": "custom", "custom": {"name": "b", "format": nested}}]).tools == (
-        ToolSpec("a", kind="custom", format=flat),
-        ToolSpec("b", kind="custom", format=flat),
-    )
+    assert decode(
+        tools=[
+            {"type": "custom", "name": "a", "format": flat},
+            {"type": "custom", "custom": {"name": "b", "format": nested}},
+        ]
+    ).tools == (ToolSpec("a", kind="custom", format=flat), ToolSpec("b", kind="custom", format=flat))
 
 
 @both
@@ -80,7 +99,11 @@ def test_a_namespace_gives_its_tools(decode: Any) -> None:
 
 def test_a_namespace_and_custom_tools_are_echoed_as_sent_and_nested_custom_ones_flat() -> None:
     nested = {"type": "custom", "custom": {"name": "b"}}
-    assert over_responses(tools=[CRM, PATCH_FLAT, nested]).echo["tools"] == [CRM, PATCH_FLAT, {"type": "custom", "name": "b"}]
+    assert over_responses(tools=[CRM, PATCH_FLAT, nested]).echo["tools"] == [
+        CRM,
+        PATCH_FLAT,
+        {"type": "custom", "name": "b"},
+    ]
 
 
 @both
@@ -131,7 +154,9 @@ def test_openais_spelling_wins_over_camel_case(decode: Any) -> None:
 
 @both
 def test_auto_and_none_need_no_tools(decode: Any) -> None:
-    assert decode(tool_choice="auto").tool_choice == decode(tool_choice="none").tool_choice == ToolChoice("none")
+    assert (
+        decode(tool_choice="auto").tool_choice == decode(tool_choice="none").tool_choice == ToolChoice("none")
+    )
 
 
 @both
@@ -155,7 +180,14 @@ def test_a_named_choice_is_read_nested_and_flat(decode: Any, choice: dict[str, A
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("nested", [True, False])
 def test_allowed_tools_are_read_nested_and_flat(decode: Any, mode: Any, nested: bool) -> None:
-    allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "look"}}, {"type": "custom", "name": "patch"}, {"type": "mcp"}]}
+    allowed = {
+        "mode": mode,
+        "tools": [
+            {"type": "function", "function": {"name": "look"}},
+            {"type": "custom", "name": "patch"},
+            {"type": "mcp"},
+        ],
+    }
     choice = {"type": "allowed_tools", **({"allowed_tools": allowed} if nested else allowed)}
     turn = decode(tools=[LOOK, PATCH_FLAT, CRM], tool_choice=choice)
     assert turn.tool_choice == ToolChoice(mode, None, ("look", "patch"))
@@ -172,8 +204,12 @@ def test_when_only_hosted_tools_are_allowed_nothing_may_be_called(decode: Any) -
 
 
 @both
-@pytest.mark.parametrize("choice", [{"type": "web_search_preview"}, {"type": "mcp", "server_label": "x"}, {"type": "new_thing"}])
-def test_a_choice_that_forces_a_hosted_tool_counts_as_auto_and_is_noted(decode: Any, choice: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "choice", [{"type": "web_search_preview"}, {"type": "mcp", "server_label": "x"}, {"type": "new_thing"}]
+)
+def test_a_choice_that_forces_a_hosted_tool_counts_as_auto_and_is_noted(
+    decode: Any, choice: dict[str, Any]
+) -> None:
     turn = decode(tools=[LOOK, {"type": "new_thing"}], tool_choice=choice)
     assert turn.tool_choice == ToolChoice("auto")
     assert ("tool_choice", "ignored:hosted_tool") in turn.notes
@@ -182,7 +218,11 @@ def test_a_choice_that_forces_a_hosted_tool_counts_as_auto_and_is_noted(decode: 
 @both
 @pytest.mark.parametrize(
     "choice",
-    ["required", {"type": "function", "name": "look"}, {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}],
+    [
+        "required",
+        {"type": "function", "name": "look"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
+    ],
 )
 def test_a_call_can_not_be_demanded_where_nothing_can_be_called(decode: Any, choice: Any) -> None:
     for tools in (None, [], [{"type": "web_search"}]):

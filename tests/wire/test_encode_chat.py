@@ -11,7 +11,18 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import counting_ids
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
 from toolwire.wire.sse import SseReader
@@ -32,7 +43,11 @@ def body(*events: Event, **options: Any) -> dict[str, Any]:
 def frames(stream: bytes) -> list[Any]:
     """The stream's data, parsed; `[DONE]` as it is."""
     reader = SseReader()
-    return [data if data == b"[DONE]" else json.loads(data) for data in reader.feed(stream) + reader.finish() if isinstance(data, bytes)]
+    return [
+        data if data == b"[DONE]" else json.loads(data)
+        for data in reader.feed(stream) + reader.finish()
+        if isinstance(data, bytes)
+    ]
 
 
 def stream(*events: Event, **options: Any) -> list[Any]:
@@ -45,20 +60,37 @@ def deltas(chunks: list[Any]) -> list[Any]:
 
 
 USAGE = Usage(9, 5)
-ONE_CALL: list[Event] = [CallBegin(0, "f", "call_a"), CallArgs(0, '{"x"'), CallArgs(0, ":1}"), CallEnd(0), Finish()]
+ONE_CALL: list[Event] = [
+    CallBegin(0, "f", "call_a"),
+    CallArgs(0, '{"x"'),
+    CallArgs(0, ":1}"),
+    CallEnd(0),
+    Finish(),
+]
 GOLDENS: dict[str, tuple[list[Event], dict[str, Any]]] = {
     "chat_text": ([Text("Hel"), Text("lo"), USAGE, Finish()], {}),
     "chat_text_usage": ([Text("Hi"), USAGE, Finish()], {"include_usage": True}),
     "chat_one_tool": (ONE_CALL, {}),
     "chat_two_tools": (
-        [CallBegin(0, "f", "call_a"), CallArgs(0, '{"x":1}'), CallEnd(0), CallBegin(1, "g", "call_b"), CallArgs(1, '{"y":2}'), CallEnd(1), Finish()],
+        [
+            CallBegin(0, "f", "call_a"),
+            CallArgs(0, '{"x":1}'),
+            CallEnd(0),
+            CallBegin(1, "g", "call_b"),
+            CallArgs(1, '{"y":2}'),
+            CallEnd(1),
+            Finish(),
+        ],
         {},
     ),
     "chat_text_then_tool": ([Text("Let me look."), CallBegin(0, "f", "call_a"), CallEnd(0), Finish()], {}),
     "chat_legacy_function": ([CallBegin(0, "f", "call_a"), CallEnd(0), Finish()], {"legacy": True}),
     "chat_refusal": ([Refusal("I can't "), Refusal("help."), Finish()], {}),
     "chat_length": ([Text("trunc"), Finish("length")], {}),
-    "chat_tool_length": ([CallBegin(0, "f", "call_a"), CallArgs(0, '{"x":"tru'), CallEnd(0, "truncated"), Finish("length")], {}),
+    "chat_tool_length": (
+        [CallBegin(0, "f", "call_a"), CallArgs(0, '{"x":"tru'), CallEnd(0, "truncated"), Finish("length")],
+        {},
+    ),
     "chat_content_filter": ([Finish("content_filter")], {}),
     "chat_json_schema": ([Text('{"a":'), Text("1}"), Finish()], {}),
     "chat_error": ([Text("par"), Failure("server", "backend died")], {}),
@@ -75,7 +107,9 @@ def test_golden_stream_is_reproduced_field_by_field(name: str) -> None:
     expected = frames((GOLDEN / f"{name}.sse").read_bytes())
     sent = stream(*events, **options)
     assert sent == expected
-    assert [list(frame) for frame in sent if isinstance(frame, dict)] == [list(frame) for frame in expected if isinstance(frame, dict)]
+    assert [list(frame) for frame in sent if isinstance(frame, dict)] == [
+        list(frame) for frame in expected if isinstance(frame, dict)
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDENS if name != "chat_error"])
@@ -89,7 +123,10 @@ def test_golden_bodies_and_chunks_validate_as_the_sdks_types(name: str) -> None:
 
 def test_events_in_many_batches_give_the_same_bytes_as_in_one() -> None:
     one, many = encoder(), encoder()
-    assert b"".join([many.feed([event]) for event in ONE_CALL]) + many.finish() == one.feed(ONE_CALL) + one.finish()
+    assert (
+        b"".join([many.feed([event]) for event in ONE_CALL]) + many.finish()
+        == one.feed(ONE_CALL) + one.finish()
+    )
 
 
 def test_a_batch_that_has_nothing_to_say_sends_nothing() -> None:
@@ -109,7 +146,12 @@ def test_a_failed_stream_ends_in_the_error_behind_the_comment_and_without_done()
     chat.feed([Text("a"), Failure("timeout", "too slow")])
     comment, error, rest = chat.finish("c").split(b"\n\n")
     assert comment == b": c" and rest == b""
-    assert json.loads(error.removeprefix(b"data: "))["error"] == {"message": "too slow", "type": "server_error", "param": None, "code": "timeout"}
+    assert json.loads(error.removeprefix(b"data: "))["error"] == {
+        "message": "too slow",
+        "type": "server_error",
+        "param": None,
+        "code": "timeout",
+    }
 
 
 def test_a_run_that_breaks_off_is_an_error_and_never_a_silent_end() -> None:
@@ -137,10 +179,18 @@ def test_a_call_behind_thoughts_opens_without_a_second_role() -> None:
 
 def test_a_custom_call_has_its_own_form_in_a_stream_and_in_a_body() -> None:
     """OpenAI sends it so in streams too, although the SDK's type of a delta lists `function` alone; its accumulator takes both."""
-    events: list[Event] = [CallBegin(0, "patch", "call_a", "custom"), CallArgs(0, "*** Be"), CallArgs(0, "gin"), CallEnd(0), Finish()]
+    events: list[Event] = [
+        CallBegin(0, "patch", "call_a", "custom"),
+        CallArgs(0, "*** Be"),
+        CallArgs(0, "gin"),
+        CallEnd(0),
+        Finish(),
+    ]
     sent = stream(*events)
     opener, first, second, _ = deltas(sent)
-    assert opener["tool_calls"] == [{"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}]
+    assert opener["tool_calls"] == [
+        {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
+    ]
     assert first == {"tool_calls": [{"index": 0, "custom": {"input": "*** Be"}}]}
     assert second == {"tool_calls": [{"index": 0, "custom": {"input": "gin"}}]}
     state = ChatCompletionStreamState()
@@ -190,7 +240,9 @@ def test_a_body_with_a_call_alone_has_no_content_and_without_counts_no_usage() -
     completion = body(*ONE_CALL)
     [choice] = completion["choices"]
     assert choice["message"]["content"] is None and choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["tool_calls"] == [{"id": "call_a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
+    assert choice["message"]["tool_calls"] == [
+        {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+    ]
     assert "usage" not in completion
 
 
@@ -203,7 +255,9 @@ def test_content_is_null_only_beside_a_call_or_a_refusal() -> None:
 
 
 def test_a_legacy_body_has_one_function_call() -> None:
-    [choice] = body(CallBegin(0, "f"), CallEnd(0), CallBegin(1, "g"), CallEnd(1), Finish(), legacy=True)["choices"]
+    [choice] = body(CallBegin(0, "f"), CallEnd(0), CallBegin(1, "g"), CallEnd(1), Finish(), legacy=True)[
+        "choices"
+    ]
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert choice["finish_reason"] == "function_call" and "tool_calls" not in choice["message"]
 
@@ -219,7 +273,11 @@ def test_a_failed_run_has_no_body() -> None:
 
 def test_several_choices_have_their_own_role_text_and_end() -> None:
     chat = encoder(choices=2, include_usage=True)
-    written = chat.feed([Text("a")], 0) + chat.feed([*ONE_CALL[:-1], Usage(9, 2), Finish()], 1) + chat.feed([Usage(9, 3), Finish()], 0)
+    written = (
+        chat.feed([Text("a")], 0)
+        + chat.feed([*ONE_CALL[:-1], Usage(9, 2), Finish()], 1)
+        + chat.feed([Usage(9, 3), Finish()], 0)
+    )
     sent = frames(written + chat.finish())
     by_choice: dict[int, list[Any]] = {0: [], 1: []}
     for chunk in sent[:-2]:
@@ -248,7 +306,13 @@ def test_a_choice_that_breaks_off_fails_the_answer() -> None:
 
 
 def test_lone_surrogates_become_replacement_characters_everywhere() -> None:
-    events: list[Event] = [Text("a\ud800"), CallBegin(0, "f\ud800", "c\ud800"), CallArgs(0, "\udfff"), CallEnd(0), Finish()]
+    events: list[Event] = [
+        Text("a\ud800"),
+        CallBegin(0, "f\ud800", "c\ud800"),
+        CallArgs(0, "\udfff"),
+        CallEnd(0),
+        Finish(),
+    ]
     chat = ChatEncoder("m\ud800", id="i", created=1, ids=counting_ids())
     sent = frames(chat.feed(events) + chat.finish())
     assert sent[0]["model"] == "m\ufffd"

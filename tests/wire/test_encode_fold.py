@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.core.errors import ToolwireError, error_object
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Turn
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
@@ -27,12 +38,20 @@ runs: st.SearchStrategy[list[Event]] = st.lists(
         texts.map(Text),
         st.builds(Thought, texts, st.booleans()),
         texts.map(Refusal),
-        st.builds(CallBegin, indexes, texts, st.one_of(st.none(), st.just("own")), st.sampled_from(["function", "custom"])),
+        st.builds(
+            CallBegin,
+            indexes,
+            texts,
+            st.one_of(st.none(), st.just("own")),
+            st.sampled_from(["function", "custom"]),
+        ),
         st.builds(CallArgs, indexes, texts),
         st.builds(CallArgs, indexes, texts),
         st.builds(CallEnd, indexes, st.sampled_from(["ok", "truncated"])),
         st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
-        st.sampled_from([Finish("stop"), Finish("length"), Finish("content_filter"), Failure("backend", "x")]),
+        st.sampled_from(
+            [Finish("stop"), Finish("length"), Finish("content_filter"), Failure("backend", "x")]
+        ),
     ),
     max_size=16,
 )
@@ -52,7 +71,9 @@ def test_a_piece_that_is_said_is_what_it_is_when_it_is_fed(events: list[Event]) 
     ):
         fed, said = make(), make()
         for event in events:
-            assert (said.say(event.text) if isinstance(event, Text) else said.feed([event])) == fed.feed([event])
+            assert (said.say(event.text) if isinstance(event, Text) else said.feed([event])) == fed.feed(
+                [event]
+            )
         assert said.finish() == fed.finish()
 
 
@@ -63,7 +84,13 @@ def chat_client(stream: bytes) -> dict[str, Any]:
     """What a chat client makes of a stream: texts and arguments concatenated, id and name taken once."""
     reader = SseReader()
     frames = [data for data in reader.feed(stream) + reader.finish() if isinstance(data, bytes)]
-    got: dict[str, Any] = {"content": None, "refusal": None, "reasoning_content": None, "calls": [], "done": False}
+    got: dict[str, Any] = {
+        "content": None,
+        "refusal": None,
+        "reasoning_content": None,
+        "calls": [],
+        "done": False,
+    }
     for data in frames:
         assert not got["done"] and "error" not in got
         if data == b"[DONE]":
@@ -103,7 +130,9 @@ def chat_client(stream: bytes) -> dict[str, Any]:
 
 
 @given(runs, st.booleans(), st.data())
-def test_a_chat_body_is_what_the_client_accumulates(events: list[Event], legacy: bool, data: st.DataObject) -> None:
+def test_a_chat_body_is_what_the_client_accumulates(
+    events: list[Event], legacy: bool, data: st.DataObject
+) -> None:
     encoder = ChatEncoder("m", id="i", created=1, ids=counting_ids(), include_usage=True, legacy=legacy)
     fold = ChatBody("m", id="i", created=1, ids=counting_ids(), legacy=legacy)
     stream = b""
@@ -139,12 +168,24 @@ def responses_client(stream: bytes) -> tuple[list[dict[str, Any]], dict[str, Any
         stem, _, verb = event.name.removeprefix("response.").rpartition(".")
         if event.name == "response.output_item.added":
             assert data["output_index"] == len(items) and not any(item["open"] for item in items)
-            items.append({"id": data["item"]["id"], "type": data["item"]["type"], "name": data["item"].get("name"), "text": "", "open": True})
+            items.append(
+                {
+                    "id": data["item"]["id"],
+                    "type": data["item"]["type"],
+                    "name": data["item"].get("name"),
+                    "text": "",
+                    "open": True,
+                }
+            )
         elif event.name == "response.output_item.done":
             items[-1]["open"] = False
             assert data["item"]["id"] == items[-1]["id"] and data["item"].get("status") != "in_progress"
         elif verb == "delta":
-            assert data["item_id"] == items[-1]["id"] and data["output_index"] == len(items) - 1 and items[-1]["open"]
+            assert (
+                data["item_id"] == items[-1]["id"]
+                and data["output_index"] == len(items) - 1
+                and items[-1]["open"]
+            )
             items[-1]["text"] += data["delta"]
         elif verb == "done" and "part" not in stem:
             whole = [data[field] for field in ("text", "refusal", "arguments", "input") if field in data]
@@ -179,14 +220,32 @@ def test_a_response_is_what_the_client_accumulates(events: list[Event], data: st
 
 RUNS: dict[str, list[Event]] = {
     "text": [Text("Hel"), Text("lo né😀"), Usage(3, 4), Finish()],
-    "text and calls": [Text("Look."), CallBegin(0, "f"), CallArgs(0, '{"x":'), CallArgs(0, "1}"), CallEnd(0), CallBegin(1, "g"), Finish()],
-    "thoughts, text, call": [Thought("hm"), Thought("so", True), Text("a"), CallBegin(0, "f"), CallEnd(0), Text("b"), Finish()],
+    "text and calls": [
+        Text("Look."),
+        CallBegin(0, "f"),
+        CallArgs(0, '{"x":'),
+        CallArgs(0, "1}"),
+        CallEnd(0),
+        CallBegin(1, "g"),
+        Finish(),
+    ],
+    "thoughts, text, call": [
+        Thought("hm"),
+        Thought("so", True),
+        Text("a"),
+        CallBegin(0, "f"),
+        CallEnd(0),
+        Text("b"),
+        Finish(),
+    ],
     "refusal": [Refusal("no"), Finish()],
 }
 
 
 def client(stream: bytes) -> openai.OpenAI:
-    answer = httpx2.MockTransport(lambda request: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream))
+    answer = httpx2.MockTransport(
+        lambda request: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
+    )
     return openai.OpenAI(api_key="k", base_url="http://test/v1", http_client=httpx2.Client(transport=answer))
 
 
@@ -195,18 +254,27 @@ def test_the_openai_sdk_accumulates_a_chat_stream_into_the_body(name: str) -> No
     encoder = ChatEncoder("m", id="i", created=1, ids=counting_ids(), include_usage=True)
     fold = ChatBody("m", id="i", created=1, ids=counting_ids())
     fold.feed(RUNS[name])
-    with client(encoder.feed(RUNS[name]) + encoder.finish("c")) as sdk, sdk.chat.completions.stream(model="m", messages=[]) as stream:
+    with (
+        client(encoder.feed(RUNS[name]) + encoder.finish("c")) as sdk,
+        sdk.chat.completions.stream(model="m", messages=[]) as stream,
+    ):
         message = stream.get_final_completion().choices[0].message
     body = fold.body()["choices"][0]["message"]
     assert (message.content or None, message.refusal or None) == (body["content"] or None, body["refusal"])
     calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
-    assert calls == [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in body.get("tool_calls", ())]
+    assert calls == [
+        (call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in body.get("tool_calls", ())
+    ]
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_openai_sdk_accumulates_a_responses_stream_into_the_response(name: str) -> None:
     encoder = ResponsesEncoder(Turn("responses", "m", ()), id="resp_1", created=1, ids=counting_ids())
-    with client(encoder.feed(RUNS[name]) + encoder.finish("c")) as sdk, sdk.responses.stream(model="m", input="x") as stream:
+    with (
+        client(encoder.feed(RUNS[name]) + encoder.finish("c")) as sdk,
+        sdk.responses.stream(model="m", input="x") as stream,
+    ):
         done = []
         for event in stream:
             if event.type == "response.output_item.done":

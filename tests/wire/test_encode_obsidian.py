@@ -17,7 +17,10 @@ from toolwire.wire.obsidian import ObsidianXml, to_obsidian_xml
 
 
 def test_a_block_has_the_name_and_each_argument_in_its_order() -> None:
-    assert to_obsidian_xml("get_user", '{"id":"42", "a": 1}') == "<use_tool>\n  <name>get_user</name>\n  <id>42</id>\n  <a>1</a>\n</use_tool>"
+    assert (
+        to_obsidian_xml("get_user", '{"id":"42", "a": 1}')
+        == "<use_tool>\n  <name>get_user</name>\n  <id>42</id>\n  <a>1</a>\n</use_tool>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,9 @@ def test_deep_nesting_is_no_error() -> None:
     assert to_obsidian_xml("f", '{"a":' + "[" * 100_000).startswith('<use_tool name="f">')
 
 
-keys = st.one_of(st.sampled_from(["a", "b_c", "x-1", "name", "args", "1", "", "é", "a b"]), st.text(max_size=3))
+keys = st.one_of(
+    st.sampled_from(["a", "b_c", "x-1", "name", "args", "1", "", "é", "a b"]), st.text(max_size=3)
+)
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=6))
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
 
@@ -72,7 +77,9 @@ def test_every_argument_can_be_read_back(name: str, arguments: dict[str, object]
         return
     members = re.findall(r"  <([\w.-]+)>(.*?)</\1>\n", block, re.DOTALL)
     shown = [(key, html.unescape(value)) for key, value in members]
-    assert shown == [("name", name)] + [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in arguments.items()]
+    assert shown == [("name", name)] + [
+        (key, value if isinstance(value, str) else json.dumps(value)) for key, value in arguments.items()
+    ]
 
 
 @given(st.text(st.characters()), st.text(st.characters()))
@@ -83,7 +90,9 @@ def test_no_arguments_raise(name: str, arguments: str) -> None:
 def blocks(*events: Event, delimiter: str = "") -> list[str]:
     mode = ObsidianXml(delimiter)
     out = mode.feed(list(events))
-    assert [event for event in out if not isinstance(event, Text)] == [event for event in events if not isinstance(event, Text)]
+    assert [event for event in out if not isinstance(event, Text)] == [
+        event for event in events if not isinstance(event, Text)
+    ]
     return [event.text for event in out if isinstance(event, Text)]
 
 
@@ -100,7 +109,15 @@ def test_each_completed_call_is_followed_by_its_block() -> None:
 
 
 def test_the_delimiter_stands_between_blocks_only() -> None:
-    events: list[Event] = [CallBegin(0, "f"), CallArgs(0, '{"x":'), CallArgs(0, "1}"), CallEnd(0), CallBegin(1, "g"), CallEnd(1), Finish()]
+    events: list[Event] = [
+        CallBegin(0, "f"),
+        CallArgs(0, '{"x":'),
+        CallArgs(0, "1}"),
+        CallEnd(0),
+        CallBegin(1, "g"),
+        CallEnd(1),
+        Finish(),
+    ]
     assert blocks(*events, delimiter="\n\n") == [F, "\n\n" + G]
 
 
@@ -120,7 +137,9 @@ def test_only_a_truncated_call_has_no_block(status: CallStatus, count: int) -> N
 
 def test_in_a_chat_body_text_and_calls_stand_side_by_side() -> None:
     fold = ChatBody("m", id="i", created=1, ids=counting_ids())
-    fold.feed(ObsidianXml().feed([Text("Look. "), CallBegin(0, "f"), CallArgs(0, '{"x":1}'), CallEnd(0), Finish()]))
+    fold.feed(
+        ObsidianXml().feed([Text("Look. "), CallBegin(0, "f"), CallArgs(0, '{"x":1}'), CallEnd(0), Finish()])
+    )
     [choice] = fold.body()["choices"]
     assert choice["message"]["content"] == "Look. " + F and len(choice["message"]["tool_calls"]) == 1
     assert choice["finish_reason"] == "tool_calls"

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import counting_ids
 from toolwire.wire.order import EMPTY_ARGUMENTS, TABLE, Close, Delta, End, Fail, Item, Open, Order, Step
 
@@ -37,17 +49,53 @@ CASES: list[tuple[str, list[Event], str]] = [
     ("an answer may be empty", [Finish()], "stop"),
     ("empty pieces are no steps", [Text(""), Thought(""), Refusal(""), Finish()], "stop"),
     ("thoughts close when text begins", [Thought("t"), Text("a"), Finish()], "thought[t|] text[a|] stop"),
-    ("a summary and raw thoughts are different items", [Thought("s", summary=True), Thought("t"), Finish()], "summary[s|] thought[t|] stop"),
-    ("a call closes open text", [Text("a"), CallBegin(0, "f"), CallArgs(0, "{}"), CallEnd(0), Finish()], "text[a|] function:f[{}|] tool_calls"),
-    ("text behind a call is a new item", [CallBegin(0, "f"), CallEnd(0), Text("a"), Finish()], "function:f[{}|] text[a|] tool_calls"),
-    ("a call without arguments gets an empty object", [CallBegin(0, "f"), CallEnd(0), Finish()], "function:f[{}|] tool_calls"),
-    ("empty arguments count as none", [CallBegin(0, "f"), CallArgs(0, ""), CallEnd(0), Finish()], "function:f[{}|] tool_calls"),
-    ("a custom call without input stays empty", [CallBegin(0, "f", kind="custom"), CallEnd(0), Finish()], "custom:f[] tool_calls"),
+    (
+        "a summary and raw thoughts are different items",
+        [Thought("s", summary=True), Thought("t"), Finish()],
+        "summary[s|] thought[t|] stop",
+    ),
+    (
+        "a call closes open text",
+        [Text("a"), CallBegin(0, "f"), CallArgs(0, "{}"), CallEnd(0), Finish()],
+        "text[a|] function:f[{}|] tool_calls",
+    ),
+    (
+        "text behind a call is a new item",
+        [CallBegin(0, "f"), CallEnd(0), Text("a"), Finish()],
+        "function:f[{}|] text[a|] tool_calls",
+    ),
+    (
+        "a call without arguments gets an empty object",
+        [CallBegin(0, "f"), CallEnd(0), Finish()],
+        "function:f[{}|] tool_calls",
+    ),
+    (
+        "empty arguments count as none",
+        [CallBegin(0, "f"), CallArgs(0, ""), CallEnd(0), Finish()],
+        "function:f[{}|] tool_calls",
+    ),
+    (
+        "a custom call without input stays empty",
+        [CallBegin(0, "f", kind="custom"), CallEnd(0), Finish()],
+        "custom:f[] tool_calls",
+    ),
     ("the end completes an open call", [CallBegin(0, "f"), Finish()], "function:f[{}|] tool_calls"),
-    ("the next call completes an open one", [CallBegin(0, "f"), CallBegin(1, "g"), Finish()], "function:f[{}|] function:g[{}|] tool_calls"),
+    (
+        "the next call completes an open one",
+        [CallBegin(0, "f"), CallBegin(1, "g"), Finish()],
+        "function:f[{}|] function:g[{}|] tool_calls",
+    ),
     ("length leaves the open text incomplete", [Text("a"), Finish("length")], "text[a|]! length"),
-    ("a filter leaves the open text incomplete", [Text("a"), Finish("content_filter")], "text[a|]! content_filter"),
-    ("length is kept although there are calls", [CallBegin(0, "f"), CallArgs(0, '{"x'), Finish("length")], 'function:f[{"x|]! length'),
+    (
+        "a filter leaves the open text incomplete",
+        [Text("a"), Finish("content_filter")],
+        "text[a|]! content_filter",
+    ),
+    (
+        "length is kept although there are calls",
+        [CallBegin(0, "f"), CallArgs(0, '{"x'), Finish("length")],
+        'function:f[{"x|]! length',
+    ),
     (
         "a truncated call is incomplete when length ends the run",
         [CallBegin(0, "f"), CallArgs(0, '{"x'), CallEnd(0, "truncated"), Finish("length")],
@@ -58,18 +106,36 @@ CASES: list[tuple[str, list[Event], str]] = [
         [CallBegin(0, "f"), CallArgs(0, '{"x'), CallEnd(0, "truncated"), Text("a"), Finish()],
         'function:f[{"x|] text[a|] tool_calls',
     ),
-    ("a truncated call gets no invented arguments", [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish("length")], "function:f[]! length"),
-    ("whatever completes has arguments", [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish()], "function:f[{}|] tool_calls"),
+    (
+        "a truncated call gets no invented arguments",
+        [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish("length")],
+        "function:f[]! length",
+    ),
+    (
+        "whatever completes has arguments",
+        [CallBegin(0, "f"), CallEnd(0, "truncated"), Finish()],
+        "function:f[{}|] tool_calls",
+    ),
     ("tool_calls without a call is a stop", [Text("a"), Finish("tool_calls")], "text[a|] stop"),
-    ("a failure leaves the open item incomplete", [Text("a"), Failure("backend", "x")], "text[a|]! failure:backend"),
-    ("a failed call gets no invented arguments", [CallBegin(0, "f"), Failure("timeout", "x")], "function:f[]! failure:timeout"),
+    (
+        "a failure leaves the open item incomplete",
+        [Text("a"), Failure("backend", "x")],
+        "text[a|]! failure:backend",
+    ),
+    (
+        "a failed call gets no invented arguments",
+        [CallBegin(0, "f"), Failure("timeout", "x")],
+        "function:f[]! failure:timeout",
+    ),
     ("a failure of an unknown kind is the server's", [Failure("no such kind", "x")], "failure:server"),
     ("a run that never ends is a failure", [Text("a")], "text[a|]! failure:backend_cut"),
     ("a run without any event is a failure", [], "failure:backend_cut"),
 ]
 
 
-@pytest.mark.parametrize(("events", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("events", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_steps_of_a_run(events: list[Event], expected: str) -> None:
     order, steps = run(*events)
     assert steps == expected
@@ -78,7 +144,15 @@ def test_steps_of_a_run(events: list[Event], expected: str) -> None:
 
 
 def test_arguments_of_a_call_that_is_not_open_are_dropped_and_counted() -> None:
-    order, steps = run(CallBegin(0, "f"), CallArgs(0, "a"), CallBegin(1, "g"), CallArgs(0, "late"), CallArgs(1, "b"), CallEnd(0), Finish())
+    order, steps = run(
+        CallBegin(0, "f"),
+        CallArgs(0, "a"),
+        CallBegin(1, "g"),
+        CallArgs(0, "late"),
+        CallArgs(1, "b"),
+        CallEnd(0),
+        Finish(),
+    )
     assert steps == "function:f[a|] function:g[b|] tool_calls"
     assert order.dropped == {"late": 4}
 
@@ -101,14 +175,26 @@ def test_drops_of_others_are_counted() -> None:
 
 
 def test_a_wire_for_one_call_drops_the_others() -> None:
-    order, steps = run(CallBegin(0, "f"), CallEnd(0), CallBegin(1, "g"), CallArgs(1, "xy"), CallEnd(1), Finish(), single_call=True)
+    order, steps = run(
+        CallBegin(0, "f"),
+        CallEnd(0),
+        CallBegin(1, "g"),
+        CallArgs(1, "xy"),
+        CallEnd(1),
+        Finish(),
+        single_call=True,
+    )
     assert steps == "function:f[{}|] tool_calls"
     assert order.dropped == {"parallel": 1, "late": 2}
 
 
 def test_ids_are_minted_only_where_the_backend_gave_none() -> None:
     order = Order(counting_ids())
-    opened = [step.item for step in order.feed([CallBegin(0, "f", "own"), CallBegin(1, "g")]) if isinstance(step, Open)]
+    opened = [
+        step.item
+        for step in order.feed([CallBegin(0, "f", "own"), CallBegin(1, "g")])
+        if isinstance(step, Open)
+    ]
     assert opened == [Item("function", 0, 0, "own", "f"), Item("function", 1, 1, "call_1", "g")]
 
 
@@ -117,7 +203,9 @@ def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 
 
-texts = st.text(st.characters(exclude_characters="{}"), max_size=4)  # braces only where the order itself fills in arguments
+texts = st.text(
+    st.characters(exclude_characters="{}"), max_size=4
+)  # braces only where the order itself fills in arguments
 indexes = st.integers(0, 2)
 wild_events: st.SearchStrategy[Event] = st.one_of(
     texts.map(Text),
@@ -129,7 +217,13 @@ wild_events: st.SearchStrategy[Event] = st.one_of(
     st.just(Usage(1, 1)),
 )
 ends: st.SearchStrategy[Event] = st.sampled_from(
-    [Finish("stop"), Finish("length"), Finish("tool_calls"), Finish("content_filter"), Failure("backend", "x")]
+    [
+        Finish("stop"),
+        Finish("length"),
+        Finish("tool_calls"),
+        Finish("content_filter"),
+        Failure("backend", "x"),
+    ]
 )
 
 
@@ -173,7 +267,9 @@ def test_how_events_are_batched_makes_no_difference(events: list[Event], data: s
 
 
 @given(st.lists(wild_events, max_size=6), texts, st.sampled_from([[], [Usage(1, 2)], [Text("more")]]), ends)
-def test_a_text_and_its_end_make_the_same_steps_at_once_and_one_by_one(before: list[Event], text: str, between: list[Event], end: Event) -> None:
+def test_a_text_and_its_end_make_the_same_steps_at_once_and_one_by_one(
+    before: list[Event], text: str, between: list[Event], end: Event
+) -> None:
     at_once, one_by_one = Order(counting_ids()), Order(counting_ids())
     assert at_once.feed(before) == one_by_one.feed(before)
     events = [Text(text), *between, end]

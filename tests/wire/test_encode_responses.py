@@ -10,7 +10,18 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import IdFactory, counting_ids
 from toolwire.core.turn import Sampling, ToolSpec, Turn
 from toolwire.wire.responses.encode import ResponsesEncoder
@@ -51,9 +62,21 @@ def stream(*events: Event, asked: Turn | None = None) -> list[dict[str, Any]]:
 
 
 USAGE = Usage(9, 5)
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 FORMAT = {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True, "description": None}
-ONE_CALL: list[Event] = [CallBegin(0, "f", "call_a"), CallArgs(0, '{"x"'), CallArgs(0, ":1}"), CallEnd(0), USAGE, Finish()]
+ONE_CALL: list[Event] = [
+    CallBegin(0, "f", "call_a"),
+    CallArgs(0, '{"x"'),
+    CallArgs(0, ":1}"),
+    CallEnd(0),
+    USAGE,
+    Finish(),
+]
 GOLDENS: dict[str, tuple[list[Event], Turn]] = {
     "resp_text": ([Text("Hel"), Text("lo"), USAGE, Finish()], turn()),
     "resp_one_tool": (ONE_CALL, turn()),
@@ -70,17 +93,48 @@ GOLDENS: dict[str, tuple[list[Event], Turn]] = {
         ],
         turn(),
     ),
-    "resp_text_then_tool": ([Text("Let me look."), CallBegin(0, "f", "call_a"), CallEnd(0), USAGE, Finish()], turn()),
-    "resp_reasoning_tool": (
-        [Thought("Think", True), Thought("ing", True), CallBegin(0, "f", "call_a"), CallEnd(0), USAGE, Finish()],
+    "resp_text_then_tool": (
+        [Text("Let me look."), CallBegin(0, "f", "call_a"), CallEnd(0), USAGE, Finish()],
         turn(),
     ),
-    "resp_custom_tool": ([CallBegin(0, "apply_patch", "call_a", "custom"), CallArgs(0, "*** Begin Patch"), CallEnd(0), USAGE, Finish()], turn()),
+    "resp_reasoning_tool": (
+        [
+            Thought("Think", True),
+            Thought("ing", True),
+            CallBegin(0, "f", "call_a"),
+            CallEnd(0),
+            USAGE,
+            Finish(),
+        ],
+        turn(),
+    ),
+    "resp_custom_tool": (
+        [
+            CallBegin(0, "apply_patch", "call_a", "custom"),
+            CallArgs(0, "*** Begin Patch"),
+            CallEnd(0),
+            USAGE,
+            Finish(),
+        ],
+        turn(),
+    ),
     "resp_refusal": ([Refusal("I can't "), Refusal("help."), USAGE, Finish()], turn()),
     "resp_length": ([Text("trunc"), USAGE, Finish("length")], turn()),
-    "resp_tool_length": ([CallBegin(0, "f", "call_a"), CallArgs(0, '{"x":"tru'), CallEnd(0, "truncated"), USAGE, Finish("length")], turn()),
+    "resp_tool_length": (
+        [
+            CallBegin(0, "f", "call_a"),
+            CallArgs(0, '{"x":"tru'),
+            CallEnd(0, "truncated"),
+            USAGE,
+            Finish("length"),
+        ],
+        turn(),
+    ),
     "resp_content_filter": ([USAGE, Finish("content_filter")], turn()),
-    "resp_json_schema": ([Text('{"a":'), Text("1}"), USAGE, Finish()], turn(echo={"text": {"format": FORMAT}})),
+    "resp_json_schema": (
+        [Text('{"a":'), Text("1}"), USAGE, Finish()],
+        turn(echo={"text": {"format": FORMAT}}),
+    ),
     "resp_previous": ([Text("It is 21C."), USAGE, Finish()], turn(previous_response_id="resp_0")),
     "resp_failed": ([Text("par"), Failure("server", "backend died")], turn()),
 }
@@ -107,13 +161,19 @@ def test_golden_events_validate_as_the_sdks_types(name: str) -> None:
 
 def test_events_in_many_batches_give_the_same_bytes_as_in_one() -> None:
     one, many = encoder(), encoder()
-    assert b"".join([many.feed([event]) for event in ONE_CALL]) + many.finish() == one.feed(ONE_CALL) + one.finish()
+    assert (
+        b"".join([many.feed([event]) for event in ONE_CALL]) + many.finish()
+        == one.feed(ONE_CALL) + one.finish()
+    )
 
 
 def test_nothing_is_sent_before_the_first_output() -> None:
     responses = encoder()
     assert responses.feed([Usage(1, 1), Text("")]) == b""
-    assert [frame["type"] for frame in frames(responses.feed([Text("a")]))][:2] == ["response.created", "response.in_progress"]
+    assert [frame["type"] for frame in frames(responses.feed([Text("a")]))][:2] == [
+        "response.created",
+        "response.in_progress",
+    ]
 
 
 def test_the_response_is_the_object_of_the_terminal_event() -> None:
@@ -143,7 +203,12 @@ def test_raw_thoughts_are_a_reasoning_item_with_content() -> None:
         "content_part.done",
         "output_item.done",
     ]
-    assert sent[8]["item"] == {"id": "rs_0", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    assert sent[8]["item"] == {
+        "id": "rs_0",
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "hm"}],
+    }
 
 
 def test_reasoning_that_was_cut_off_says_so() -> None:
@@ -153,7 +218,9 @@ def test_reasoning_that_was_cut_off_says_so() -> None:
 
 def test_a_call_of_a_namespaced_tool_names_its_namespace() -> None:
     asked = turn(tools=(ToolSpec("spawn", namespace="agents"), ToolSpec("plain")))
-    sent = stream(CallBegin(0, "spawn", "a"), CallEnd(0), CallBegin(1, "plain", "b"), CallEnd(1), Finish(), asked=asked)
+    sent = stream(
+        CallBegin(0, "spawn", "a"), CallEnd(0), CallBegin(1, "plain", "b"), CallEnd(1), Finish(), asked=asked
+    )
     for event in sent:
         EVENTS.validate_python(event)
     first, second = sent[-1]["response"]["output"]
@@ -172,7 +239,11 @@ def test_a_run_that_breaks_off_closes_its_item_and_fails() -> None:
 
 def test_a_run_that_fails_before_any_output_still_opens_and_fails() -> None:
     sent = stream(Failure("rate_limit", "slow down"))
-    assert [frame["type"] for frame in sent] == ["response.created", "response.in_progress", "response.failed"]
+    assert [frame["type"] for frame in sent] == [
+        "response.created",
+        "response.in_progress",
+        "response.failed",
+    ]
     assert sent[0]["response"]["error"] is None and sent[0]["response"]["status"] == "in_progress"
     assert sent[2]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "slow down"}
 
@@ -201,8 +272,28 @@ def test_the_request_is_echoed_and_what_it_left_out_is_filled_in() -> None:
     assert response["tool_choice"] == {"type": "function", "name": "f"}
     assert response["reasoning"] == {"effort": "low", "summary": None}
     assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
-    picked = ("instructions", "parallel_tool_calls", "store", "metadata", "user", "temperature", "max_output_tokens", "truncation", "top_p")
-    assert [response[key] for key in picked] == ["be brief", False, False, {"k": "v"}, "u", 0.0, 7, "auto", 1.0]
+    picked = (
+        "instructions",
+        "parallel_tool_calls",
+        "store",
+        "metadata",
+        "user",
+        "temperature",
+        "max_output_tokens",
+        "truncation",
+        "top_p",
+    )
+    assert [response[key] for key in picked] == [
+        "be brief",
+        False,
+        False,
+        {"k": "v"},
+        "u",
+        0.0,
+        7,
+        "auto",
+        1.0,
+    ]
     Response.model_validate(response)
 
 
@@ -220,7 +311,12 @@ def test_tools_of_a_turn_without_an_echo_are_written_out() -> None:
 
 def test_lone_surrogates_become_replacement_characters_and_deltas_still_add_up() -> None:
     responses = encoder(turn(instructions="\ud800"), counting_ids())
-    sent = frames(responses.feed([Text("a\ud83d"), Text("\ude00"), CallBegin(0, "f\ud800"), CallArgs(0, "\ud800"), Finish()]) + responses.finish())
+    sent = frames(
+        responses.feed(
+            [Text("a\ud83d"), Text("\ude00"), CallBegin(0, "f\ud800"), CallArgs(0, "\ud800"), Finish()]
+        )
+        + responses.finish()
+    )
     text = "".join(frame["delta"] for frame in sent if frame["type"] == "response.output_text.delta")
     assert text == "a\ufffd\ufffd"
     message, call = sent[-1]["response"]["output"]

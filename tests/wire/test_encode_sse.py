@@ -42,7 +42,9 @@ CASES: list[tuple[str, bytes, list[bytes | SseEvent]]] = [
 ]
 
 
-@pytest.mark.parametrize(("stream", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("stream", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_reading_a_stream_whole_and_byte_by_byte(stream: bytes, expected: list[bytes | SseEvent]) -> None:
     assert read(stream) == expected
     assert read(*(stream[at : at + 1] for at in range(len(stream)))) == expected
@@ -58,7 +60,21 @@ def test_events_are_given_as_soon_as_they_are_complete() -> None:
 
 
 pieces = st.sampled_from(
-    [b"data: x", b"data:", b"data", b"event: e", b": c", b"\n", b"\n\n", b"\r\n", b"\r", b"id: 1", b" ", "é😀".encode(), b"\xef\xbb\xbf"]
+    [
+        b"data: x",
+        b"data:",
+        b"data",
+        b"event: e",
+        b": c",
+        b"\n",
+        b"\n\n",
+        b"\r\n",
+        b"\r",
+        b"id: 1",
+        b" ",
+        "é😀".encode(),
+        b"\xef\xbb\xbf",
+    ]
 )
 
 
@@ -67,19 +83,6 @@ def test_how_the_bytes_are_cut_makes_no_difference(stream: bytes, data: st.DataO
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     blocks = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert read(*blocks) == read(stream)
-
-
-@given(st.lists(st.one_of(pieces, st.just(b"data: x\n\n")), max_size=10), st.integers(6, 12))
-def test_one_event_that_is_taken_by_itself_is_the_one_that_would_be_read(blocks: list[bytes], limit: int) -> None:
-    quick, reader = SseReader(limit), SseReader(limit)
-    for block in blocks:
-        try:
-            expected = reader.feed(block)
-        except ToolwireError:
-            assert quick.one(block) is None
-            return
-        one = quick.one(block)
-        assert (quick.feed(block) if one is None else [one[1]]) == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,9 @@ def test_an_event_over_the_limit_is_the_backends_failure(stream: bytes) -> None:
         (b"data: a\r", [b"a\nb"]),
     ],
 )
-def test_a_block_of_whole_events_goes_on_with_what_is_pending(pending: bytes, expected: list[bytes | SseEvent]) -> None:
+def test_a_block_of_whole_events_goes_on_with_what_is_pending(
+    pending: bytes, expected: list[bytes | SseEvent]
+) -> None:
     """Such blocks are read by a shortcut, which must not be taken while anything before them is incomplete."""
     assert read(pending, b"data: b\n\n") == read(pending + b"data: b\n\n") == expected
     both = [*expected, b"c"]
@@ -132,7 +137,9 @@ def test_many_events_under_the_limit_pass_it_together() -> None:
 
 def test_a_comment_can_not_end_a_frame() -> None:
     frame = comment_frame("a\n\ndata: b\r\nc")
-    assert frame.startswith(b": ") and frame.endswith(b"\n\n") and b"\n" not in frame[:-2] and b"\r" not in frame
+    assert (
+        frame.startswith(b": ") and frame.endswith(b"\n\n") and b"\n" not in frame[:-2] and b"\r" not in frame
+    )
     assert read(frame, data_frame({"x": 1})) == [b'{"x":1}']
 
 

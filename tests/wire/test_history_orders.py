@@ -44,7 +44,9 @@ def on_responses(order: list[str]) -> tuple[Turn, str]:
             return {"type": "function_call", "call_id": word, "name": "look", "arguments": "{}"}
         return {"type": "function_call_output", "call_id": word.upper(), "output": f"result {word}"}
 
-    return responses.decode({"model": "m", "input": [{"role": "user", "content": "go"}, *map(item, order)]}), "input"
+    return responses.decode(
+        {"model": "m", "input": [{"role": "user", "content": "go"}, *map(item, order)]}
+    ), "input"
 
 
 def on_chat(order: list[str]) -> tuple[Turn, str]:
@@ -57,7 +59,9 @@ def on_chat(order: list[str]) -> tuple[Turn, str]:
             return {"role": "assistant", "content": None, "tool_calls": [called(word)]}
         return {"role": "tool", "tool_call_id": word.upper(), "content": f"result {word}"}
 
-    return chat.decode({"model": "m", "messages": [{"role": "user", "content": "go"}, *map(message, order)]}), "messages"
+    return chat.decode(
+        {"model": "m", "messages": [{"role": "user", "content": "go"}, *map(message, order)]}
+    ), "messages"
 
 
 def called(id: str) -> Body:
@@ -78,7 +82,13 @@ def assert_legal(messages: list[Body]) -> None:
 
 def texts(messages: list[Body]) -> list[str]:
     """The words of the conversation in order; joined texts are separate ones again."""
-    return [text for message in messages if message["role"] != "tool" for text in (message["content"] or "").split("\n\n") if text]
+    return [
+        text
+        for message in messages
+        if message["role"] != "tool"
+        for text in (message["content"] or "").split("\n\n")
+        if text
+    ]
 
 
 @settings(max_examples=200, deadline=None)
@@ -98,11 +108,15 @@ def test_any_order_gives_a_legal_conversation_that_keeps_every_word(order: list[
         if decoded is on_chat:
             said |= {word: f"said with {word}" for word in order if word.startswith("reasoning")}
         assert texts(messages) == ["go", *(said[word] for word in order if word in said)]
-        results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
+        results = {
+            message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"
+        }
         assert results == {word.upper(): f"result {word}" for word in order if word in CALLS.lower()}
         assert sum(len(message.get("tool_calls", ())) for message in messages) == len(results)
         thoughts = "".join(message.get("reasoning_content", "") for message in messages)
-        assert all(word in thoughts for word in order if word.startswith("reasoning") and follows(order, word))
+        assert all(
+            word in thoughts for word in order if word.startswith("reasoning") and follows(order, word)
+        )
         if order and order[-1] in CALLS.lower():
             assert messages[-1]["role"] == "tool"
         assert {name for name, _ in turn.notes} <= {field}
@@ -137,10 +151,18 @@ def legal_already(order: list[str], field: str) -> bool:
 
 @pytest.mark.parametrize("decoded", [on_responses, on_chat])
 def test_texts_and_calls_of_one_step_are_one_message(decoded: Any) -> None:
-    for order in (["A", "B", "text1", "a", "b"], ["A", "text1", "B", "a", "b"], ["text1", "A", "B", "a", "b"]):
+    for order in (
+        ["A", "B", "text1", "a", "b"],
+        ["A", "text1", "B", "a", "b"],
+        ["text1", "A", "B", "a", "b"],
+    ):
         messages = render(decoded(order)[0], "m")["messages"]
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-        assert messages[1] == {"role": "assistant", "content": "text1", "tool_calls": [called("A"), called("B")]}
+        assert messages[1] == {
+            "role": "assistant",
+            "content": "text1",
+            "tool_calls": [called("A"), called("B")],
+        }
         assert [message["content"] for message in messages[2:]] == ["result a", "result b"]
 
 
@@ -158,7 +180,11 @@ def test_an_answer_that_goes_on_after_its_calls_is_one_step_in_a_stored_chain() 
     body = {"model": "m", "input": "go"}
     output = [
         {"type": "function_call", "call_id": "A", "name": "look", "arguments": "{}"},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me look."}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Let me look."}],
+        },
     ]
     stored = responses.stored_items(body, output)
     result = {"type": "function_call_output", "call_id": "A", "output": "sunny"}

@@ -53,7 +53,12 @@ class KeyMonth:
 
 
 class Budgets:
-    def __init__(self, usage: UsageBook | None, wall: Callable[[], float] = time.time, ticks: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        usage: UsageBook | None,
+        wall: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._usage = usage
         self._wall, self._ticks = wall, ticks
         self._months: dict[str, KeyMonth] = {}
@@ -158,15 +163,26 @@ class Budgets:
         own, (spent, held) = self._of(key_id), self._used(key_id)
         if shared:
             spent, held = own.seen.spent, own.seen.held
-        name, budget, used, reserved = ("requests", "tokens")[place], _budget(limits)[place], spent[place], held[place]
+        name, budget, used, reserved = (
+            ("requests", "tokens")[place],
+            _budget(limits)[place],
+            spent[place],
+            held[place],
+        )
         if used >= budget:
             now = self._wall()
             message = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month, and {used:,} are used."
-            return ToolwireError("quota", f"{message} It begins anew with the next month (UTC).", retry_after_s=max(1.0, next_month(now) - now))
+            return ToolwireError(
+                "quota",
+                f"{message} It begins anew with the next month (UTC).",
+                retry_after_s=max(1.0, next_month(now) - now),
+            )
         if used + reserved >= budget:
             message = f"Rate limit reached: of this API key's budget of {budget:,} {name} a month, {used:,} are used"
             message += f" and {reserved:,} are reserved by requests that are running. Please try again when one has ended."
-            return ToolwireError("requests_limit" if place == 0 else "tokens_limit", message, retry_after_s=RETRY_S)
+            return ToolwireError(
+                "requests_limit" if place == 0 else "tokens_limit", message, retry_after_s=RETRY_S
+            )
         message = f"The nodes cannot share this API key's monthly budget of {name} now, and this node has given out its part. Please try again."
         return ToolwireError("overloaded", message, retry_after_s=RETRY_S)
 

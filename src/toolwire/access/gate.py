@@ -44,16 +44,40 @@ EXPOSED = b", ".join(
         b"x-codex-stop-after-tools-mode",
         b"retry-after",
         b"retry-after-ms",
-        *(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens")),
+        *(
+            b"x-ratelimit-%b-%b" % (what, of)
+            for what in (b"limit", b"remaining", b"reset")
+            for of in (b"requests", b"tokens")
+        ),
     )
 )
 BY_PROXY = "This request came through a proxy that server.trusted_proxies does not name. Set server.keys, or name the proxy."
 PROXY_SIGNS = frozenset(
     {
         *(b"forwarded", b"forwarded-for", b"x-forwarded", b"via", b"cdn-loop", b"surrogate-capability"),
-        *(b"client-ip", b"x-client-ip", b"true-client-ip", b"x-true-client-ip", b"x-cluster-client-ip", b"incap-client-ip"),
-        *(b"remote-addr", b"x-remote-addr", b"x-remote-ip", b"x-proxyuser-ip", b"proxy-client-ip", b"wl-proxy-client-ip"),
-        *(b"x-nf-client-connection-ip", b"do-connecting-ip", b"ali-cdn-real-ip", b"cdn-src-ip", b"x-amz-cf-id"),
+        *(
+            b"client-ip",
+            b"x-client-ip",
+            b"true-client-ip",
+            b"x-true-client-ip",
+            b"x-cluster-client-ip",
+            b"incap-client-ip",
+        ),
+        *(
+            b"remote-addr",
+            b"x-remote-addr",
+            b"x-remote-ip",
+            b"x-proxyuser-ip",
+            b"proxy-client-ip",
+            b"wl-proxy-client-ip",
+        ),
+        *(
+            b"x-nf-client-connection-ip",
+            b"do-connecting-ip",
+            b"ali-cdn-real-ip",
+            b"cdn-src-ip",
+            b"x-amz-cf-id",
+        ),
         *(b"x-arr-log-id", b"x-arr-ssl", b"x-nginx-proxy", b"x-scheme", b"x-varnish"),
     }
 )
@@ -103,17 +127,25 @@ class Gate:
     def check_place(self, headers: Headers, http_version: str = "1.1") -> None:
         """Raises unless Host and Origin are allowed."""
         host = headers.get(b"host")
-        if self._check_hosts and not (self._host_allowed(host) if host is not None else http_version == "1.0"):
-            raise ToolwireError("forbidden_host", "This server answers only to loopback host names; more by server.hosts.")
+        if self._check_hosts and not (
+            self._host_allowed(host) if host is not None else http_version == "1.0"
+        ):
+            raise ToolwireError(
+                "forbidden_host", "This server answers only to loopback host names; more by server.hosts."
+            )
         origin = headers.get(b"origin")
         if origin is not None and not self.origin_allowed(origin, host):
-            raise ToolwireError("forbidden_origin", "This web origin may not use this server; allow it by server.origins.")
+            raise ToolwireError(
+                "forbidden_origin", "This web origin may not use this server; allow it by server.origins."
+            )
 
     def _host_allowed(self, host: bytes) -> bool:
         verdict = self._host_verdicts.get(host)
         if verdict is None:
             match = _HOST.fullmatch(host.decode("latin-1").lower())
-            verdict = match is not None and (is_loopback(match[1]) or match[1].rstrip(".") in self._hosts or match[0] in self._hosts)
+            verdict = match is not None and (
+                is_loopback(match[1]) or match[1].rstrip(".") in self._hosts or match[0] in self._hosts
+            )
             _remember(self._host_verdicts, host, verdict)
         return verdict
 
@@ -124,12 +156,16 @@ class Gate:
             verdict = self._judge_origin(origin.decode("latin-1"))
             if verdict or not self._any_origin:  # with "*", another verdict follows as soon as there is a key
                 _remember(self._origin_verdicts, origin, verdict)
-        return verdict or (host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower()))
+        return verdict or (
+            host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
+        )
 
     def _judge_origin(self, origin: str) -> bool:
         plain = _plain_origin(origin)
         match = _ORIGIN.fullmatch(plain)
-        if plain in self._origins or (self._any_origin and self.ring.needed and (match is not None or plain == "null")):
+        if plain in self._origins or (
+            self._any_origin and self.ring.needed and (match is not None or plain == "null")
+        ):
             return True
         return match is not None and match[1] in ("http", "https") and is_loopback(match[2])
 
@@ -160,13 +196,19 @@ class Gate:
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
-                raise ToolwireError("permission", "Without keys only clients on this machine are served; set server.keys, or toolwire keys add.")
+                raise ToolwireError(
+                    "permission",
+                    "Without keys only clients on this machine are served; set server.keys, or toolwire keys add.",
+                )
             if proxy_signs(headers):  # a proxy on this machine connects from loopback, whoever its client is
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         token = _token(headers)
         if not token:
-            raise ToolwireError("authentication", "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY")
+            raise ToolwireError(
+                "authentication",
+                "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY",
+            )
         found = self.ring.find(token)
         if found is None:
             self.ring.check_known()
@@ -182,7 +224,11 @@ class Gate:
             return []
         if not self.origin_allowed(origin, headers.get(b"host")):
             return [(b"vary", b"Origin")]
-        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED), (b"vary", b"Origin")]
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", EXPOSED),
+            (b"vary", b"Origin"),
+        ]
 
     def preflight(self, headers: Headers) -> HeaderList:
         """Headers of the 204 that answers OPTIONS. A foreign origin gets the 204 too, without the permission a browser looks for."""
@@ -196,7 +242,10 @@ class Gate:
         asked = headers.get(b"access-control-request-headers", b"")
         out = [
             (b"access-control-allow-methods", METHODS),
-            (b"access-control-allow-headers", asked if asked and _HEADER_NAMES.fullmatch(asked) else b"authorization, content-type"),
+            (
+                b"access-control-allow-headers",
+                asked if asked and _HEADER_NAMES.fullmatch(asked) else b"authorization, content-type",
+            ),
             (b"access-control-max-age", b"600"),
             (b"allow", METHODS),
             vary,
@@ -289,7 +338,9 @@ class Proxies:
         verdict = self._verdicts.get(address)
         if verdict is None:
             found = _address(address)
-            verdict = found is not None and any(found in network for network in self._networks if network.version == found.version)
+            verdict = found is not None and any(
+                found in network for network in self._networks if network.version == found.version
+            )
             if len(self._verdicts) < 1024:
                 self._verdicts[address] = verdict
         return verdict
@@ -306,7 +357,10 @@ class Proxies:
         host = _last(headers.get(HOST, b""))
         if host and _FORWARDED_HOST.fullmatch(host):
             headers[b"host"] = host
-            changed["headers"] = [*((name, value) for name, value in scope["headers"] if name != b"host"), (b"host", host)]
+            changed["headers"] = [
+                *((name, value) for name, value in scope["headers"] if name != b"host"),
+                (b"host", host),
+            ]
         settled(headers)
         return changed
 
@@ -343,4 +397,6 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
-        raise ConfigError(f'server.trusted_proxies: expected addresses or networks such as "10.0.0.0/8", got "{text}"') from None
+        raise ConfigError(
+            f'server.trusted_proxies: expected addresses or networks such as "10.0.0.0/8", got "{text}"'
+        ) from None

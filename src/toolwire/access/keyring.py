@@ -83,7 +83,9 @@ class KeyRing:
 
     def _configure(self, text: str, grant: KeyGrant) -> None:
         digest = hashlib.sha256(text.encode()).digest()
-        self._configured[self._blind(digest)] = _Known(digest, KeyHolder(key_id_of(text), None if grant.plain else grant, lasting=True))
+        self._configured[self._blind(digest)] = _Known(
+            digest, KeyHolder(key_id_of(text), None if grant.plain else grant, lasting=True)
+        )
 
     def _blind(self, text: bytes) -> bytes:
         """A mark that nobody else can work out."""
@@ -132,7 +134,11 @@ class KeyRing:
         digest = hashlib.sha256(token).digest()
         blinded = self._blind(digest)
         known = self._stored.get(blinded) or self._configured.get(blinded)
-        return known if hmac.compare_digest(digest, known.digest if known is not None else self._secret) else None
+        return (
+            known
+            if hmac.compare_digest(digest, known.digest if known is not None else self._secret)
+            else None
+        )
 
     def _over(self, key: StoredKey) -> bool:
         """Whether it has ended. What has ended does not begin again, should the clock go back."""
@@ -187,7 +193,9 @@ class KeyRing:
             return
         if self._failing:
             now = self._ticks()
-            most_s -= now - self._tried_at  # who asks in the midst of one that hangs too does not wait for it anew
+            most_s -= (
+                now - self._tried_at
+            )  # who asks in the midst of one that hangs too does not wait for it anew
             if most_s <= 0 or now - self._failed_at < believed_s:
                 return
         done, _ = await asyncio.wait({reading}, timeout=most_s)
@@ -204,7 +212,11 @@ class KeyRing:
     def check_known(self) -> None:
         """Raises where it is not known yet which keys there are, and a key that is not found may be one of them."""
         if self._records is not None and self._read_at is None:
-            raise ToolwireError("backend_unavailable", "The server can not read its API keys now. Please try again.", retry_after_s=1)
+            raise ToolwireError(
+                "backend_unavailable",
+                "The server can not read its API keys now. Please try again.",
+                retry_after_s=1,
+            )
 
     async def _read(self, records: KeyRecords) -> None:
         try:
@@ -228,8 +240,14 @@ class KeyRing:
         self._failing, self._failed_at = True, self._ticks()
 
     def _known(self, keys: list[StoredKey]) -> tuple[dict[bytes, _Known], frozenset[str]]:
-        known = [_Known(bytes.fromhex(key.sha256), key.holder(self._limits), key) for key in keys if not self._over(key)]
-        return {self._blind(one.digest): one for one in known}, frozenset(one.holder.key_id for one in known if one.holder.admin)
+        known = [
+            _Known(bytes.fromhex(key.sha256), key.holder(self._limits), key)
+            for key in keys
+            if not self._over(key)
+        ]
+        return {self._blind(one.digest): one for one in known}, frozenset(
+            one.holder.key_id for one in known if one.holder.admin
+        )
 
     async def _tell_used(self, records: KeyRecords) -> None:
         """When keys were used last, to the minute."""

@@ -86,12 +86,20 @@ class KeyGrant:
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
         if turn.tools and not self.tools:
-            raise ToolwireError("permission", "This API key may not use tools; ask without tools, or with another key.", param="tools")
+            raise ToolwireError(
+                "permission",
+                "This API key may not use tools; ask without tools, or with another key.",
+                param="tools",
+            )
 
 
 def no_model(name: str) -> ToolwireError:
     """The same words for a model that there is not and for one that the key may not use."""
-    return ToolwireError("model_not_found", f"The model '{name[:80]}' does not exist or you do not have access to it.", param="model")
+    return ToolwireError(
+        "model_not_found",
+        f"The model '{name[:80]}' does not exist or you do not have access to it.",
+        param="model",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,9 @@ class StoredKey:
     def holder(self, settings: LimitSettings) -> KeyHolder:
         models = tuple(self.scopes.get("models") or ("*",))
         limits = KeyLimits.of(settings, self.limits)
-        grant = KeyGrant(models, bool(self.scopes.get("tools", True)), bool(self.scopes.get("admin", False)), limits)
+        grant = KeyGrant(
+            models, bool(self.scopes.get("tools", True)), bool(self.scopes.get("admin", False)), limits
+        )
         return KeyHolder(self.identity, None if grant.plain else grant, self.name)
 
 
@@ -159,7 +169,10 @@ Rows = list[tuple[Any, ...]]
 
 
 def _rows(connection: Any) -> Rows:
-    return [tuple(row) for row in connection.execute(f"SELECT {_COLUMNS} FROM keys ORDER BY created_at, id").fetchall()]
+    return [
+        tuple(row)
+        for row in connection.execute(f"SELECT {_COLUMNS} FROM keys ORDER BY created_at, id").fetchall()
+    ]
 
 
 def _stored_key(row: tuple[Any, ...]) -> StoredKey:
@@ -190,9 +203,14 @@ class KeyRecords:
     async def add(self, name: str, scopes: dict[str, Any], limits: dict[str, Any]) -> tuple[StoredKey, str]:
         """A new key, and its text, which nobody can ask for again. A living key's name is not given twice."""
         if not name.strip() or len(name) > LONGEST_NAME:
-            raise ToolwireError("invalid_value", f"a key's name has 1 to {LONGEST_NAME} characters", param="name")
+            raise ToolwireError(
+                "invalid_value", f"a key's name has 1 to {LONGEST_NAME} characters", param="name"
+            )
         if any(key.name == name and key.lives(self._clock()) for key in await self.all()):
-            raise ToolwireError("conflict", f"there is a key named {name} already; revoke or rotate it, or choose another name")
+            raise ToolwireError(
+                "conflict",
+                f"there is a key named {name} already; revoke or rotate it, or choose another name",
+            )
         return await self._insert(name, scopes, limits, "")
 
     async def rotate(self, id: str, grace_s: float) -> tuple[StoredKey, str]:
@@ -211,15 +229,35 @@ class KeyRecords:
 
     async def used(self, ids: Iterable[str], at: float) -> None:
         rows = [(at, id) for id in ids]
-        await self._store.run(lambda c: c.executemany("UPDATE keys SET last_used_at = ? WHERE id = ?", rows), "write")
+        await self._store.run(
+            lambda c: c.executemany("UPDATE keys SET last_used_at = ? WHERE id = ?", rows), "write"
+        )
 
-    async def _insert(self, name: str, scopes: dict[str, Any], limits: dict[str, Any], rotated_from: str) -> tuple[StoredKey, str]:
+    async def _insert(
+        self, name: str, scopes: dict[str, Any], limits: dict[str, Any], rotated_from: str
+    ) -> tuple[StoredKey, str]:
         text = PREFIX + secrets.token_urlsafe(30)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        key = StoredKey(f"key_{secrets.token_hex(8)}", name, digest, text[:SHOWN], scopes, limits, self._clock(), None, rotated_from)
-        row = (*(getattr(key, column) for column in ("id", "name", "sha256", "prefix")), json.dumps(scopes), json.dumps(limits))
+        key = StoredKey(
+            f"key_{secrets.token_hex(8)}",
+            name,
+            digest,
+            text[:SHOWN],
+            scopes,
+            limits,
+            self._clock(),
+            None,
+            rotated_from,
+        )
+        row = (
+            *(getattr(key, column) for column in ("id", "name", "sha256", "prefix")),
+            json.dumps(scopes),
+            json.dumps(limits),
+        )
         sql = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        await self._store.run(lambda c: c.execute(sql, (*row, key.created_at, None, rotated_from, None)), "write")
+        await self._store.run(
+            lambda c: c.execute(sql, (*row, key.created_at, None, rotated_from, None)), "write"
+        )
         return key, text
 
     async def _end(self, id: str, at: float) -> None:

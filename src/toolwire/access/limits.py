@@ -19,7 +19,14 @@ from toolwire.access import meters
 from toolwire.access.budgets import KINDS, NOTHING, Budgets
 from toolwire.access.keys import KeyLimits
 from toolwire.access.meters import MINUTE, MeterRefusal, Meters, Rates
-from toolwire.access.shared_limits import NO_BUDGET, Amounts, MeterRequest, RedisUnreachable, Seen, SharedLimits
+from toolwire.access.shared_limits import (
+    NO_BUDGET,
+    Amounts,
+    MeterRequest,
+    RedisUnreachable,
+    Seen,
+    SharedLimits,
+)
 from toolwire.access.usage import Hold, UsageBook
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import CallArgs, Event, Failure, Refusal, Text, Thought, Usage
@@ -74,7 +81,13 @@ class RateLimits:
         self._accounts: dict[str, KeyAccount] = {}
         self._errands: set[asyncio.Task[None]] = set()
         url, self._workers = settings.store.redis, settings.server.workers
-        self.shared = SharedLimits(url, random_id("node_"), self._running, self._redis_lost, self._owed, nodes=self._workers) if url else None
+        self.shared = (
+            SharedLimits(
+                url, random_id("node_"), self._running, self._redis_lost, self._owed, nodes=self._workers
+            )
+            if url
+            else None
+        )
 
     async def start(self) -> None:
         """Takes this node's place among those that share the limits."""
@@ -123,7 +136,9 @@ class RateLimits:
         shared = self.shared
         if shared is not None and shared.up:
             shared.start()
-            taking = asyncio.ensure_future(shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE)))
+            taking = asyncio.ensure_future(
+                shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE))
+            )
             try:
                 refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
             except RedisUnreachable:
@@ -155,17 +170,24 @@ class RateLimits:
             self._budgets.admitted_apart(ticket.key_id, ticket.held_tokens)
         return refusal
 
-    async def _give_back(self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]) -> None:
+    async def _give_back(
+        self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]
+    ) -> None:
         """The client left while it was being asked for."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
-            await self._charge_shared(account, self._asked(account, ticket, -MINUTE, -ticket.reserved * MINUTE))
+            await self._charge_shared(
+                account, self._asked(account, ticket, -MINUTE, -ticket.reserved * MINUTE)
+            )
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
         """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
         if limits.requests_per_minute and status_of(failure) != 429:
             self._charge(
-                self._account(key_id, limits), Ticket(self, key_id, replace(limits, budget_requests=0, budget_tokens=0), NO_TOKENS), MINUTE, 0
+                self._account(key_id, limits),
+                Ticket(self, key_id, replace(limits, budget_requests=0, budget_tokens=0), NO_TOKENS),
+                MINUTE,
+                0,
             )
 
     # --- after a turn --------------------------------------------------------------------------------------------------------------------------
@@ -176,7 +198,9 @@ class RateLimits:
         if ticket.limits.tokens_per_minute or ticket.id:
             self._charge(account, ticket, 0, (tokens - ticket.reserved) * MINUTE, (int(answered), tokens))
 
-    def _charge(self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> None:
+    def _charge(
+        self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING
+    ) -> None:
         asked = self._asked(account, ticket, requests, tokens, used)
         meters.charge(account.meters, self._rates(ticket.limits), requests, tokens)
         if self.shared is not None:
@@ -212,11 +236,22 @@ class RateLimits:
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
-    def _asked(self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING) -> MeterRequest:
+    def _asked(
+        self, account: KeyAccount, ticket: Ticket, requests: int, tokens: int, used: Amounts = NOTHING
+    ) -> MeterRequest:
         limits, month = ticket.limits, NO_BUDGET
         if ticket.id and self.shared is not None:
             month = self._budgets.asked(ticket.key_id, limits, used)
-        return MeterRequest(ticket.key_id, limits.rates, limits.concurrent, ticket.id, requests, tokens, self._known(account), month)
+        return MeterRequest(
+            ticket.key_id,
+            limits.rates,
+            limits.concurrent,
+            ticket.id,
+            requests,
+            tokens,
+            self._known(account),
+            month,
+        )
 
     def _seen(self, account: KeyAccount, key_id: str, seen: Seen) -> None:
         seen.meters.at = self._clock()
@@ -239,7 +274,11 @@ class RateLimits:
 
     def _running(self) -> dict[str, list[str]]:
         """For the heartbeat: the turns that count against a limit of turns at once, or hold a part of a budget."""
-        return {key_id: list(account.running) for key_id, account in self._accounts.items() if account.limits.concurrent or account.running}
+        return {
+            key_id: list(account.running)
+            for key_id, account in self._accounts.items()
+            if account.limits.concurrent or account.running
+        }
 
     def _redis_lost(self) -> None:
         """Redis went away: this node goes on with its share of what was taken."""
@@ -263,7 +302,11 @@ class RateLimits:
             month = self._budgets.owed(key_id, account.limits)
             if any(units) or before.requests or before.tokens or month.month:
                 known = (before.requests, before.tokens)
-                owed.append(MeterRequest(key_id, rates, account.limits.concurrent, "", *units, known=known, month=month))
+                owed.append(
+                    MeterRequest(
+                        key_id, rates, account.limits.concurrent, "", *units, known=known, month=month
+                    )
+                )
         return owed
 
     # --- what is told --------------------------------------------------------------------------------------------------------------------------
@@ -273,16 +316,24 @@ class RateLimits:
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
         out: HeaderList = []
-        for kind, rate, taken in (("requests", rates.requests, account.meters.requests), ("tokens", rates.tokens, account.meters.tokens)):
+        for kind, rate, taken in (
+            ("requests", rates.requests, account.meters.requests),
+            ("tokens", rates.tokens, account.meters.tokens),
+        ):
             if rate:
                 out += [
                     (f"x-ratelimit-limit-{kind}".encode(), b"%d" % rate),
                     (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % meters.remaining(taken, rate)),
-                    (f"x-ratelimit-reset-{kind}".encode(), meters.duration(meters.reset_us(taken, rate)).encode()),
+                    (
+                        f"x-ratelimit-reset-{kind}".encode(),
+                        meters.duration(meters.reset_us(taken, rate)).encode(),
+                    ),
                 ]
         return out
 
-    def _refused(self, refusal: MeterRefusal, ticket: Ticket, account: KeyAccount, shared: bool = False) -> ToolwireError:
+    def _refused(
+        self, refusal: MeterRefusal, ticket: Ticket, account: KeyAccount, shared: bool = False
+    ) -> ToolwireError:
         limits, tokens = ticket.limits, ticket.reserved
         if refusal.kind in KINDS:
             return self._budgets.error(refusal, ticket.key_id, limits, shared)
@@ -303,11 +354,26 @@ class RateLimits:
 class Ticket:
     """An admitted turn. `settle` it once it has ended, whatever the end was."""
 
-    __slots__ = ("_characters", "_limits", "_open", "asked_for", "held_tokens", "hold", "id", "key_id", "limits", "reserved")
+    __slots__ = (
+        "_characters",
+        "_limits",
+        "_open",
+        "asked_for",
+        "held_tokens",
+        "hold",
+        "id",
+        "key_id",
+        "limits",
+        "reserved",
+    )
 
     def __init__(self, owner: RateLimits, key_id: str, limits: KeyLimits, asked_for: Usage) -> None:
         self.held_tokens = asked_for.total_tokens if limits.budget_tokens else 0
-        self.id = f"{random_id('')}:{self.held_tokens}" if limits.concurrent or limits.budget_requests or limits.budget_tokens else ""
+        self.id = (
+            f"{random_id('')}:{self.held_tokens}"
+            if limits.concurrent or limits.budget_requests or limits.budget_tokens
+            else ""
+        )
         """As `shared_limits.py` reads it."""
         self.hold: Hold | None = None
         """What it has of its key's budget, until its usage is counted."""

@@ -78,7 +78,11 @@ def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
 
 def wait(taken: int, rate: int, amount: int) -> int:
     """After how many microseconds so much can be taken; 0: now."""
-    return -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate) if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE else 0
+    return (
+        -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate)
+        if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE
+        else 0
+    )
 
 
 def remaining(taken: int, rate: int) -> int:

@@ -259,7 +259,15 @@ class SharedLimits:
         rates, lease, month = asked.rates, int(LEASE_S * 1e6), asked.month
         keys = [f"{kind}{{{asked.key_id}}}" for kind in (METERS, RUNNING, BUDGET)]
         amounts = [rates.requests, asked.requests, rates.tokens, asked.tokens, asked.concurrent]
-        budget = [month.month, *month.budget, *month.used, *month.known, *month.seen, month.epoch, int(BUDGET_S * 1000)]
+        budget = [
+            month.month,
+            *month.budget,
+            *month.used,
+            *month.known,
+            *month.seen,
+            month.epoch,
+            int(BUDGET_S * 1000),
+        ]
         return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known, *budget])
 
     # --- being there ---------------------------------------------------------------------------------------------------------------------------
@@ -301,7 +309,9 @@ class SharedLimits:
             self._owed.extend(replace(one, known=(0, 0)) for one in untold)
         self.up = True
         self._stumbled.clear()
-        self._owed.extend(one for one in self._owed_since() if one.requests or one.tokens or any(one.month.used))
+        self._owed.extend(
+            one for one in self._owed_since() if one.requests or one.tokens or any(one.month.used)
+        )
         log.warning("redis is back: limits are shared again")
 
     async def _pay(self, owed: deque[MeterRequest], way: str) -> None:
@@ -331,7 +341,9 @@ class SharedLimits:
             await self._ask(lambda redis: redis.zrem(NODES, self._node))
         await self._redis.aclose()
 
-    async def _ask(self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float | None = None) -> T:
+    async def _ask(
+        self, work: Callable[[Redis], Awaitable[T]], probing: bool = False, within_s: float | None = None
+    ) -> T:
         from redis.exceptions import RedisError
 
         if not self.up and not probing:

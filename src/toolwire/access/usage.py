@@ -179,7 +179,9 @@ class UsageBook:
         month, at = month_of(now), self._ticks()
         asked = [key_id for key_id, spent in self._months.items() if at - spent.read_at >= FLUSH_S]
         try:
-            sums = await self._store.run(lambda c: _written(c, batch, self._node, number, now, month, asked), "count usage")
+            sums = await self._store.run(
+                lambda c: _written(c, batch, self._node, number, now, month, asked), "count usage"
+            )
         except Exception as error:  # who only counts must not fail, and what is counted must not be lost
             if not self._failing:
                 log.warning("usage could not be written, it is kept and tried again: %s", error)
@@ -198,7 +200,9 @@ class UsageBook:
         if self._store is None or not asked or not self._writing:
             return
         try:
-            sums = await self._store.run(lambda c: {key_id: _month(c, key_id, month) for key_id in asked}, "read usage")
+            sums = await self._store.run(
+                lambda c: {key_id: _month(c, key_id, month) for key_id in asked}, "read usage"
+            )
         except Exception:  # it is away
             return
         for key_id, (requests, tokens) in sums.items():
@@ -221,12 +225,17 @@ class UsageBook:
             return
         try:
             async with asyncio.timeout(CLOSE_S):
-                while (self._flushing is not None or self._writing or self._counted) and not (self._failing and self._flushing is None):
+                while (self._flushing is not None or self._writing or self._counted) and not (
+                    self._failing and self._flushing is None
+                ):
                     await self.flush()
         except TimeoutError:
             pass
         if self._writing or self._counted:
-            log.error("the usage of the last moments could not be written: %d rows are lost", len(self._writing) + len(self._counted))
+            log.error(
+                "the usage of the last moments could not be written: %d rows are lost",
+                len(self._writing) + len(self._counted),
+            )
 
     # --- budgets -------------------------------------------------------------------------------------------------------------------------------
 
@@ -296,14 +305,19 @@ class UsageBook:
         for row, counts in (*self._writing.items(), *self._counted.items()):
             if _fits(row, question):
                 named = {"key_id": row[0], "model": row[2]}
-                place = (row[1] // question.width * question.width, tuple(named[column] for column in question.group_by))
+                place = (
+                    row[1] // question.width * question.width,
+                    tuple(named[column] for column in question.group_by),
+                )
                 out[place] = [a + b for a, b in zip(out.get(place, [0] * len(COUNTS)), counts, strict=True)]
         return [(bucket, group, counts) for (bucket, group), counts in sorted(out.items())]
 
 
 def month_of(now: float) -> int:
     """The beginning of the month."""
-    return int(datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp())
+    return int(
+        datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    )
 
 
 def next_month(now: float) -> int:
@@ -312,7 +326,9 @@ def next_month(now: float) -> int:
 
 def _fits(row: Row, question: UsageQuery) -> bool:
     key_id, hour, model = row
-    wanted = (question.keys is None or key_id in question.keys) and (question.models is None or model in question.models)
+    wanted = (question.keys is None or key_id in question.keys) and (
+        question.models is None or model in question.models
+    )
     return wanted and question.start <= hour < question.end
 
 
@@ -329,11 +345,19 @@ _NUMBER = (
 
 
 def _written(
-    connection: Any, batch: dict[Row, Counts], node: str, number: int, now: float, month: int, asked: Iterable[str]
+    connection: Any,
+    batch: dict[Row, Counts],
+    node: str,
+    number: int,
+    now: float,
+    month: int,
+    asked: Iterable[str],
 ) -> dict[str, tuple[int, int]]:
     with connection.transaction():
         if batch and connection.execute(_NUMBER, (node, number, now)).rowcount == 1:
-            connection.executemany(_ADD, [(*row, *counts) for row, counts in sorted(batch.items())])  # sorted: two nodes never wait for each other
+            connection.executemany(
+                _ADD, [(*row, *counts) for row, counts in sorted(batch.items())]
+            )  # sorted: two nodes never wait for each other
             connection.execute("DELETE FROM usage_batches WHERE written_at < ?", (now - BATCHES_S,))
     return {key_id: _month(connection, key_id, month) for key_id in asked}
 
@@ -356,4 +380,7 @@ def _sums(connection: Any, question: UsageQuery) -> list[tuple[int, tuple[str, .
     sums = ", ".join(f"SUM({name})" for name in COUNTS)
     sql = f"SELECT {columns}, {sums} FROM usage WHERE {' AND '.join(where)} GROUP BY {order} ORDER BY {order}"
     size = 1 + len(groups)
-    return [(int(row[0]), tuple(row[1:size]), [int(value) for value in row[size:]]) for row in connection.execute(sql, values).fetchall()]
+    return [
+        (int(row[0]), tuple(row[1:size]), [int(value) for value in row[size:]])
+        for row in connection.execute(sql, values).fetchall()
+    ]

@@ -28,7 +28,7 @@ EVERY = "*"
 SOURCES: dict[str, tuple[str, str]] = {
     "openai": ("toolwire.backends.openai.backend", "OpenAISource"),
     "hosted": ("toolwire.backends.hosted.backend", "HostedSource"),
-    "cursor": ("toolwire.backends.cursor.source", "CursorSource"),
+    "cursor": ("toolwire.backends.cursor.backend", "CursorSource"),
 }
 
 
@@ -54,7 +54,10 @@ def check(backend: str, options: dict[str, Any]) -> Any:
             import difflib
 
             near = difflib.get_close_matches(key, known, 1)
-            raise OptionError(f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"))
+            raise OptionError(
+                f"unknown key {key!r}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+            )
     values = {key: _fit(key, value, hints[key]) for key, value in options.items()}
     for name, one in known.items():
         if one.default is MISSING and one.default_factory is MISSING and name not in values:
@@ -66,7 +69,9 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
-            raise OptionError(f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {str(value)[:40]!r}")
+            raise OptionError(
+                f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {str(value)[:40]!r}"
+            )
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
@@ -90,9 +95,14 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """The type alone: a value may be a secret."""
-    return {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}.get(
-        type(value), "something else"
-    )
+    return {
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a table",
+    }.get(type(value), "something else")
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:

@@ -1,6 +1,6 @@
 """`toolwire conform URL`: the command.
 
-Exit status 0: every check that could be run passes; 1: some fail; 2: the run could not begin, or the endpoint had no time for all of it.
+Exit status 0: every check that ran passes; 1: some fail; 2: the run could not begin or was not complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from toolwire.conform.engine import CATALOGUE, CheckFinding, ConformOutcome
 from toolwire.conform.probe import shown
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 
 if TYPE_CHECKING:
     from toolwire.conform.check import Check
@@ -31,10 +31,31 @@ LIMIT_S = 60.0
 
 def conform_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the endpoint's base, such as http://127.0.0.1:8788/v1")
-    parser.add_argument("--model", metavar="M", default="", help="the model to ask; default: the first that the endpoint lists")
-    parser.add_argument("--api-key", metavar="K", default="", help="the key, or env:NAME for a variable that holds it; never shown")
-    parser.add_argument("--only", metavar="IDS", default="", help="only these checks, by id or its beginning: chat.stream,http.cors")
-    parser.add_argument("--timeout", metavar="S", type=float, default=LIMIT_S, help="seconds that one answer may take; default: 60")
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        default="",
+        help="the model to ask; default: the first that the endpoint lists",
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="K",
+        default="",
+        help="the key, or env:NAME for a variable that holds it; never shown",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="IDS",
+        default="",
+        help="only these checks, by id or its beginning: chat.stream,http.cors",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=float,
+        default=LIMIT_S,
+        help="seconds that one answer may take; default: 60",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
     parser.add_argument("--junit", metavar="FILE", help="write the findings as JUnit XML, too")
 
@@ -46,10 +67,12 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from toolwire.conform.engine import NothingToJudge, chosen
     from toolwire.conform.probe import AddressError, Probe, base_of, shown
 
-    pass
-
     try:
-        base, key, checks = base_of(arguments.url), key_of(arguments.api_key, os.environ), chosen(arguments.only)
+        base, key, checks = (
+            base_of(arguments.url),
+            key_of(arguments.api_key, os.environ),
+            chosen(arguments.only),
+        )
     except KeyError as error:
         return _said(f"no check is called {error.args[0]!r}; the list stands in docs/conform.md")
     except (AddressError, LookupError) as error:
@@ -60,7 +83,10 @@ def run_conform(arguments: argparse.Namespace) -> int:
     probe = Probe(base, key, arguments.timeout, waiting=_waits)
     try:
         outcome = asyncio.run(_judge(probe, arguments.model, checks, None if arguments.json else table))
-        print(json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}", flush=True)
+        print(
+            json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}",
+            flush=True,
+        )
     except NothingToJudge as error:
         return _said(f"{shown(base)}: {error}")
     if arguments.junit:
@@ -70,7 +96,11 @@ def run_conform(arguments: argparse.Namespace) -> int:
             return _said(f"{arguments.junit}: {error.strerror or error}")
     if outcome.count("fail"):
         return FAILED
-    return _said(f"{shown(base)} had no time for {outcome.kept} of the checks: this is not its whole score") if outcome.kept else PASSED
+    return (
+        _said(f"{shown(base)} had no time for {outcome.kept} of the checks: this is not its whole score")
+        if outcome.kept
+        else PASSED
+    )
 
 
 async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table | None) -> ConformOutcome:
@@ -106,13 +136,13 @@ def _waits(status: int, wait_s: float) -> None:
 
 
 def _said(line: str) -> int:
-    from toolwire.core.shown import one_line
+    from toolwire.core.display import one_line
 
     print(f"toolwire: {one_line(line, 400)}", file=sys.stderr)
     return NOT_RUN
 
 
-# --- report ------------------------------------------------------------
+# --- report
 #
 # An outcome, shown: a table for people, JSON and JUnit for machines. Foreign text is made safe to show.
 # Pure.
@@ -138,11 +168,18 @@ class Table:
         if finding.absent:
             if check.family not in self._absent:
                 self._absent.add(check.family)
-                yield one_line(f"{MARKS['not-run']:<4}  {check.family + '.*':<{_IDS}}  not run: {verdict.seen}", WIDTH)
+                yield one_line(
+                    f"{MARKS['not-run']:<4}  {check.family + '.*':<{_IDS}}  not run: {verdict.seen}", WIDTH
+                )
             return
         start = f"{MARKS[verdict.result]:<4}  {check.id:<{_IDS}}  "
         if verdict.result == "not-run":
-            yield from textwrap.wrap(one_line(f"not run: {verdict.seen}", 3 * WIDTH), WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+            yield from textwrap.wrap(
+                one_line(f"not run: {verdict.seen}", 3 * WIDTH),
+                WIDTH,
+                initial_indent=start,
+                subsequent_indent=" " * len(start),
+            )
             return
         yield one_line(start + check.demands, WIDTH)
         if verdict.result != "fail":
@@ -153,15 +190,21 @@ class Table:
             rows.append(("in", f"{verdict.question}: {verdict.excerpt}"))
         for word, text in rows:
             flat = one_line(text, 4 * WIDTH)
-            yield from textwrap.wrap(flat, WIDTH, initial_indent=f"{_INDENT}{word:<8}", subsequent_indent=f"{_INDENT}{'':<8}")
+            yield from textwrap.wrap(
+                flat, WIDTH, initial_indent=f"{_INDENT}{word:<8}", subsequent_indent=f"{_INDENT}{'':<8}"
+            )
 
 
 def summary(outcome: ConformOutcome) -> str:
     """The last line: the score, and what it is made of."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
-    required = (outcome.count("pass", "required"), outcome.count("pass", "required") + outcome.count("fail", "required"))
+    required = (
+        outcome.count("pass", "required"),
+        outcome.count("pass", "required") + outcome.count("fail", "required"),
+    )
     return (
-        f"score {score(outcome)} %: {passed} of {passed + failed} checks pass ({required[0]} of {required[1]} required), "
+        f"score {score(outcome)} %: {passed} of {passed + failed} checks pass "
+        f"({required[0]} of {required[1]} required), "
         f"{failed} fail, {outcome.count('not-run')} not run"
     )
 
@@ -174,13 +217,20 @@ def score(outcome: ConformOutcome) -> int:
 
 def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
     """Stable: keys are only added."""
-    levels = {level: {result: outcome.count(result, level) for result in ("pass", "fail", "not-run")} for level in ("required", "optional")}
+    levels = {
+        level: {result: outcome.count(result, level) for result in ("pass", "fail", "not-run")}
+        for level in ("required", "optional")
+    }
     return {
         "toolwire": version,
         "url": shown(outcome.base),
         "model": outcome.model,
         "score": score(outcome),
-        "summary": {**{result: outcome.count(result) for result in ("pass", "fail", "not-run")}, "kept": outcome.kept, **levels},
+        "summary": {
+            **{result: outcome.count(result) for result in ("pass", "fail", "not-run")},
+            "kept": outcome.kept,
+            **levels,
+        },
         "absent": dict(outcome.absent),
         "requests": outcome.requests,
         "checks": [_row(finding) for finding in outcome.findings],
@@ -206,13 +256,19 @@ def _row(finding: CheckFinding) -> dict[str, Any]:
 
 def junit(outcome: ConformOutcome) -> str:
     """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites name={_attribute('toolwire conform ' + shown(outcome.base))}>"]
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        f"<testsuites name={_attribute('toolwire conform ' + shown(outcome.base))}>",
+    ]
     for family in ("http", "chat", "responses"):
         own = [finding for finding in outcome.findings if finding.check.family == family]
         if own:
             fails = sum(finding.verdict.result == "fail" for finding in own)
             skipped = sum(finding.verdict.result == "not-run" for finding in own)
-            lines.append(f'  <testsuite name="{family}" tests="{len(own)}" failures="{fails}" errors="0" skipped="{skipped}">')
+            lines.append(
+                f'  <testsuite name="{family}" tests="{len(own)}" failures="{fails}" '
+                f'errors="0" skipped="{skipped}">'
+            )
             lines += [line for finding in own for line in _case(finding)]
             lines.append("  </testsuite>")
     return "\n".join([*lines, "</testsuites>", ""])
@@ -226,7 +282,10 @@ def _case(finding: CheckFinding) -> Iterator[str]:
         return
     yield f"{opening}>"
     if verdict.result == "fail":
-        text = _plain(f"demands: {check.demands}\nseen: {verdict.seen}\nin {verdict.question}: {verdict.excerpt}\nsource: {check.source}")
+        text = _plain(
+            f"demands: {check.demands}\nseen: {verdict.seen}\n"
+            f"in {verdict.question}: {verdict.excerpt}\nsource: {check.source}"
+        )
         yield f"      <failure message={_attribute(verdict.seen)}>{escape(text)}</failure>"
     else:
         yield f"      <skipped message={_attribute(verdict.seen)}/>"

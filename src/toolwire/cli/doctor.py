@@ -1,6 +1,6 @@
 """`toolwire doctor`: what is there, what works, what is missing, and the command that fixes it.
 
-Each check is a row of `CHECKS`: it looks, quickly and without changing anything of the person's own, and tells findings. Nothing is asked of a model.
+Each check is a row of `CHECKS`. A check is quick, changes nothing of the user's and sends nothing to a model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 from toolwire.settings.discover import KEYS, SERVERS, address, is_key, key_in
 from toolwire.settings.types import Settings
 
@@ -44,19 +44,18 @@ async def _configured(settings: Settings) -> list[Finding]:
     gateway = Gateway(settings)
     try:
         for id, backend in gateway.models.items():
-            if gateway.catalog.kind(id) in CLOSER:
-                continue  # looked at more closely below
+            kind = gateway.catalog.kind(id)
+            if kind in CLOSER:
+                continue  # has a check of its own below
             try:
                 await backend.prepare()
                 ready = await backend.ready()
             except Exception as error:
-                out.append(Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__))
+                out.append(Finding(f"model {id}", "problem", _first_line(error)))
                 continue
-            kind = gateway.catalog.kind(id)
             told = f"{kind}, tools {backend.strategy}"
-            out.append(
-                Finding(f"model {id}", "ok", told) if ready else Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
-            )
+            down = Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
+            out.append(Finding(f"model {id}", "ok", told) if ready else down)
         for id in gateway.catalog.sources:
             if gateway.catalog.kind(id) not in CLOSER:
                 out.append(await _source(gateway.catalog, id))
@@ -71,8 +70,21 @@ async def _source(catalog: Catalog, id: str) -> Finding:
     try:
         names = await catalog.sources[id].names()
     except Exception as error:
-        return Finding(f"model {id}", "problem", str(error).splitlines()[0] if str(error) else type(error).__name__, _REPAIR.get(kind, ""))
+        return Finding(f"model {id}", "problem", _first_line(error), _REPAIR.get(kind, ""))
     return Finding(f"model {id}", "ok", f"{kind}, {_listed(id, names)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
+    """The options of every configured model with this backend."""
+    from toolwire.backends.registry import check
+
+    return {
+        f"model {one.id}": check(backend, one.options) for one in settings.models if one.backend == backend
+    }
 
 
 def _listed(id: str, names: Sequence[str]) -> str:
@@ -87,10 +99,9 @@ _REPAIR = {"openai": "start its server, or correct base_url and api_key of the m
 async def _codex(settings: Settings) -> list[Finding]:
     """Codex: every model that uses it, or the one on PATH."""
     from toolwire.backends.codex import CodexOptions
-    from toolwire.backends.registry import check
 
-    models: dict[str, Any] = {f"model {model.id}": check("codex", model.options) for model in settings.models if model.backend == "codex"}
-    return [await _one_codex(subject, options) for subject, options in (models or {"codex": CodexOptions()}).items()]
+    models = _of_backend(settings, "codex") or {"codex": CodexOptions()}
+    return [await _one_codex(subject, options) for subject, options in models.items()]
 
 
 async def _one_codex(subject: str, options: Any) -> Finding:
@@ -98,7 +109,8 @@ async def _one_codex(subject: str, options: Any) -> Finding:
 
     facts = await inspect(options)
     if not facts["installed"]:
-        return Finding(subject, "problem" if subject != "codex" else "missing", f"no command {options.bin!r}", "npm install -g @openai/codex")
+        mark: Mark = "problem" if subject != "codex" else "missing"
+        return Finding(subject, mark, f"no command {options.bin!r}", "npm install -g @openai/codex")
     told = f"codex {facts['version']}, tools {facts['strategy']}"
     if facts["logged_in"] is False:
         return Finding(subject, "problem", f"{told}, not logged in", "codex login")
@@ -111,17 +123,15 @@ async def _local(settings: Settings) -> list[Finding]:
     """The embedded model: every model that uses it, or the one that was pulled."""
     from toolwire.backends.local.model import key_of, lacking
     from toolwire.backends.local.options import LocalOptions
-    from toolwire.backends.registry import check
 
-    models: dict[str, Any] = {f"model {model.id}": check("local", model.options) for model in settings.models if model.backend == "local"}
-    out = []
-    for subject, options in (models or {"embedded model": LocalOptions()}).items():
-        lacks = lacking(options)
-        if lacks:
-            out.append(Finding(subject, "problem" if models else "missing", *lacks))
-        else:
-            out.append(Finding(subject, "ok", f"{os.path.basename(key_of(options)[0])}, tools constrained"))
-    return out
+    models = _of_backend(settings, "local")
+    mark: Mark = "problem" if models else "missing"
+    return [
+        Finding(subject, mark, *lacks)
+        if (lacks := lacking(options))
+        else Finding(subject, "ok", f"{os.path.basename(key_of(options)[0])}, tools constrained")
+        for subject, options in (models or {"embedded model": LocalOptions()}).items()
+    ]
 
 
 async def _servers(settings: Settings) -> list[Finding]:
@@ -137,11 +147,13 @@ async def _server(id: str, profile: str, variable: str) -> Finding:
     known = PROFILES[profile]
     base_url = address(os.environ.get(variable, ""), known.base_url)
     if not await answers(base_url, LISTEN_S):
-        return Finding(known.title, "missing", f"nothing answers at {base_url}", f"start {known.title}, or set {variable} to its address")
+        fix = f"start {known.title}, or set {variable} to its address"
+        return Finding(known.title, "missing", f"nothing answers at {base_url}", fix)
     try:
         names = await OpenAISource(id, {"profile": profile, "base_url": base_url, "model": "*"}).names()
     except ToolwireError:
-        return Finding(known.title, "problem", f"{base_url} answers, but has no model", "pull or load a model there")
+        told = f"{base_url} answers, but has no model"
+        return Finding(known.title, "problem", told, "pull or load a model there")
     return Finding(known.title, "ok", _listed(id, names))
 
 
@@ -153,9 +165,11 @@ async def _keys(settings: Settings) -> list[Finding]:
         if not found:
             out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
         elif not is_key(key):
-            out.append(Finding(id, "problem", f"{found} is set, but holds a character that no key has", f"set {found} again"))
+            told = f"{found} is set, but holds a character that no key has"
+            out.append(Finding(id, "problem", told, f"set {found} again"))
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
-            out.append(Finding(id, "problem", f"{found} is set, but the provider library is not installed", "pip install 'toolwire[hosted]'"))
+            told = f"{found} is set, but the provider library is not installed"
+            out.append(Finding(id, "problem", told, "pip install 'toolwire[hosted]'"))
         else:
             out.append(Finding(id, "ok", f"{found} is set; its models are offered as {id}/NAME"))
     return out
@@ -164,11 +178,9 @@ async def _keys(settings: Settings) -> list[Finding]:
 async def _cursor(settings: Settings) -> list[Finding]:
     """Cursor: every model that uses it, or the bridge that is found."""
     from toolwire.backends.cursor import CursorOptions, inspect
-    from toolwire.backends.registry import check
 
-    models: dict[str, Any] = {f"model {model.id}": check("cursor", model.options) for model in settings.models if model.backend == "cursor"}
     out = []
-    for subject, options in (models or {"Cursor": CursorOptions()}).items():
+    for subject, options in (_of_backend(settings, "cursor") or {"Cursor": CursorOptions()}).items():
         facts = await inspect(options)
         wanted = subject != "Cursor" or facts["key"]
         if facts["problem"]:
@@ -183,20 +195,19 @@ async def _agents(settings: Settings) -> list[Finding]:
     """Agents that speak ACP: every model that is one is started, those on PATH are only looked for."""
     from toolwire.backends.acp.backend import START, inspect, installed
     from toolwire.backends.acp.profiles import PROFILES
-    from toolwire.backends.registry import check
 
     out = []
-    for model in settings.models:
-        if model.backend == "acp":
-            facts = await inspect(check("acp", model.options))
-            fix = facts["install"] if not facts["installed"] else ""
-            told = f"{facts['title']}, tools parked" if not facts["problem"] else facts["problem"]
-            out.append(Finding(f"model {model.id}", "problem" if facts["problem"] else "ok", told, fix))
+    for subject, options in _of_backend(settings, "acp").items():
+        facts = await inspect(options)
+        fix = facts["install"] if not facts["installed"] else ""
+        told = facts["problem"] or f"{facts['title']}, tools parked"
+        out.append(Finding(subject, "problem" if facts["problem"] else "ok", told, fix))
     there = installed()
     for name, command in START.items():
         title = f"{PROFILES[name].title} (ACP)"
         if name in there:
-            out.append(Finding(title, "ok", f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'))
+            told = f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
+            out.append(Finding(title, "ok", told))
         else:
             out.append(Finding(title, "missing", f"no command {command[0]!r}", PROFILES[name].install))
     return out
@@ -205,12 +216,14 @@ async def _agents(settings: Settings) -> list[Finding]:
 async def _vault(settings: Settings) -> list[Finding]:
     """The folder of notes, where the settings enable one."""
     if not settings.vault.enabled:
-        return [Finding("vault", "missing", "none is enabled", "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR")]
+        fix = "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR"
+        return [Finding("vault", "missing", "none is enabled", fix)]
     root = os.path.expanduser(settings.vault.root)
     try:
         os.scandir(root).close()
     except OSError as error:
-        return [Finding("vault", "problem", f"{root} can not be read: {error.strerror or error}", "make the folder, or correct vault.root")]
+        told = f"{root} cannot be read: {error.strerror or error}"
+        return [Finding("vault", "problem", told, "make the folder, or correct vault.root")]
     return [Finding("vault", "ok", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")]
 
 
@@ -239,7 +252,7 @@ CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """Every finding, in the order of the checks. A check that fails or takes too long is a finding of its own."""
+    """Every finding, in the order of the checks. A check that fails or takes too long is a finding."""
     out: list[Finding] = []
     for look in CHECKS:
         name = look.__name__.strip("_")
@@ -254,7 +267,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as a page for people. Names and errors come from servers: nothing in them can drive the terminal."""
+    """The findings as text. Names and errors come from servers, so they are made safe for a terminal."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
     subjects = [one_line(finding.subject) for finding in findings]
     width = max(map(len, subjects), default=0)

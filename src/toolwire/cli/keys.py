@@ -13,7 +13,7 @@ from typing import Any
 
 from toolwire.access.keyring import FRESH_S
 from toolwire.access.keys import KeyLimits, KeyRecords, StoredKey
-from toolwire.core.shown import as_json, one_line
+from toolwire.core.display import as_json, one_line
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
 from toolwire.store.store import Store
@@ -43,13 +43,29 @@ assert set(LIMITS) == {field.name for field in fields(KeyLimits)} == set(SHORT)
 
 def keys_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the key's name; revoke and rotate also take its id, or the beginning of it")
-    parser.add_argument("--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the key's name; revoke and rotate also take its id, or the beginning of it",
+    )
+    parser.add_argument(
+        "--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *"
+    )
     parser.add_argument("--no-tools", action="store_true", help="add: requests that bring tools are refused")
-    parser.add_argument("--admin", action="store_true", help="add: it opens the web pages and sees the usage of all keys")
+    parser.add_argument(
+        "--admin", action="store_true", help="add: it opens the web pages and sees the usage of all keys"
+    )
     for name, what in LIMITS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="N", type=int, help=f"add: so many {what}; 0: any number")
-    parser.add_argument("--grace", metavar="TIME", default=GRACE, help=f"rotate: so long the old key works on: 90s, 30m, 24h, 7d; default {GRACE}")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", metavar="N", type=int, help=f"add: so many {what}; 0: any number"
+        )
+    parser.add_argument(
+        "--grace",
+        metavar="TIME",
+        default=GRACE,
+        help=f"rotate: so long the old key works on: 90s, 30m, 24h, 7d; default {GRACE}",
+    )
     parser.add_argument("--all", action="store_true", help="list: those that were revoked too")
     parser.add_argument("--json", action="store_true", help="JSON, for scripts")
 
@@ -58,7 +74,9 @@ def run_keys(arguments: argparse.Namespace) -> int:
 
     if arguments.action != "list" and not arguments.name:
         raise ConfigError(f"keys {arguments.action}: a name is missing")
-    return asyncio.run(_run(arguments, Store(load(arguments.config, os.environ, {}, exposed=False).store.url)))
+    return asyncio.run(
+        _run(arguments, Store(load(arguments.config, os.environ, {}, exposed=False).store.url))
+    )
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
@@ -85,13 +103,25 @@ async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Told:
     grace_s = _seconds(arguments.grace)
     living = [key for key in await _living(records, arguments.name) if key.revoked_at is None]
     if len({key.id for key in living}) != 1:
-        raise ConfigError(f"key {arguments.name}: {'there is none to rotate' if not living else 'several begin like this'}")
+        raise ConfigError(
+            f"key {arguments.name}: {'there is none to rotate' if not living else 'several begin like this'}"
+        )
     value, lines = _made(*await records.rotate(living[0].id, grace_s))
-    return value, [*lines, f"the old one, {living[0].id}, works for {arguments.grace} more; toolwire keys revoke {living[0].id} ends it now"]
+    return value, [
+        *lines,
+        f"the old one, {living[0].id}, works for {arguments.grace} more; "
+        f"toolwire keys revoke {living[0].id} ends it now",
+    ]
 
 
 def _made(key: StoredKey, text: str) -> Told:
-    lines = [f"{key.id} {one_line(key.name)}: {_scopes(key)}; {_limits(key)}", "", f"  {text}", "", "shown this once; only its hash is kept"]
+    lines = [
+        f"{key.id} {one_line(key.name)}: {_scopes(key)}; {_limits(key)}",
+        "",
+        f"  {text}",
+        "",
+        "shown this once; only its hash is kept",
+    ]
     return {**key.public(), "key": text}, lines
 
 
@@ -102,9 +132,16 @@ async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Told:
     newest = {key.identity: key.id for key in sorted(every, key=lambda key: key.created_at)}
     rows = [("ID", "NAME", "KEY", "SCOPES", "LIMITS", "USED", "STATE")]
     for key in keys:
-        told = (_scopes(key), _limits(key), _ago(key.last_used_at, now), _state(key, now, replaced=newest[key.identity] != key.id))
+        told = (
+            _scopes(key),
+            _limits(key),
+            _ago(key.last_used_at, now),
+            _state(key, now, replaced=newest[key.identity] != key.id),
+        )
         rows.append((key.id, one_line(key.name, 40), f"{key.prefix}…", *told))
-    return [key.public() for key in keys], table(rows) if keys else ["there are no keys; toolwire keys add NAME makes one"]
+    return [key.public() for key in keys], table(rows) if keys else [
+        "there are no keys; toolwire keys add NAME makes one"
+    ]
 
 
 async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Told:
@@ -119,19 +156,28 @@ async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Told:
     return {"revoked": ids}, [f"{id}: revoked; every server knows within {FRESH_S:g} s" for id in ids]
 
 
-_DO: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Told]]] = {"add": _add, "list": _list, "revoke": _revoke, "rotate": _rotate}
+_DO: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Told]]] = {
+    "add": _add,
+    "list": _list,
+    "revoke": _revoke,
+    "rotate": _rotate,
+}
 
 
 async def _living(records: KeyRecords, named: str) -> list[StoredKey]:
-    """By name: the key and, after a rotation, the old text of it. By id, or the beginning of one: that one alone."""
+    """By name: the key and its rotated predecessor. By id or the start of an id: that key alone."""
     now = time.time()
     keys = [key for key in await records.all() if key.lives(now)]
     by_name = [key for key in keys if key.name == named]
     exact = [key for key in keys if key.id == named]
-    return by_name or exact or [key for key in keys if key.id.startswith(named) or key.id.removeprefix("key_").startswith(named)]
+    return (
+        by_name
+        or exact
+        or [key for key in keys if key.id.startswith(named) or key.id.removeprefix("key_").startswith(named)]
+    )
 
 
-# --- words -----------------------------------------------------------------------------------------------------------------------------------------
+# --- words
 
 
 def _seconds(text: str) -> float:
@@ -149,7 +195,10 @@ def _scopes(key: StoredKey) -> str:
 
 
 def _limits(key: StoredKey) -> str:
-    return ", ".join(f"{key.limits[name]:,} {word}" for name, word in SHORT.items() if name in key.limits) or "the settings' limits"
+    return (
+        ", ".join(f"{key.limits[name]:,} {word}" for name, word in SHORT.items() if name in key.limits)
+        or "the settings' limits"
+    )
 
 
 def _state(key: StoredKey, now: float, replaced: bool) -> str:

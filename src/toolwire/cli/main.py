@@ -1,6 +1,6 @@
 """The command line. Each command is a row of `COMMANDS`; what it needs is imported when it runs.
 
-Rules: every command has --help with an example. What a person can mend is one clear line on stderr and exit status 2; --debug shows the traceback.
+Every command has --help with an example. An error is one line on stderr and exit status 2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 USAGE_ERROR = 2
 INTERRUPTED = 130
 NO_READER = 141
-"""As a shell tells of a program whose output nobody reads any more."""
+"""The exit status that a shell reports for SIGPIPE."""
 MOST_ROWS = 16
 WIDEST = 1000
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -34,42 +34,54 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`place`: the module that has `NAME_arguments` and `run_NAME`, where they are not here."""
+    """`module`: has `NAME_arguments` and `run_NAME`, unless `arguments` and `run` are given."""
 
     name: str
     help: str
     example: str
     arguments: Callable[[argparse.ArgumentParser], None] | None = None
     run: Callable[[argparse.Namespace], int] | None = None
-    place: str = ""
+    module: str = ""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add = self.arguments or getattr(import_module(self.place), f"{self.name}_arguments")
-        add(parser)
+        (self.arguments or getattr(import_module(self.module), f"{self.name}_arguments"))(parser)
 
     def start(self, arguments: argparse.Namespace) -> int:
-        run = self.run or getattr(import_module(self.place), f"run_{self.name}")
+        run = self.run or getattr(import_module(self.module), f"run_{self.name}")
         status: int = run(arguments)
         return status
 
 
-# --- serve -------------------------------------------------------------------------------------------------------------------------------------
+# --- serve
 
 
 def _serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", metavar="H", help="address to listen on; another one than loopback needs server.keys")
+    parser.add_argument(
+        "--host", metavar="H", help="address to listen on; another one than loopback needs server.keys"
+    )
     parser.add_argument("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
-    parser.add_argument("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
+    parser.add_argument(
+        "--print-config", action="store_true", help="show the settings in force, secrets masked, and exit"
+    )
     levels = f"{', '.join(LOG_LEVELS)}; info logs one line a request"
     parser.add_argument("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
-    parser.add_argument("--log-format", metavar="F", choices=LOG_FORMATS, default="text", help="text, or json: every line is an object")
+    parser.add_argument(
+        "--log-format",
+        metavar="F",
+        choices=LOG_FORMATS,
+        default="text",
+        help="text, or json: every line is an object",
+    )
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments, {"server.host": arguments.host, "server.port": arguments.port}, exposed=False)
+    settings = _settings(
+        arguments, {"server.host": arguments.host, "server.port": arguments.port}, exposed=False
+    )
     _check_exposed(settings)
+    from toolwire.settings.discover import with_discovered
+
     if arguments.print_config:
-        from toolwire.settings.discover import with_discovered
         from toolwire.settings.types import print_config
 
         print(print_config(with_discovered(settings)), end="")
@@ -77,15 +89,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     from toolwire.observe.masking import Mask
 
     configure_logging(arguments.log_level, arguments.log_format, Mask.of(settings, os.environ))
-    first_run = settings.models is DEFAULT_MODELS
-    from toolwire.settings.discover import with_discovered
     from toolwire.surfaces.http.server import serve
 
-    return serve(with_discovered(settings), announce=_tell_found if first_run else None)
+    first_run = settings.models is DEFAULT_MODELS
+    return serve(with_discovered(settings), announce=_show_found if first_run else None)
 
 
 def _check_exposed(settings: Settings) -> None:
-    """Raises where other machines would reach a server that has no key, neither in its settings nor in its store."""
+    """Raises if other machines would reach a server without a key in its settings or its store."""
     import asyncio
 
     from toolwire.settings.load import check_exposure
@@ -100,8 +111,8 @@ def _check_exposed(settings: Settings) -> None:
             raise
 
 
-def _tell_found(gateway: Gateway) -> None:
-    """The first run's table: what is there to talk to."""
+def _show_found(gateway: Gateway) -> None:
+    """Prints the models that the first run found."""
     from toolwire.observe.logs import say
     from toolwire.surfaces.tables import model_rows, table
 
@@ -110,23 +121,29 @@ def _tell_found(gateway: Gateway) -> None:
     cells = [("MODEL", "BACKEND", "TOOLS"), *((row["id"], row["backend"], row["tools"]) for row in shown)]
     lines = [*table(cells), *([f"… and {more} more: toolwire models"] if more > 0 else [])]
     if not any(row["backend"] == "local" for row in rows):
-        lines.append("no embedded model: pip install 'toolwire[local]', then toolwire local pull; until then the scripted demo answers")
+        lines.append(
+            "no embedded model: pip install 'toolwire[local]', then toolwire local pull; "
+            "until then the scripted demo answers"
+        )
     lines += ["nothing is configured: this is what was found; toolwire doctor explains the rest", ""]
     say("\n".join(lines), event="models", models=rows)
 
 
 def configure_logging(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
-    """Logs go to stderr; what the mask knows never does."""
+    """Logs go to stderr, masked."""
     from toolwire.observe.logs import configure
 
     configure(level, format, mask)
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------------------------
+# --- models
 
 
 def _models_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
+
+
+_doctor_arguments = _models_arguments
 
 
 def _models(arguments: argparse.Namespace) -> int:
@@ -138,20 +155,27 @@ def _models(arguments: argparse.Namespace) -> int:
     from toolwire.surfaces.tables import model_rows, table
 
     gateway = Gateway(with_discovered(_settings(arguments, {})))
-    rows = asyncio.run(_prepared(gateway, lambda: model_rows(gateway.catalog)))
+    asyncio.run(_prepare(gateway))
+    rows = model_rows(gateway.catalog)
     if arguments.json:
         print(json.dumps(rows))
         return 0
-    cells = [("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES")]
-    cells += [(row["id"], row["backend"], row["tools"], row["dialect"] or "-", ", ".join(row["capabilities"]) or "-") for row in rows]
+    cells: list[tuple[str, ...]] = [("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES")]
+    cells += [
+        (
+            *(row[key] or "-" for key in ("id", "backend", "tools", "dialect")),
+            ", ".join(row["capabilities"]) or "-",
+        )
+        for row in rows
+    ]
     print("\n".join(table(cells)))
     return 0
 
 
-async def _prepared(gateway: Gateway, then: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Lets every backend find out what it can do; one that can not be reached is shown as it would like to be."""
+async def _prepare(gateway: Gateway) -> None:
+    """Every backend finds out what it can do; one that cannot be reached keeps what it assumes."""
+    from toolwire.core.display import one_line
     from toolwire.core.errors import ToolwireError
-    from toolwire.core.shown import one_line
 
     try:
         await gateway.start()
@@ -160,16 +184,11 @@ async def _prepared(gateway: Gateway, then: Callable[[], list[dict[str, Any]]]) 
                 await backend.prepare()
             except ToolwireError as error:
                 print(f"toolwire: {one_line(f'{backend.id}: {error}', WIDEST)}", file=sys.stderr)
-        return then()
     finally:
         await gateway.close()
 
 
-# --- doctor ------------------------------------------------------------------------------------------------------------------------------------
-
-
-def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
+# --- doctor
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -184,12 +203,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
 
 
-# --- local -------------------------------------------------------------------------------------------------------------------------------------
+# --- local
 
 
 def _local_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("pull",), help="pull: fetch the embedded model, with a progress bar and a checksum")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="which one; default: the small one that toolwire serve uses")
+    parser.add_argument(
+        "action", choices=("pull",), help="pull: fetch the embedded model, with a progress bar and a checksum"
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="which one; default: the small one that toolwire serve uses"
+    )
 
 
 def _local(arguments: argparse.Namespace) -> int:
@@ -199,31 +222,50 @@ def _local(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _command(name: str, help: str, example: str, module: str = "") -> Command:
+    return Command(name, help, f"toolwire {example}", module=f"toolwire.cli.{module or name}")
+
+
 COMMANDS = (
     Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
-    Command("models", "list the configured models", "toolwire models --config toolwire.toml", _models_arguments, _models),
-    Command("chat", "chat with a model, over your notes", "toolwire chat --vault ~/notes", place="toolwire.cli.terminal"),
-    Command("ask", "ask one question", 'toolwire ask "What is a park?"', place="toolwire.cli.terminal"),
-    Command("note", "go on with a conversation that lives in a note", "toolwire note Ideas.md", place="toolwire.cli.terminal"),
-    Command("vault", "index or search a folder of notes", 'toolwire vault search ~/notes "plan"', place="toolwire.cli.vault"),
-    Command("mcp", "offer a vault's tools over MCP", "toolwire mcp --vault ~/notes", place="toolwire.cli.mcp"),
-    Command("approvals", "decide what tools may do", "toolwire approvals list", place="toolwire.cli.terminal"),
-    Command("keys", "API keys with names, scopes and budgets", "toolwire keys add laptop", place="toolwire.cli.keys"),
-    Command("replay", "run a turn of the journal again, and compare", "toolwire replay turn.jsonl", place="toolwire.cli.replay"),
-    Command("conform", "judge an endpoint's tool calling", "toolwire conform http://127.0.0.1:8788/v1", place="toolwire.cli.conform"),
-    Command("local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local),
-    Command("doctor", "say what works, what is missing, and how to fix it", "toolwire doctor", _doctor_arguments, _doctor),
+    Command(
+        "models",
+        "list the configured models",
+        "toolwire models --config toolwire.toml",
+        _models_arguments,
+        _models,
+    ),
+    _command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
+    _command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
+    _command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
+    _command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"'),
+    _command("mcp", "offer a vault's tools over MCP", "mcp --vault ~/notes"),
+    _command("approvals", "decide what tools may do", "approvals list", "terminal"),
+    _command("keys", "API keys with names, scopes and budgets", "keys add laptop"),
+    _command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl"),
+    _command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1"),
+    Command(
+        "local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local
+    ),
+    Command(
+        "doctor",
+        "show what works, what is missing, and how to fix it",
+        "toolwire doctor",
+        _doctor_arguments,
+        _doctor,
+    ),
 )
 
 
-# --- the frame around the commands -------------------------------------------------------------------------------------------------------------
+# --- the frame around the commands
 
 
 def _settings(arguments: argparse.Namespace, overrides: dict[str, Any], exposed: bool = True) -> Settings:
-    """`exposed` false: whether an exposed server has keys is not asked here; they may stand in the store."""
+    """`exposed` False: does not check that an exposed server has keys; they may be in the store."""
     from toolwire.settings.load import load
 
-    return load(arguments.config, os.environ, {key: value for key, value in overrides.items() if value is not None}, exposed=exposed)
+    given = {key: value for key, value in overrides.items() if value is not None}
+    return load(arguments.config, os.environ, given, exposed=exposed)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -232,15 +274,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """`chosen`: only this command's arguments are needed, so that the modules of others need not be loaded."""
-    parser = _Parser(prog="toolwire", description="OpenAI-grade tool calling for any model.", epilog="example: toolwire serve")
+    """`chosen`: adds only this command's arguments, so that the modules of the others are not loaded."""
+    about = "OpenAI-grade tool calling for any model."
+    parser = _Parser(prog="toolwire", description=about, epilog="example: toolwire serve")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
-        sub = commands.add_parser(command.name, help=command.help, description=command.help, epilog=f"example: {command.example}")
-        sub.add_argument("--config", metavar="F", help="settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory")
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+        sub = commands.add_parser(
+            command.name, help=command.help, description=command.help, epilog=f"example: {command.example}"
+        )
+        sub.add_argument(
+            "--config",
+            metavar="F",
+            help="settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory",
+        )
+        sub.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
         if chosen is None or command.name == chosen:
             command.add_arguments(sub)
         sub.set_defaults(run=command.start)
@@ -248,7 +299,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; gives the exit status."""
+    """Runs one command and returns the exit status."""
     try:
         try:
             return _main(sys.argv[1:] if argv is None else list(argv))
@@ -264,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Here, where it can still be told that nobody reads it, or that its disk is full."""
+    """Flushes stdout while a closed pipe or a full disk can still be reported."""
     try:
         print(end="", flush=True)
     except BrokenPipeError:
@@ -278,7 +329,6 @@ def _flush() -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Nothing more is written to it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -303,7 +353,7 @@ def _main(given: list[str]) -> int:
         if arguments.debug or (isinstance(error, BrokenPipeError) and _broken_outputs()):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _flush()  # where it was the output's disk, that is told
+            _flush()  # reports the error, if the disk of the output is full
         _complain(_one_line(error), getattr(arguments, "log_format", "text"))
         return USAGE_ERROR
 
@@ -312,22 +362,23 @@ def _complain(line: str, format: str) -> None:
     if format == "json":
         from toolwire.observe.logs import as_object
 
-        print(as_object({"event": "log", "level": "error", "logger": "toolwire", "message": line}), file=sys.stderr)
+        fields = {"event": "log", "level": "error", "logger": "toolwire", "message": line}
+        print(as_object(fields), file=sys.stderr)
     else:
-        from toolwire.core.shown import clean
+        from toolwire.core.display import clean
 
         print(f"toolwire: {clean(line)}", file=sys.stderr)
 
 
 def _broken_outputs() -> list[TextIO]:
-    """Those of the outputs whose reader is gone, as that of `toolwire models | head`."""
+    """The outputs whose reader is gone, as in `toolwire models | head`."""
     import select
 
     broken = []
     for stream in (sys.stdout, sys.stderr):
-        looking = select.poll()
-        looking.register(stream, 0)  # errors are told without being asked for
-        broken += [stream] if looking.poll(0) else []
+        poll = select.poll()
+        poll.register(stream, 0)  # errors are reported in any case
+        broken += [stream] if poll.poll(0) else []
     return broken
 
 

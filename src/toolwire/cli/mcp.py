@@ -1,4 +1,4 @@
-"""`toolwire mcp --vault DIR`: the vault's tools as an MCP server. Naming the vault is the opt-in; every call is still asked about."""
+"""`toolwire mcp --vault DIR`: the vault's tools as an MCP server. Each call needs an approval."""
 
 from __future__ import annotations
 
@@ -26,17 +26,45 @@ MISSING = "toolwire mcp needs the MCP SDK: pip install 'toolwire[mcp]'"
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--vault", metavar="DIR", required=True, help="the folder of notes; naming it offers its tools, and each call is asked about")
-    parser.add_argument("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
+    parser.add_argument(
+        "--vault",
+        metavar="DIR",
+        required=True,
+        help="the folder of notes; naming it offers its tools, and each call is asked about",
+    )
+    parser.add_argument(
+        "--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio"
+    )
     parser.add_argument("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
-    parser.add_argument("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
-    parser.add_argument("--bearer", metavar="SECRET", help="with --http: env:NAME or file:PATH; default: a fresh one, printed once")
+    parser.add_argument(
+        "--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}"
+    )
+    parser.add_argument(
+        "--bearer",
+        metavar="SECRET",
+        help="with --http: env:NAME or file:PATH; default: a fresh one, printed once",
+    )
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--inbox", action="store_true", default=None, help="ask by toolwire approvals only; default: by the client's form, else by the inbox"
+        "--inbox",
+        action="store_true",
+        default=None,
+        help="ask by toolwire approvals only; default: by the client's form, else by the inbox",
     )
-    ways.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help="ask by the client's own form only")
-    parser.add_argument("--lifetime", metavar="S", type=float, default=LIFETIME_S, help="seconds that a question waits for its decision; default 600")
+    ways.add_argument(
+        "--no-inbox",
+        action="store_false",
+        dest="inbox",
+        default=None,
+        help="ask by the client's own form only",
+    )
+    parser.add_argument(
+        "--lifetime",
+        metavar="S",
+        type=float,
+        default=LIFETIME_S,
+        help="seconds that a question waits for its decision; default 600",
+    )
 
 
 def run_mcp(arguments: argparse.Namespace) -> int:
@@ -57,11 +85,17 @@ def run_mcp(arguments: argparse.Namespace) -> int:
         raise ConfigError(MISSING)
     configure_logging("warning")
     root = root.resolve()
-    return asyncio.run(_serve_http(arguments, settings, root, bearer) if arguments.http else _serve_stdio(arguments, settings, root))
+    return asyncio.run(
+        _serve_http(arguments, settings, root, bearer)
+        if arguments.http
+        else _serve_stdio(arguments, settings, root)
+    )
 
 
 @asynccontextmanager
-async def _opened(arguments: argparse.Namespace, settings: Settings, root: Path) -> AsyncIterator[VaultServer]:
+async def _opened(
+    arguments: argparse.Namespace, settings: Settings, root: Path
+) -> AsyncIterator[VaultServer]:
     """The server over the opened vault and store. Leaving ends every call, and expires every question."""
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
@@ -87,7 +121,7 @@ def _tell(line: str) -> None:
     print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
 
 
-# --- stdio ---------------------------------------------------------------------------------------------------------------------------------------
+# --- stdio
 
 
 async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: Path) -> int:
@@ -112,7 +146,7 @@ async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: 
     return 0
 
 
-# --- HTTP ----------------------------------------------------------------------------------------------------------------------------------------
+# --- HTTP
 
 
 async def _serve_http(arguments: argparse.Namespace, settings: Settings, root: Path, bearer: str) -> int:
@@ -138,16 +172,20 @@ async def _serve_http(arguments: argparse.Namespace, settings: Settings, root: P
 
 
 def _bearer(written: str | None) -> str:
-    """The secret that the command names, or a fresh one. Never the secret itself: others can read a command line."""
+    """The secret that `--bearer` refers to, or a fresh one. Others can read a command line."""
     if written is None:
         return secrets.token_urlsafe(32)
     kind, colon, name = written.partition(":")
     if not colon or kind not in ("env", "file"):
-        raise ConfigError("--bearer: write env:NAME or file:PATH; a secret on the command line can be read by others")
+        raise ConfigError(
+            "--bearer: write env:NAME or file:PATH; a secret on the command line can be read by others"
+        )
     try:
         found = os.environ.get(name, "") if kind == "env" else Path(name).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--bearer: {name} can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+        raise ConfigError(
+            f"--bearer: {name} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
+        ) from error
     if not found.strip():
         raise ConfigError(f"--bearer: {written} is empty or not set")
     return found.strip()

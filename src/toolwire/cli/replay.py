@@ -1,6 +1,6 @@
-"""`toolwire replay FILE`: a turn of the journal, run through this version of Toolwire.
+"""`toolwire replay FILE`: runs a turn of the journal through this version of Toolwire.
 
-Exit status 0: the client would get the same; 1: something else, which is shown; 2: the file can not be read, or not be compared.
+Exit status 0: the client would get the same; 1: something else; 2: the file cannot be read or compared.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ import argparse
 import sys
 from pathlib import Path
 
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 
 SAME, DIFFERENT, UNREADABLE = 0, 1, 2
 WIDTH = 400
 
 
 def replay_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a fixture: downloaded from the wire page, or from the folder journal/turns")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a fixture: downloaded from the wire page, or from the folder journal/turns",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
     import json
 
-    from toolwire.observe.recording import RecordingError, read
+    from toolwire.observe.fixture import read
+    from toolwire.observe.recording import RecordingError
     from toolwire.observe.replay import replay
 
     try:
@@ -48,5 +53,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
 
 def _line(text: str) -> str:
     text = text.replace("\r", "\\r").replace("\n", "\\n")
-    shown = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text[:WIDTH])
+    shown = "".join(
+        character if character.isprintable() else f"\\x{ord(character):02x}" for character in text[:WIDTH]
+    )
     return shown + ("…" if len(text) > WIDTH else "") if text else "(nothing)"

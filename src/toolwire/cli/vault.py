@@ -1,4 +1,4 @@
-"""`toolwire vault index DIR` and `toolwire vault search DIR "…"`: a vault's index from the shell. No model, and nothing leaves this machine."""
+"""`toolwire vault index DIR` and `toolwire vault search DIR …`: a vault's index, without a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toolwire.core import shown
-from toolwire.core.shown import clean
+from toolwire.core import display
+from toolwire.core.display import clean
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
 from toolwire.surfaces.terminal.indexing import refreshed
@@ -25,16 +25,24 @@ _WITHOUT = re.compile(r"-(?!h\Z)[^-]", re.S)
 
 
 def vault_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("index", "search"), help="index: build or refresh the index; search: look for notes")
+    parser.add_argument(
+        "action",
+        choices=("index", "search"),
+        help="index: build or refresh the index; search: look for notes",
+    )
     parser.add_argument("folder", metavar="DIR", help="the folder of notes")
-    parser.add_argument("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most")
+    parser.add_argument(
+        "query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word'
+    )
+    parser.add_argument(
+        "--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most"
+    )
     parser.add_argument("--json", action="store_true", help="JSON, for scripts")
     _take_words(parser)
 
 
 def _take_words(parser: argparse.ArgumentParser) -> None:
-    """Lets words of the query stand behind options, and begin with a minus: argparse by itself takes neither for a word."""
+    """Allows words of the query after options and with a leading minus, unlike argparse."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -50,7 +58,10 @@ def _take_words(parser: argparse.ArgumentParser) -> None:
 def run_vault(arguments: argparse.Namespace) -> int:
     query = " ".join(arguments.query)
     if arguments.action == "search" and not query.strip():
-        raise ConfigError('vault search: there is nothing to look for (example: toolwire vault search ~/notes "machine learning")')
+        raise ConfigError(
+            "vault search: there is nothing to look for "
+            '(example: toolwire vault search ~/notes "machine learning")'
+        )
     root = Path(arguments.folder).expanduser()
     patterns = load(arguments.config, os.environ, {}).vault
     configured = Path(patterns.root).expanduser().resolve() == root.resolve()
@@ -79,14 +90,16 @@ def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:
 def _tell_found(found: Found, as_json: bool) -> int:
     """Exit status 1 when nothing was found, as grep has it."""
     if as_json:
-        print(shown.as_json(asdict(found)))
+        print(display.as_json(asdict(found)))
     else:
         for hit in found.hits:
             where = f" › {' › '.join(hit.headings)}" if hit.headings else ""
             print(f"{clean(hit.path)}:{hit.line}{clean(where)}  ({hit.matches})\n    {clean(hit.preview)}")
         told = found.hint or ("" if found.hits else "no note matches")
         if found.truncated:
-            told = f"{len(found.hits)} of {found.total}" + ("; --limit N shows more" if len(found.hits) < MOST_RESULTS else "")
+            told = f"{len(found.hits)} of {found.total}" + (
+                "; --limit N shows more" if len(found.hits) < MOST_RESULTS else ""
+            )
         if told:
             print(clean(told), file=sys.stderr)
     return 0 if found.hits else 1

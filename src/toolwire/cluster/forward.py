@@ -45,8 +45,16 @@ from toolwire.wire.sse import encode, joined
 # gets no second one.
 
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
-_SHAPES = {(shape.item["type"], shape.part.part["type"] if shape.part is not None else ""): shape for shape in SHAPES.values()}
-_PARTS = {f"{shape.part.events}.{verb}": verb for shape in SHAPES.values() if shape.part is not None for verb in ("added", "done")}
+_SHAPES = {
+    (shape.item["type"], shape.part.part["type"] if shape.part is not None else ""): shape
+    for shape in SHAPES.values()
+}
+_PARTS = {
+    f"{shape.part.events}.{verb}": verb
+    for shape in SHAPES.values()
+    if shape.part is not None
+    for verb in ("added", "done")
+}
 _TEXTS = {f"{shape.events}.done" for shape in SHAPES.values()}
 
 
@@ -101,7 +109,13 @@ class Passing:
         elif kind == "response.created":
             self._response = frame.response or {}
         elif kind == "response.output_item.added":
-            self._item, self._index, self._part, self._closed, self._pieces = frame.item, frame.output_index, None, set(), []
+            self._item, self._index, self._part, self._closed, self._pieces = (
+                frame.item,
+                frame.output_index,
+                None,
+                set(),
+                [],
+            )
         elif kind == "response.output_item.done":
             self._output.append(frame.item or {})
             self._item = None
@@ -129,7 +143,12 @@ class Passing:
             yield self._frame("response.in_progress", response=self._response)
         if self._item is not None:
             yield from self._closing(self._item)
-        response = {**self._response, "status": "failed", "error": response_error(failure), "output": self._output}
+        response = {
+            **self._response,
+            "status": "failed",
+            "error": response_error(failure),
+            "output": self._output,
+        }
         yield self._frame("response.failed", response=response)
 
     def _closing(self, item: dict[str, Any]) -> Iterator[bytes]:
@@ -141,7 +160,9 @@ class Passing:
                 yield self._frame(f"{shape.part.events}.added", **where, part=shape.part.part)
         if "text" not in self._closed:
             name = {"name": item.get("name")} if shape.names_call else {}
-            yield self._frame(f"{shape.events}.done", **where, **name, **{shape.text_field: text}, **(shape.also or {}))
+            yield self._frame(
+                f"{shape.events}.done", **where, **name, **{shape.text_field: text}, **(shape.also or {})
+            )
         if shape.part is None:
             done = {**item, shape.text_field: text}
         else:
@@ -156,12 +177,22 @@ class Passing:
     def _shape(self, item: dict[str, Any]) -> ItemShape:
         """By the item's part, or, where that has not passed yet, the one that the item was opened for."""
         kind = str(item.get("type"))
-        opened = (shape for shape in SHAPES.values() if shape.item["type"] == kind and shape.item.keys() == shape.item.keys() & item.keys())
+        opened = (
+            shape
+            for shape in SHAPES.values()
+            if shape.item["type"] == kind and shape.item.keys() == shape.item.keys() & item.keys()
+        )
         return _SHAPES.get((kind, self._part or "")) or next(opened, SHAPES["text"])
 
     def _frame(self, event: str, **body: Any) -> bytes:
         number, self._number = self._number, self._number + 1
-        return b"event: " + event.encode() + b"\ndata: " + encode({"type": event, "sequence_number": number, **body}) + b"\n\n"
+        return (
+            b"event: "
+            + event.encode()
+            + b"\ndata: "
+            + encode({"type": event, "sequence_number": number, **body})
+            + b"\n\n"
+        )
 
 
 HOP = b"x-toolwire-hop"
@@ -173,7 +204,19 @@ FIRST_S = 0.25
 REFUSALS = frozenset({403, 421, 503})
 """With these the owner says that it can not serve: not its park any more, draining, or no node of its own circle that asks."""
 BETWEEN_TWO = frozenset(
-    {"connection", "content-length", "date", "expect", "keep-alive", "proxy-connection", "server", "te", "trailer", "transfer-encoding", "upgrade"}
+    {
+        "connection",
+        "content-length",
+        "date",
+        "expect",
+        "keep-alive",
+        "proxy-connection",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
 )
 """Headers of a connection, not of what is said on it."""
 _OWN = frozenset({"x-request-id", HOP.decode()})
@@ -181,7 +224,11 @@ _TOLD = re.compile(r"content-type|retry-after(?:-ms)?|(?:x-toolwire|x-codex|x-ra
 MOST_CALLS = 50_000
 """A body with more calls than that is not looked through: it is served where it landed."""
 _CALL_ID = re.compile(rb'"(?:tool_call_id|call_id)"\s*:\s*"([^"\\]{1,200})"')
-_ALIVE = ((socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10), (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5))
+_ALIVE = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+)
 _CUT = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")
 
@@ -218,7 +265,9 @@ class Courier:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, address: str, scope: Scope, headers: list[tuple[str, str]], body: bytes = b"") -> aiohttp.ClientResponse:
+    async def send(
+        self, address: str, scope: Scope, headers: list[tuple[str, str]], body: bytes = b""
+    ) -> aiohttp.ClientResponse:
         """The head of the answer. Whoever gets it closes it."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -229,7 +278,9 @@ class Courier:
                 skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
         url = URL(address + _target(scope), encoded=True)
-        return await self._session.request(scope["method"], url, data=body or None, headers=headers, allow_redirects=False)
+        return await self._session.request(
+            scope["method"], url, data=body or None, headers=headers, allow_redirects=False
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -255,10 +306,17 @@ class NodeSeals:
         """The scope as the node that passed the request on had it. Raises where no node has sealed it."""
         scope = exchange.scope
         *told, signature = exchange.headers[HOP].decode("latin-1").split(";")
-        sealed = any(self._nodes.signed(signature, *_facts(tuple(told), address, scope, exchange.request_id)) for address in self._addresses)
+        sealed = any(
+            self._nodes.signed(signature, *_facts(tuple(told), address, scope, exchange.request_id))
+            for address in self._addresses
+        )
         if len(told) != 3 or not sealed:
-            log.warning("a request claims to come from another node, and its seal is not one of ours: is server.node_secret the same everywhere?")
-            raise ToolwireError("permission", f"The header {HOP.decode()} is for the nodes of this server among themselves.")
+            log.warning(
+                "a request claims to come from another node, and its seal is not one of ours: is server.node_secret the same everywhere?"
+            )
+            raise ToolwireError(
+                "permission", f"The header {HOP.decode()} is for the nodes of this server among themselves."
+            )
         return {**scope, "scheme": told[1], "client": (told[2], 0) if told[2] else None, HOPPED: told[0]}
 
 
@@ -290,14 +348,24 @@ class Forwarding:
     """Decides where a turn is served. `answer` is what another node said to it."""
 
     def __init__(
-        self, nodes: Nodes, parking: Parking, registry: CollectorRegistry, addresses: Collection[str] = (), told: RequestLog | None = None
+        self,
+        nodes: Nodes,
+        parking: Parking,
+        registry: CollectorRegistry,
+        addresses: Collection[str] = (),
+        told: RequestLog | None = None,
     ) -> None:
         self.nodes = nodes
         self.log = told or RequestLog()
         self.seals = NodeSeals(nodes, addresses)
         self.courier = Courier()
         self._parking = parking
-        self._outcomes = Counter("toolwire_turns_passed_on", "Turns whose run another node held, by how it went.", ("outcome",), registry=registry)
+        self._outcomes = Counter(
+            "toolwire_turns_passed_on",
+            "Turns whose run another node held, by how it went.",
+            ("outcome",),
+            registry=registry,
+        )
 
     async def close(self) -> None:
         await self.courier.close()
@@ -309,7 +377,12 @@ class Forwarding:
         here = self._parking.holds(calls)
         if HOPPED in exchange.scope:
             if not here:
-                raise ToolwireError("overloaded", "The run that this request continues is not here any more.", code="park_gone", retry_after_s=1)
+                raise ToolwireError(
+                    "overloaded",
+                    "The run that this request continues is not here any more.",
+                    code="park_gone",
+                    retry_after_s=1,
+                )
             return None
         peer = None if here else await self._owner(calls, key_id)
         if peer is None:
@@ -322,19 +395,31 @@ class Forwarding:
     async def _owner(self, calls: Collection[str], key_id: str) -> Peer | None:
         return await self.nodes.owner(calls, key_id) if calls else None
 
-    async def _pass_on(self, peer: Peer, api: Api, exchange: Forwardable, raw: bytes) -> tuple[str, Answer | None]:
+    async def _pass_on(
+        self, peer: Peer, api: Api, exchange: Forwardable, raw: bytes
+    ) -> tuple[str, Answer | None]:
         try:
             response = await self.courier.send(
-                peer.address, exchange.scope, self.seals.headers(exchange.scope, exchange.request_id, peer.address), raw
+                peer.address,
+                exchange.scope,
+                self.seals.headers(exchange.scope, exchange.request_id, peer.address),
+                raw,
             )
         except _CUT as error:
             self.nodes.shun(peer)
-            log.warning("node %s at %s can not be reached (%s): its run is replayed here", peer.id, peer.address, str(error) or type(error).__name__)
+            log.warning(
+                "node %s at %s can not be reached (%s): its run is replayed here",
+                peer.id,
+                peer.address,
+                str(error) or type(error).__name__,
+            )
             return "unreachable", None
         kept = False
         try:
             if response.status in REFUSALS:
-                log.info("node %s refused a run that it held (%d): it is replayed here", peer.id, response.status)
+                log.info(
+                    "node %s refused a run that it held (%d): it is replayed here", peer.id, response.status
+                )
                 return "refused", None
             headers = _told(response.headers)
             if response.content_type != "text/event-stream":
@@ -343,7 +428,11 @@ class Forwarding:
             kept = await relay.begun()
             return ("passed", Answer(headers, stream=relay)) if kept else ("cut", None)
         except _CUT as error:
-            log.warning("node %s was lost before it answered (%s): its run is replayed here", peer.id, str(error) or type(error).__name__)
+            log.warning(
+                "node %s was lost before it answered (%s): its run is replayed here",
+                peer.id,
+                str(error) or type(error).__name__,
+            )
             return "cut", None
         finally:
             if not kept:
@@ -352,7 +441,11 @@ class Forwarding:
 
 def _told(headers: Mapping[str, str]) -> HeaderList:
     """What the owner says about its answer; the rest is said by the node that the client asked."""
-    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items() if _TOLD.fullmatch(name.lower())]
+    return [
+        (name.lower().encode(), value.encode("latin-1", "replace"))
+        for name, value in headers.items()
+        if _TOLD.fullmatch(name.lower())
+    ]
 
 
 class Relay:

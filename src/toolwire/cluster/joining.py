@@ -53,15 +53,29 @@ def check(settings: Settings) -> None:
     server, store = settings.server, settings.store
     if server.workers > 1:
         if not hasattr(os, "fork"):
-            raise ConfigError("server.workers: several workers need a system that can fork; run several servers behind a load balancer")
+            raise ConfigError(
+                "server.workers: several workers need a system that can fork; run several servers behind a load balancer"
+            )
         if not store.redis:
-            raise ConfigError('server.workers: several workers find each other through Redis; set store.redis, e.g. "redis://127.0.0.1:6379/0"')
+            raise ConfigError(
+                'server.workers: several workers find each other through Redis; set store.redis, e.g. "redis://127.0.0.1:6379/0"'
+            )
         if store.url in ("sqlite://", "sqlite:///:memory:", ":memory:"):
-            raise ConfigError("server.workers: several workers need a store that they share; store.url names one that lives in a single process")
+            raise ConfigError(
+                "server.workers: several workers need a store that they share; store.url names one that lives in a single process"
+            )
     if store.redis:
-        at = _host(server.advertise) if server.advertise else "127.0.0.1" if server.workers > 1 else server.host
+        at = (
+            _host(server.advertise)
+            if server.advertise
+            else "127.0.0.1"
+            if server.workers > 1
+            else server.host
+        )
         if not server.node_secret and not is_loopback(at):
-            raise ConfigError('server.node_secret: nodes that share a Redis need a secret of their own, e.g. "env:TOOLWIRE_NODE_SECRET"')
+            raise ConfigError(
+                'server.node_secret: nodes that share a Redis need a secret of their own, e.g. "env:TOOLWIRE_NODE_SECRET"'
+            )
 
 
 def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: WorkerContext) -> Nodes | None:
@@ -141,4 +155,6 @@ def _address_towards(redis: str) -> str:
             found: str = probe.getsockname()[0]
             return found
     except OSError:
-        raise ConfigError("server.advertise: set where the other nodes reach this one, host:port; it can not be told from server.host") from None
+        raise ConfigError(
+            "server.advertise: set where the other nodes reach this one, host:port; it can not be told from server.host"
+        ) from None

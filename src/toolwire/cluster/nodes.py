@@ -58,7 +58,9 @@ class Peer:
 class Nodes:
     """This node's place among the others. `secret` is what all nodes share; "" lets them keep one of their own in Redis, for nodes on one machine."""
 
-    def __init__(self, url: str, address: str, secret: str = "", waiting: Callable[[], Iterable[Waiting]] = tuple) -> None:
+    def __init__(
+        self, url: str, address: str, secret: str = "", waiting: Callable[[], Iterable[Waiting]] = tuple
+    ) -> None:
         self.id = random_id("node_")
         self.address = address
         self.up = True
@@ -118,7 +120,9 @@ class Nodes:
                 return
         row = msgspec.json.encode([self.address, self.sign("node", self.id, self.address)])
         lasting = int(NODE_TTL_S * 1000)
-        before = await self._ask(lambda redis: redis.set(NODE + self.id, row, px=lasting, get=True), ..., probing=True)
+        before = await self._ask(
+            lambda redis: redis.set(NODE + self.id, row, px=lasting, get=True), ..., probing=True
+        )
         if before is ...:
             self._known = False
         elif before is None or not self._known:
@@ -192,11 +196,15 @@ class Nodes:
         return hmac.new(self._key, msgspec.json.encode(facts), hashlib.sha256).hexdigest()
 
     def signed(self, signature: str, *facts: str) -> bool:
-        return bool(self._key) and hmac.compare_digest(signature.encode("utf-8", "replace"), self.sign(*facts).encode())
+        return bool(self._key) and hmac.compare_digest(
+            signature.encode("utf-8", "replace"), self.sign(*facts).encode()
+        )
 
     # --- asking Redis --------------------------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False) -> T | Any:
+    async def _ask(
+        self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
+    ) -> T | Any:
         """What Redis says; `otherwise` where it can not be asked."""
         from redis.exceptions import RedisError
 
@@ -209,7 +217,10 @@ class Nodes:
             if self.up:
                 self.up = self._known = False
                 self._stumbled.set()
-                log.warning("redis can not be reached (%s): runs that other nodes hold are replayed until it is back", _reason(error))
+                log.warning(
+                    "redis can not be reached (%s): runs that other nodes hold are replayed until it is back",
+                    _reason(error),
+                )
             return otherwise
         if not self.up:
             self.up = True
@@ -225,9 +236,13 @@ def connect(url: str) -> Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
-        raise ConfigError("store.redis: the Redis client is missing; pip install 'toolwire[service]'") from None
+        raise ConfigError(
+            "store.redis: the Redis client is missing; pip install 'toolwire[service]'"
+        ) from None
     try:
-        client: Redis = Redis.from_url(url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S, retry=Retry(NoBackoff(), 1))
+        client: Redis = Redis.from_url(
+            url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S, retry=Retry(NoBackoff(), 1)
+        )
     except ValueError as error:
         raise ConfigError(f"store.redis: {error}") from None
     return client

@@ -49,12 +49,21 @@ class Siblings:
         """Answers with what the pages' worker says."""
         address = self._addresses[0]
         try:
-            response = await self._courier.send(address, exchange.scope, self._seals.headers(exchange.scope, exchange.request_id, address), raw)
+            response = await self._courier.send(
+                address,
+                exchange.scope,
+                self._seals.headers(exchange.scope, exchange.request_id, address),
+                raw,
+            )
         except _FAILED:
             raise ToolwireError("overloaded", "The pages are being started again.", retry_after_s=1) from None
         try:
             headers = [(name.lower(), value) for name, value in response.headers.items()]
-            passed = [(name.encode(), value.encode("latin-1")) for name, value in headers if name not in BETWEEN_TWO and name not in _OWN]
+            passed = [
+                (name.encode(), value.encode("latin-1"))
+                for name, value in headers
+                if name not in BETWEEN_TWO and name not in _OWN
+            ]
             if "content-length" in response.headers:
                 passed.append((b"content-length", response.headers["content-length"].encode()))
             await exchange.begin(response.status, passed)
@@ -79,7 +88,9 @@ class Siblings:
         address = self._addresses[place]
         try:
             async with asyncio.timeout(METRICS_WITHIN_S):
-                response = await self._courier.send(address, scope, self._seals.headers(scope, random_id("req_"), address))
+                response = await self._courier.send(
+                    address, scope, self._seals.headers(scope, random_id("req_"), address)
+                )
                 try:
                     return (await response.read()).decode() if response.status == 200 else ""
                 finally:
@@ -104,4 +115,8 @@ def merged(pages: dict[int, str]) -> str:
             elif (match := _SAMPLE.fullmatch(line)) is not None:
                 labels = ",".join(filter(None, (match[2], f'worker="{place}"')))
                 samples.setdefault(family, []).append(f"{match[1]}{{{labels}}} {match[3]}")
-    return "".join(f"{line}\n" for family in {**heads, **samples} for line in (*heads.get(family, ()), *samples.get(family, ())))
+    return "".join(
+        f"{line}\n"
+        for family in {**heads, **samples}
+        for line in (*heads.get(family, ()), *samples.get(family, ()))
+    )

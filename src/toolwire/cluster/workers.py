@@ -55,7 +55,13 @@ class Workers:
     `on_ready` is told once what the first worker had to say, when all are there; `on_stop` closes what the parent holds open for them.
     """
 
-    def __init__(self, count: int, work: Callable[[int, Tell, int], int], on_ready: Callable[[dict[str, Any]], None], on_stop: Callable[[], None]):
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[int, Tell, int], int],
+        on_ready: Callable[[dict[str, Any]], None],
+        on_stop: Callable[[], None],
+    ):
         self._workers = [WorkerProcess(number) for number in range(count)]
         self._work = work
         self._on_ready = on_ready
@@ -124,7 +130,13 @@ class Workers:
         os.close(theirs)
         with suppress(OSError):  # the worker does it too, whoever is first
             os.setpgid(pid, pid)
-        worker.pid, worker.post, worker.said, worker.ready, worker.started = pid, ours, b"", False, time.monotonic()
+        worker.pid, worker.post, worker.said, worker.ready, worker.started = (
+            pid,
+            ours,
+            b"",
+            False,
+            time.monotonic(),
+        )
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
     def _be(self, number: int, post: int, parents_end: int) -> None:
@@ -136,7 +148,11 @@ class Workers:
                 signal.signal(each, signal.SIG_DFL)
             with suppress(OSError):
                 os.setpgid(0, 0)
-            for descriptor in (parents_end, self._lifeline[1], *(other.post for other in self._workers if other.pid)):
+            for descriptor in (
+                parents_end,
+                self._lifeline[1],
+                *(other.post for other in self._workers if other.pid),
+            ):
                 os.close(descriptor)
 
             def tell(what: dict[str, Any]) -> None:
@@ -216,7 +232,9 @@ class Workers:
         worker.failures = 0 if now - worker.started > SETTLED_S else worker.failures + 1
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, worker.failures - 1))
         worker.due = now + wait
-        log.warning("worker %d (process %d) %s: it is started again in %g s", worker.number, worker.pid, how, wait)
+        log.warning(
+            "worker %d (process %d) %s: it is started again in %g s", worker.number, worker.pid, how, wait
+        )
 
     def _cannot_start(self, worker: WorkerProcess, why: str) -> None:
         """Before all were there, that is the end; later it is one worker's trouble, who will try again."""

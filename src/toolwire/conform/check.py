@@ -26,7 +26,11 @@ class Check:
 
 
 SCHEMAS = "OpenAPI #/components/schemas/"
-CHUNK, COMPLETION, RESPONSE = f"{SCHEMAS}CreateChatCompletionStreamResponse", f"{SCHEMAS}CreateChatCompletionResponse", f"{SCHEMAS}Response"
+CHUNK, COMPLETION, RESPONSE = (
+    f"{SCHEMAS}CreateChatCompletionStreamResponse",
+    f"{SCHEMAS}CreateChatCompletionResponse",
+    f"{SCHEMAS}Response",
+)
 EVENT = f"{SCHEMAS}ResponseStreamEvent"
 FORMS = ("body", "stream")
 
@@ -39,7 +43,15 @@ def both(family: Family, *names: str) -> tuple[str, ...]:
     return tuple(f"{family}.{name}.{form}" for name in names for form in FORMS)
 
 
-def check(id: str, demands: str, source: str, fails: str, asks: tuple[str, ...], judge: Judge, level: Level = "required") -> Check:
+def check(
+    id: str,
+    demands: str,
+    source: str,
+    fails: str,
+    asks: tuple[str, ...],
+    judge: Judge,
+    level: Level = "required",
+) -> Check:
     family = id.partition(".")[0]
     assert family in ("http", "chat", "responses"), id
     return Check(id, family, demands, source, fails, asks, judge, level)  # type: ignore[arg-type]

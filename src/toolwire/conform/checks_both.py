@@ -22,11 +22,26 @@ def alike(api: Literal["chat", "responses"]) -> list[Check]:
     bodies = tuple(name for name in everything if name.endswith(".body"))
     streams = tuple(name for name in everything if name.endswith(".stream"))
 
-    def row(name: str, demands: str, source: str, fails: str, asks: tuple[str, ...], judge: Judge, level: Level = "required") -> Check:
+    def row(
+        name: str,
+        demands: str,
+        source: str,
+        fails: str,
+        asks: tuple[str, ...],
+        judge: Judge,
+        level: Level = "required",
+    ) -> Check:
         return check(f"{api}.{name}", demands, source, fails, asks, judge, level)
 
     return [
-        row("answers", "a plain request is answered, streamed and not", f"OpenAPI /{_PATH[api]}", "nothing works", plain, say.each(say.answered)),
+        row(
+            "answers",
+            "a plain request is answered, streamed and not",
+            f"OpenAPI /{_PATH[api]}",
+            "nothing works",
+            plain,
+            say.each(say.answered),
+        ),
         row(
             "tools.answers",
             "a request that declares tools is answered, streamed and not",

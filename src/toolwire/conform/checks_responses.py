@@ -108,7 +108,15 @@ RESPONSES = [
         "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; mnfst/llm-gateway#1900",
         "openai-python raises: unfinished output items",
         _STREAMS,
-        say.wire("items_mixed", "item_open", "not_open", "text_open", "delta_after_done", "done_repeated", "opened_full"),
+        say.wire(
+            "items_mixed",
+            "item_open",
+            "not_open",
+            "text_open",
+            "delta_after_done",
+            "done_repeated",
+            "opened_full",
+        ),
     ),
     check(
         "responses.stream.indexes",

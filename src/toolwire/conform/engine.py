@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolwire.conform.asking import PATHS, Question
 from toolwire.conform.check import Check
 from toolwire.conform.checks_both import HTTP, alike
 from toolwire.conform.checks_chat import CHAT
@@ -18,7 +19,7 @@ from toolwire.conform.checks_responses import RESPONSES
 from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, mapping, mappings
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
-from toolwire.conform.questions import PATHS, QUESTIONS, Question
+from toolwire.conform.questions import QUESTIONS
 
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
@@ -60,7 +61,10 @@ class ConformOutcome:
     requests: int
 
     def count(self, result: str, level: str = "") -> int:
-        return sum(finding.verdict.result == result and level in ("", finding.check.level) for finding in self.findings)
+        return sum(
+            finding.verdict.result == result and level in ("", finding.check.level)
+            for finding in self.findings
+        )
 
     @property
     def kept(self) -> int:
@@ -82,14 +86,25 @@ class ConformEngine:
     async def judge(self, check: Check) -> Verdict:
         for name in check.asks:
             await self._exchange(name)
-        if self._gave_up and any(self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks):
-            why = f"{self._timeouts} answers in a row" if self._timeouts >= MOST_TIMEOUTS else f"{self._late} answers"
+        if self._gave_up and any(
+            self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks
+        ):
+            why = (
+                f"{self._timeouts} answers in a row"
+                if self._timeouts >= MOST_TIMEOUTS
+                else f"{self._late} answers"
+            )
             return Verdict("not-run", f"asked no more: {why} ran into the time limit", kept=True)
         try:
             return check.judge([self._exchanges[name] for name in check.asks])
         except Exception as error:  # whatever an endpoint sends, the run goes on
             first = self._exchanges[check.asks[0]]
-            return Verdict("fail", f"the answer can not be judged: {type(error).__name__}", first.question, first.excerpt())
+            return Verdict(
+                "fail",
+                f"the answer can not be judged: {type(error).__name__}",
+                first.question,
+                first.excerpt(),
+            )
 
     async def _exchange(self, name: str) -> ProbeExchange:
         if name not in self._exchanges:
@@ -101,7 +116,10 @@ class ConformEngine:
     async def _asked(self, question: Question, earlier: Mapping[str, ProbeExchange]) -> ProbeExchange:
         request = question.build(self._model, earlier)
         if request is None:
-            because = next((exchange.wanting for exchange in earlier.values() if exchange.wanting), "the answer before it has not what this needs")
+            because = next(
+                (exchange.wanting for exchange in earlier.values() if exchange.wanting),
+                "the answer before it has not what this needs",
+            )
             return ProbeExchange(question.name, question.family, ProbeRequest(""), wanting=because)
         if self._gave_up:
             return ProbeExchange(question.name, question.family, request)
@@ -119,7 +137,11 @@ class ConformEngine:
         assert best is not None
         if question.done is None or not best.ok or best.hollow:
             return best
-        return replace(best, wanting=f"the model would not {question.wants}, in {len(question.ways)} attempts", attempts=len(question.ways))
+        return replace(
+            best,
+            wanting=f"the model would not {question.wants}, in {len(question.ways)} attempts",
+            attempts=len(question.ways),
+        )
 
 
 async def choose_model(probe: Probe, model: str) -> str:
@@ -141,7 +163,9 @@ async def choose_model(probe: Probe, model: str) -> str:
     return first
 
 
-async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[CheckFinding], Any] | None = None) -> ConformOutcome:
+async def conform(
+    probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[CheckFinding], Any] | None = None
+) -> ConformOutcome:
     """Judges the endpoint by the checks, in their order. `heard` is told of each finding as it is made."""
     wanted = sorted({check.family for check in checks} - {"http"})
     found = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
@@ -154,7 +178,9 @@ async def conform(probe: Probe, model: str, checks: Sequence[Check], heard: Call
     findings = []
     for check in checks:
         missing = absent.get(check.family, "")
-        verdict = Verdict("not-run", missing, kept=check.family in busy) if missing else await engine.judge(check)
+        verdict = (
+            Verdict("not-run", missing, kept=check.family in busy) if missing else await engine.judge(check)
+        )
         told = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
         findings.append(CheckFinding(check, told, bool(missing)))
         if heard is not None:
@@ -187,7 +213,11 @@ def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
     if exchange.busy:
         return Absence(f"the endpoint has no time for {said}", busy=True)
     page = exchange.ok and exchange.content_type == "text/html" and exchange.json is None
-    return Absence(f"the endpoint has no {said}") if exchange.status in ABSENT or exchange.foreign or page else None
+    return (
+        Absence(f"the endpoint has no {said}")
+        if exchange.status in ABSENT or exchange.foreign or page
+        else None
+    )
 
 
 def _refused(probe: Probe, exchange: ProbeExchange) -> str:
@@ -214,7 +244,9 @@ def chosen(patterns: str) -> tuple[Check, ...]:
     for pattern in wanted:
         if not any(_fits(check.id, pattern) for check in CATALOGUE):
             raise KeyError(pattern)
-    return tuple(check for check in CATALOGUE if not wanted or any(_fits(check.id, pattern) for pattern in wanted))
+    return tuple(
+        check for check in CATALOGUE if not wanted or any(_fits(check.id, pattern) for pattern in wanted)
+    )
 
 
 def _fits(id: str, pattern: str) -> bool:

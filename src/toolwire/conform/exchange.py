@@ -158,7 +158,8 @@ class ProbeExchange:
             held = [
                 choice
                 for choice in held
-                if choice.get("finish_reason") or any(value is not None for value in mapping(choice.get("message")).values())
+                if choice.get("finish_reason")
+                or any(value is not None for value in mapping(choice.get("message")).values())
             ]
         return "" if held else f"the answer holds no {HOLDERS[self.api]}"
 
@@ -215,8 +216,19 @@ def _read_chat(body: Mapping[str, Any]) -> ClientAnswer:
     message = mapping(choice.get("message"))
     calls = [_chat_call(call) for call in mappings(message.get("tool_calls"))]
     if isinstance(message.get("function_call"), dict):
-        calls.append(SeenCall("", text_of(message["function_call"].get("name")), _arguments(message["function_call"].get("arguments"))))
-    return ClientAnswer(text_of(message.get("content")), tuple(calls), text_of(choice.get("finish_reason")), text_of(body.get("id")))
+        calls.append(
+            SeenCall(
+                "",
+                text_of(message["function_call"].get("name")),
+                _arguments(message["function_call"].get("arguments")),
+            )
+        )
+    return ClientAnswer(
+        text_of(message.get("content")),
+        tuple(calls),
+        text_of(choice.get("finish_reason")),
+        text_of(body.get("id")),
+    )
 
 
 def _arguments(value: Any) -> str:
@@ -226,15 +238,28 @@ def _arguments(value: Any) -> str:
 
 def _chat_call(call: Mapping[str, Any]) -> SeenCall:
     function = mapping(call.get("function"))
-    return SeenCall(text_of(call.get("id")), text_of(function.get("name")), _arguments(function.get("arguments")))
+    return SeenCall(
+        text_of(call.get("id")), text_of(function.get("name")), _arguments(function.get("arguments"))
+    )
 
 
 def _read_responses(body: Mapping[str, Any]) -> ClientAnswer:
     items = mappings(body.get("output"))
-    parts = [part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))]
+    parts = [
+        part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))
+    ]
     calls = [
-        SeenCall(text_of(item.get("call_id")), text_of(item.get("name")), _arguments(item.get("arguments", item.get("input"))))
+        SeenCall(
+            text_of(item.get("call_id")),
+            text_of(item.get("name")),
+            _arguments(item.get("arguments", item.get("input"))),
+        )
         for item in items
         if item.get("type") in ("function_call", "custom_tool_call")
     ]
-    return ClientAnswer("".join(text_of(part.get("text")) for part in parts), tuple(calls), text_of(body.get("status")), text_of(body.get("id")))
+    return ClientAnswer(
+        "".join(text_of(part.get("text")) for part in parts),
+        tuple(calls),
+        text_of(body.get("status")),
+        text_of(body.get("id")),
+    )

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import jsonschema_rs
 
+from toolwire.conform.asking import CITY, SCHEMA, SECRET
 from toolwire.conform.exchange import ProbeExchange, mapping
 from toolwire.conform.judge import judge_error
 from toolwire.conform.problems import UNREADABLE, problems_of
-from toolwire.conform.questions import CITY, SCHEMA, SECRET
 
 Result = Literal["pass", "fail", "not-run"]
 Seen = Sequence[ProbeExchange]
@@ -100,7 +100,9 @@ def each(judge: Callable[[ProbeExchange], Verdict], *, lenient: bool = False) ->
         verdicts = [judge(exchange) for exchange in seen]
         for wanted in ("fail", "not-run"):
             found = next((verdict for verdict in verdicts if verdict.result == wanted), None)
-            if found is not None and not (wanted == "not-run" and lenient and any(one.result == "pass" for one in verdicts)):
+            if found is not None and not (
+                wanted == "not-run" and lenient and any(one.result == "pass" for one in verdicts)
+            ):
                 return found
         return PASS
 
@@ -123,7 +125,11 @@ class WireVerdict:
     def __call__(self, seen: Seen) -> Verdict:
         if not self.of_calls:
             return each(self._judge, lenient=True)(seen)
-        with_calls = [exchange for exchange in seen if exchange.trouble or not exchange.ok or exchange.answer.calls or _may_hold(exchange)]
+        with_calls = [
+            exchange
+            for exchange in seen
+            if exchange.trouble or not exchange.ok or exchange.answer.calls or _may_hold(exchange)
+        ]
         return each(self._judge, lenient=True)(with_calls) if with_calls else _no_call(seen[0])
 
     def _judge(self, exchange: ProbeExchange) -> Verdict:
@@ -133,7 +139,9 @@ class WireVerdict:
         found = problems_of(exchange)
         hits = [problem for topic, problem in found if topic in self.topics]
         if not hits:
-            return self._unhurt(exchange, next((problem.message for topic, problem in found if topic == UNREADABLE), ""))
+            return self._unhurt(
+                exchange, next((problem.message for topic, problem in found if topic == UNREADABLE), "")
+            )
         more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
         return failed(exchange, hits[0].message + more, hits[0].position)
 
@@ -191,7 +199,11 @@ def content_type(expected: str) -> Judge:
         verdict = unseen(exchange)
         if verdict is not None:
             return verdict
-        return PASS if exchange.content_type == expected else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
+        return (
+            PASS
+            if exchange.content_type == expected
+            else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
+        )
 
     return each(judge, lenient=True)
 
@@ -218,9 +230,36 @@ def clean(exchange: ProbeExchange) -> Verdict:
 
 
 GRAVE = (
-    *("call_shape", "call_id", "call_index", "call_repeated", "call_id_repeated", "cumulative_arguments", "invalid_arguments"),
-    *("empty_arguments", "untruthful_finish", "finish_missing", "after_finish", "wrong_dialect", "undeclared_tool", "terminal_missing"),
-    *("item_open", "not_open", "text_open", "text_differs", "output", "id_repeated", "output_index", "item_id", "done_missing", "null_content"),
+    *(
+        "call_shape",
+        "call_id",
+        "call_index",
+        "call_repeated",
+        "call_id_repeated",
+        "cumulative_arguments",
+        "invalid_arguments",
+    ),
+    *(
+        "empty_arguments",
+        "untruthful_finish",
+        "finish_missing",
+        "after_finish",
+        "wrong_dialect",
+        "undeclared_tool",
+        "terminal_missing",
+    ),
+    *(
+        "item_open",
+        "not_open",
+        "text_open",
+        "text_differs",
+        "output",
+        "id_repeated",
+        "output_index",
+        "item_id",
+        "done_missing",
+        "null_content",
+    ),
 )
 
 
@@ -239,10 +278,18 @@ def refused(*statuses: int) -> Judge:
             return failed(exchange, f"HTTP {exchange.status}, expected {' or '.join(map(str, statuses))}")
         if not isinstance(exchange.json, dict):
             return failed(exchange, f"HTTP {exchange.status}, but the body is no JSON object")
-        problems = [problem for problem in judge_error(exchange.status, exchange.json) if problem.code != "unknown_key"]
+        problems = [
+            problem
+            for problem in judge_error(exchange.status, exchange.json)
+            if problem.code != "unknown_key"
+        ]
         if problems:
             return failed(exchange, problems[0].message)
-        return PASS if exchange.content_type == "application/json" else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
+        return (
+            PASS
+            if exchange.content_type == "application/json"
+            else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
+        )
 
     return each(judge)
 
@@ -276,7 +323,9 @@ def calls_nothing(exchange: ProbeExchange) -> Verdict:
     verdict = unanswered(exchange)
     if verdict is not None:
         return verdict
-    return failed(exchange, f"the answer calls {exchange.called[0]!r}") if exchange.called else clean(exchange)
+    return (
+        failed(exchange, f"the answer calls {exchange.called[0]!r}") if exchange.called else clean(exchange)
+    )
 
 
 def calls_once(exchange: ProbeExchange) -> Verdict:
@@ -300,11 +349,24 @@ def arguments_fit(exchange: ProbeExchange) -> Verdict:
     for call in exchange.answer.calls:
         value = call.object
         if not isinstance(value, dict) or not jsonschema_rs.is_valid(CITY, value):
-            return failed(exchange, f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}")
+            return failed(
+                exchange, f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}"
+            )
     return PASS
 
 
-MARKUP = ("<tool_call", "<use_tool", "<function=", "<|tool", "<|python_tag|>", "[TOOL_CALLS]", "functools[", "```tool", "<invoke", "<|channel|>")
+MARKUP = (
+    "<tool_call",
+    "<use_tool",
+    "<function=",
+    "<|tool",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "functools[",
+    "```tool",
+    "<invoke",
+    "<|channel|>",
+)
 
 
 def no_markup(exchange: ProbeExchange) -> Verdict:
@@ -335,7 +397,9 @@ def told_again(exchange: ProbeExchange) -> Verdict:
     if verdict.result != "pass":
         return verdict
     if SECRET not in exchange.answer.text:
-        return failed(exchange, f"the answer never repeats the result, {SECRET!r}, in {exchange.attempts} attempts")
+        return failed(
+            exchange, f"the answer never repeats the result, {SECRET!r}, in {exchange.attempts} attempts"
+        )
     return clean(exchange)
 
 
@@ -347,7 +411,11 @@ def fits_schema(exchange: ProbeExchange) -> Verdict:
         fits = bool(jsonschema_rs.validator_for(SCHEMA).is_valid(_parsed(exchange.answer.text)))
     except ValueError:
         return failed(exchange, f"the answer is no JSON: {exchange.answer.text[:80]!r}")
-    return clean(exchange) if fits else failed(exchange, f"the answer does not fit the schema: {exchange.answer.text[:80]!r}")
+    return (
+        clean(exchange)
+        if fits
+        else failed(exchange, f"the answer does not fit the schema: {exchange.answer.text[:80]!r}")
+    )
 
 
 def _parsed(text: str) -> Any:
@@ -374,7 +442,11 @@ def _same(body: ProbeExchange, stream: ProbeExchange) -> Verdict:
     if bool(body.wanting) != bool(stream.wanting) and not (body.answer.calls or stream.answer.calls):
         return not_run(stream, body.wanting or stream.wanting)
     for what, told, streamed in (
-        ("calls", [(call.name, call.object) for call in body.answer.calls], [(call.name, call.object) for call in stream.answer.calls]),
+        (
+            "calls",
+            [(call.name, call.object) for call in body.answer.calls],
+            [(call.name, call.object) for call in stream.answer.calls],
+        ),
         ("the end", body.answer.finish, stream.answer.finish),
         ("whether there is text", bool(body.answer.text), bool(stream.answer.text)),
     ):
@@ -383,7 +455,14 @@ def _same(body: ProbeExchange, stream: ProbeExchange) -> Verdict:
     return PASS
 
 
-OF_ERRORS = ("done_missing", "terminal_missing", "error_shape", "after_error", "error_after_finish", "error_event")
+OF_ERRORS = (
+    "done_missing",
+    "terminal_missing",
+    "error_shape",
+    "after_error",
+    "error_after_finish",
+    "error_event",
+)
 
 
 def ends_in_band(seen: Seen) -> Verdict:

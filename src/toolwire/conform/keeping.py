@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from toolwire.conform.asking import ASKED_HEADERS, ORIGIN
 from toolwire.conform.exchange import ProbeExchange, mapping, mappings, text_of
-from toolwire.conform.judging import PASS, Seen, Verdict, answered, broken, busy, failed, not_run, refused, told_again, unseen
-from toolwire.conform.questions import ASKED_HEADERS, ORIGIN
+from toolwire.conform.judging import (
+    PASS,
+    Seen,
+    Verdict,
+    answered,
+    broken,
+    busy,
+    failed,
+    not_run,
+    refused,
+    told_again,
+    unseen,
+)
 
 _OF_A_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
 
@@ -22,7 +34,9 @@ def lists_models(seen: Seen) -> Verdict:
         return failed(exchange, "the body is no list of models with at least one of them")
     for entry in entries:
         lacking = [
-            key for key, kind in (("id", str), ("object", str), ("created", int), ("owned_by", str)) if not isinstance(mapping(entry).get(key), kind)
+            key
+            for key, kind in (("id", str), ("object", str), ("created", int), ("owned_by", str))
+            if not isinstance(mapping(entry).get(key), kind)
         ]
         if lacking:
             return failed(exchange, f"a model lacks {', '.join(lacking)}")
@@ -44,7 +58,11 @@ def _origin_allowed(exchange: ProbeExchange) -> Verdict:
     allowed = exchange.headers.get("access-control-allow-origin", "")
     if exchange.busy and not allowed:  # what stands before the endpoint may have said it
         return busy(exchange)
-    return PASS if allowed in (ORIGIN, "*") else failed(exchange, f"access-control-allow-origin is {allowed or 'missing'!r}")
+    return (
+        PASS
+        if allowed in (ORIGIN, "*")
+        else failed(exchange, f"access-control-allow-origin is {allowed or 'missing'!r}")
+    )
 
 
 def preflight_allows(seen: Seen) -> Verdict:
@@ -56,9 +74,17 @@ def preflight_allows(seen: Seen) -> Verdict:
     verdict = _origin_allowed(exchange)
     if verdict.result != "pass":
         return verdict
-    allowed = {name.strip().lower() for name in exchange.headers.get("access-control-allow-headers", "").split(",")}
-    lacking = [name for name in ASKED_HEADERS if name not in allowed and not ("*" in allowed and name != "authorization")]
-    return failed(exchange, f"access-control-allow-headers leaves out {', '.join(lacking)}") if lacking else PASS
+    allowed = {
+        name.strip().lower() for name in exchange.headers.get("access-control-allow-headers", "").split(",")
+    }
+    lacking = [
+        name
+        for name in ASKED_HEADERS
+        if name not in allowed and not ("*" in allowed and name != "authorization")
+    ]
+    return (
+        failed(exchange, f"access-control-allow-headers leaves out {', '.join(lacking)}") if lacking else PASS
+    )
 
 
 def page_may_read(exchange: ProbeExchange) -> Verdict:
@@ -73,7 +99,9 @@ def kept_as_told(seen: Seen) -> Verdict:
         return verdict
     for key in ("id", "object", "status", "output"):
         if got.body.get(key) != made.body.get(key):
-            return failed(got, f"{key} is {str(got.body.get(key))[:60]}, the answer had {str(made.body.get(key))[:60]}")
+            return failed(
+                got, f"{key} is {str(got.body.get(key))[:60]}, the answer had {str(made.body.get(key))[:60]}"
+            )
     return PASS
 
 
@@ -85,9 +113,14 @@ def lists_input(seen: Seen) -> Verdict:
     entries = mappings(got.body.get("data"))
     if got.body.get("object") != "list" or not entries:
         return failed(got, "the body is no list with the items of the input")
-    if any(not isinstance(entry.get("id"), str) or not isinstance(entry.get("type"), str) for entry in entries):
+    if any(
+        not isinstance(entry.get("id"), str) or not isinstance(entry.get("type"), str) for entry in entries
+    ):
         return failed(got, "an item has no id or no type")
-    told, due = [_words(entry) for entry in entries], [_words(entry) for entry in mappings(made.request.asked.get("input"))]
+    told, due = (
+        [_words(entry) for entry in entries],
+        [_words(entry) for entry in mappings(made.request.asked.get("input"))],
+    )
     if told != due:
         return failed(got, f"the items are {str(told)[:80]}, the request brought {str(due)[:80]}")
     return PASS if isinstance(got.body.get("has_more"), bool) else failed(got, "the list lacks has_more")
@@ -96,7 +129,9 @@ def lists_input(seen: Seen) -> Verdict:
 def _words(item: Mapping[str, Any]) -> tuple[str, str]:
     """Who says what in a message, which may be a text or parts."""
     content = item.get("content")
-    return text_of(item.get("role")), content if isinstance(content, str) else "".join(text_of(part.get("text")) for part in mappings(content))
+    return text_of(item.get("role")), content if isinstance(content, str) else "".join(
+        text_of(part.get("text")) for part in mappings(content)
+    )
 
 
 def deletes(seen: Seen) -> Verdict:
@@ -106,7 +141,9 @@ def deletes(seen: Seen) -> Verdict:
         return verdict
     if after.busy:
         return busy(after)
-    return PASS if after.status == 404 else failed(after, f"HTTP {after.status} for a response that was deleted")
+    return (
+        PASS if after.status == 404 else failed(after, f"HTTP {after.status} for a response that was deleted")
+    )
 
 
 def _kept(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
@@ -125,7 +162,11 @@ def keeps_nothing(seen: Seen) -> Verdict:
     verdict = unseen(made)
     if verdict is not None:
         return verdict
-    return failed(got, "a response with store: false can be fetched") if got.ok and not got.error else refused(404)([got])
+    return (
+        failed(got, "a response with store: false can be fetched")
+        if got.ok and not got.error
+        else refused(404)([got])
+    )
 
 
 def echoes_previous(seen: Seen) -> Verdict:
@@ -135,7 +176,11 @@ def echoes_previous(seen: Seen) -> Verdict:
         return verdict
     due = made.answer.id
     found = after.body.get("previous_response_id")
-    return PASS if found == due else failed(after, f"previous_response_id is {str(found)[:60]!r}, not {due[:60]!r}")
+    return (
+        PASS
+        if found == due
+        else failed(after, f"previous_response_id is {str(found)[:60]!r}, not {due[:60]!r}")
+    )
 
 
 def goes_on(seen: Seen) -> Verdict:

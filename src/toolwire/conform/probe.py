@@ -68,7 +68,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         self.base, self.limit_s, self.most_bytes = base, limit_s, most_bytes
         self._waiting, self._in_vain = waiting, 0
         self._key = key
-        self._secrets = [secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET]
+        self._secrets = [
+            secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET
+        ]
         self._session: aiohttp.ClientSession | None = None
         self.requests = 0
 
@@ -80,10 +82,14 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         # a new connection for each request: a server that breaks one must not fail the next check
         connector = aiohttp.TCPConnector(force_close=True)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(self.limit_s, 10.0))
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True, trust_env=False)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=True, trust_env=False
+        )
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._session is not None:
             await self._session.close()
 
@@ -113,10 +119,23 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         except aiohttp.ClientConnectorError as error:
             collected.trouble = f"could not connect: {error.os_error.strerror or error.os_error}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            collected.trouble = f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
+            collected.trouble = (
+                f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
+            )
         headers = {name: self.masked(value) for name, value in collected.headers.items()}
-        raw = self.masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-        return ProbeExchange(question, family, request, collected.status, headers, raw, self.masked(collected.trouble), late=collected.late)
+        raw = self.masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        )
+        return ProbeExchange(
+            question,
+            family,
+            request,
+            collected.status,
+            headers,
+            raw,
+            self.masked(collected.trouble),
+            late=collected.late,
+        )
 
     async def _collect(self, request: ProbeRequest, collected: _Collected) -> None:
         assert self._session is not None
@@ -128,7 +147,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             headers["Content-Type"] = "application/json"
             data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
         url = URL(self.base + quote(request.path, safe="/:@"), encoded=True)
-        async with self._session.request(request.method, url, data=data, headers=headers, allow_redirects=False) as response:
+        async with self._session.request(
+            request.method, url, data=data, headers=headers, allow_redirects=False
+        ) as response:
             collected.status = response.status
             collected.headers = {name.lower(): value for name, value in response.headers.items()}
             async for block in response.content.iter_any():

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from toolwire.conform.asking import TOOL_NAMES
 from toolwire.conform.exchange import ProbeExchange
 from toolwire.conform.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
-from toolwire.conform.questions import QUESTIONS, TOOL_NAMES
+from toolwire.conform.questions import QUESTIONS
 from toolwire.conform.repair import NAMELESS, Dropped, mend_body, mend_stream
 from toolwire.core.turn import Api
 
@@ -23,12 +24,22 @@ OF_CALLS = ("call_shape", "call_id")
 
 SUBJECTS = {
     **dict.fromkeys(("usage",), "usage_shape"),
-    **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"), "usage_details"),
+    **dict.fromkeys(
+        (
+            "prompt_tokens_details",
+            "completion_tokens_details",
+            "input_tokens_details",
+            "output_tokens_details",
+        ),
+        "usage_details",
+    ),
     **dict.fromkeys(("error", "error body", "response.error"), "error_shape"),
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
 """Misfits by the object they are found in; the rest is `shape`."""
-_SUBJECT = re.compile(r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )")
+_SUBJECT = re.compile(
+    r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )"
+)
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
@@ -47,15 +58,24 @@ def problems_of(exchange: ProbeExchange) -> tuple[tuple[str, Problem], ...]:
         return ((UNREADABLE, Problem(UNREADABLE, f"the stream has more than {MOST_FRAMES:,} events")),)
     # an object names the tool, but for one of the kind `allowed_tools`, which is like `required`
     named = any(
-        isinstance(choice, dict) and choice.get("type") != "allowed_tools" for choice in (asked.get("tool_choice"), asked.get("function_call"))
+        isinstance(choice, dict) and choice.get("type") != "allowed_tools"
+        for choice in (asked.get("tool_choice"), asked.get("function_call"))
     )
     judge = _stream if exchange.streamed else _body
     return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools, named)
 
 
 @lru_cache(maxsize=16)
-def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool) -> tuple[tuple[str, Problem], ...]:
-    options: dict[str, Any] = {"include_usage": usage, "legacy": legacy, "tools": tools, "allow_done_on_responses": True, "may_stop": named}
+def _stream(
+    raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool
+) -> tuple[tuple[str, Problem], ...]:
+    options: dict[str, Any] = {
+        "include_usage": usage,
+        "legacy": legacy,
+        "tools": tools,
+        "allow_done_on_responses": True,
+        "may_stop": named,
+    }
     try:
         as_sent = judge_sse(raw, api, whole_standard=True, **options)
         as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
@@ -73,7 +93,9 @@ def _stream(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, .
 
 
 @lru_cache(maxsize=16)
-def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool) -> tuple[tuple[str, Problem], ...]:
+def _body(
+    raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool
+) -> tuple[tuple[str, Problem], ...]:
     try:
         value = json.loads(raw)
         if not isinstance(value, dict):
@@ -86,15 +108,28 @@ def _body(raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...
     return _sorted(as_sent, again, slips, dropped)
 
 
-def _sorted(as_sent: list[Problem], mended: list[Problem], slips: list[Problem], dropped: Dropped) -> tuple[tuple[str, Problem], ...]:
-    kept = [problem for problem in as_sent if problem.code in AS_SENT and (problem.position, _key(problem)) not in dropped]
+def _sorted(
+    as_sent: list[Problem], mended: list[Problem], slips: list[Problem], dropped: Dropped
+) -> tuple[tuple[str, Problem], ...]:
+    kept = [
+        problem
+        for problem in as_sent
+        if problem.code in AS_SENT and (problem.position, _key(problem)) not in dropped
+    ]
     seen = dict.fromkeys([*slips, *kept, *mended])
-    return tuple((topic(problem), problem) for problem in sorted(seen, key=lambda problem: problem.position)[:MOST_PROBLEMS])
+    return tuple(
+        (topic(problem), problem)
+        for problem in sorted(seen, key=lambda problem: problem.position)[:MOST_PROBLEMS]
+    )
 
 
 def _key(problem: Problem) -> str:
     """The key whose value is wrong, where it is one that says nothing: null or empty."""
-    found = _SUBJECT.match(problem.message) if problem.message.endswith((", not None", ", not []", ", not ''")) else None
+    found = (
+        _SUBJECT.match(problem.message)
+        if problem.message.endswith((", not None", ", not []", ", not ''"))
+        else None
+    )
     return (found["key"] or "") if found is not None else ""
 
 

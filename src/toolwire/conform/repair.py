@@ -28,8 +28,22 @@ COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 """Keys of a usage that can not be left out."""
 
 RESPONSE_DEFAULTS: Mapping[str, Any] = {
-    **{"object": "response", "created_at": 0, "error": None, "incomplete_details": None, "instructions": None, "tools": [], "output": []},
-    **{"parallel_tool_calls": True, "metadata": {}, "tool_choice": "auto", "temperature": None, "top_p": None},
+    **{
+        "object": "response",
+        "created_at": 0,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "tools": [],
+        "output": [],
+    },
+    **{
+        "parallel_tool_calls": True,
+        "metadata": {},
+        "tool_choice": "auto",
+        "temperature": None,
+        "top_p": None,
+    },
 }
 PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "output_text": {"text": "", "annotations": [], "logprobs": []},
@@ -189,7 +203,11 @@ class _Chat(_Mender):
     def place(self, value: Mapping[str, Any]) -> int | None:
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
-        calls = mappings(delta.get("tool_calls")) if set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content") else []
+        calls = (
+            mappings(delta.get("tool_calls"))
+            if set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
+            else []
+        )
         index = calls[0].get("index") if len(calls) == 1 else None
         return index if isinstance(index, int) else None
 
@@ -265,7 +283,10 @@ class _Chat(_Mender):
             told = holder.pop(key)
             if key == "id" and told != id:
                 self.say("call_id", f"the id of a call changes from {str(id)[:40]!r} to {str(told)[:40]!r}")
-            self.say("type_repeated" if key == "type" else "call_repeated", f"{key} {str(told)[:40]!r} of a call is sent again")
+            self.say(
+                "type_repeated" if key == "type" else "call_repeated",
+                f"{key} {str(told)[:40]!r} of a call is sent again",
+            )
         self._complete(function, {"arguments": ""}, "call.function")
 
     def body(self, value: dict[str, Any]) -> None:
@@ -303,7 +324,10 @@ class _Responses(_Mender):
     def frame(self, value: dict[str, Any]) -> None:
         kind, due = str(value.get("type")), next(self._numbers)
         if value.get("sequence_number") != due:
-            self.say("sequence_number", f"sequence_number of {kind} is {str(value.get('sequence_number', 'missing'))[:20]}, {due} was due")
+            self.say(
+                "sequence_number",
+                f"sequence_number of {kind} is {str(value.get('sequence_number', 'missing'))[:20]}, {due} was due",
+            )
         value["sequence_number"] = due
         _fill(value, EVENT_DEFAULTS.get(kind, {}))
         if kind.startswith("response.output_item"):
@@ -320,7 +344,10 @@ class _Responses(_Mender):
         _fill(value, RESPONSE_DEFAULTS)
         usage = value.get("usage")
         if isinstance(usage, dict):
-            for key, inner in (("input_tokens_details", ("cached_tokens", "cache_write_tokens")), ("output_tokens_details", ("reasoning_tokens",))):
+            for key, inner in (
+                ("input_tokens_details", ("cached_tokens", "cache_write_tokens")),
+                ("output_tokens_details", ("reasoning_tokens",)),
+            ):
                 usage[key] = {**dict.fromkeys(inner, 0), **mapping(usage.get(key))}
         for item in mappings(value.get("output")):
             self._item(item, "completed")

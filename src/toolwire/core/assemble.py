@@ -1,26 +1,8 @@
-"""The one engine that turns fragments of calls, in whatever order and shape an upstream sends them, into events.
+"""Turns fragments of tool calls, in any order and shape that an upstream sends, into events. Pure.
 
-Which call a fragment belongs to:
-  1. its `id` (or `alias`), where it is known;
-  2. else its `index`, whatever number the upstream counts from;
-  3. else its `position`, where its chunk brought several fragments;
-  4. else it continues the last call, unless it brings a new name.
-An unknown id or a new name opens a call. At a known index an unknown id opens one only together with a name, and then only if the name is another
-one or what came so far is empty or closed: some servers mint an id for every delta, others count every call as 0. A fragment that repeats the name
-of a call whose arguments are closed opens the next call, unless it repeats the arguments too.
-
-What a fragment means:
-  - `arguments` are an increment and are appended verbatim, even if they equal the last piece or a prefix of what is there. Only `complete` fragments,
-    and all fragments where the upstream is `cumulative`, carry the whole: then the new suffix counts, and a whole that contradicts what is there
-    changes nothing but the call's status. Arguments that are a JSON value instead of a string are written once, compactly.
-  - A name counts once. Another name for the same call, before any arguments and before the call began, is the next piece of it ("get_" + "weather").
-    So a call begins when its name is surely whole: it is among the declared names, or arguments come with it or follow it. Without an id it waits for
-    the first text of its arguments too, because the id may come late.
-  - A `rough` text may end or begin with half of a surrogate pair: the first half waits for the next piece of its call, a lone half becomes U+FFFD.
-
-What comes out: calls one at a time, in order of appearance, numbered from 0. A call that begins while the one before it is not closed is held until
-that one is, or until the end. White space comes out with what follows it; alone it is nothing. Whether arguments are closed is only looked at while
-another call waits. Cost is linear in what came in; `held` and `size` say what it costs to keep. Standard library only.
+Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the one before it is
+open waits until that one is closed, or until the end. White space is sent with what follows it; alone it is nothing.
+The cost is linear in the input; `held` and `size` say how much is kept. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,19 +13,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped, Event
-from toolwire.core.partial import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, Repair, mend
+from toolwire.core.partial_call import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, Repair, mend
 
-__all__ = ["CONTRADICTED", "EVERY_NAME", "NOT_JSON", "NOT_OBJECT", "CallAssembler", "Fragment", "PartialCall", "mend"]
+__all__ = [
+    "CONTRADICTED",
+    "EVERY_NAME",
+    "NOT_JSON",
+    "NOT_OBJECT",
+    "CallAssembler",
+    "Fragment",
+    "PartialCall",
+    "mend",
+]
 
 CALL_SIZE = 500
-"""What a call counts for in `size`, besides its texts."""
+"""What a call adds to `size`, besides its texts."""
 
 
 @dataclass(slots=True)
 class Fragment:
-    """A piece of a call as an upstream sent it. `alias` is a second id of the same call (a Responses item id); `position` is the fragment's place in
-    its chunk, None where it came alone; `complete` says that `arguments` are the whole; `own` opens a call whatever the fragment is known by; `rough`
-    says that texts may hold halves of surrogate pairs."""
+    """A piece of a call as an upstream sent it.
+
+    `alias`: a second id of the call (a Responses item id). `position`: the fragment's place in its chunk, None if it
+    came alone. `complete`: `arguments` are the whole. `own`: opens a call in any case. `rough`: texts may begin or end
+    with half of a surrogate pair.
+    """
 
     index: int | None = None
     id: str | None = None
@@ -58,13 +52,14 @@ class Fragment:
 
 
 class CallAssembler:
-    """Fragments in, events out. `names` are the declared tools; None: a name is whole when arguments come with it or after it.
+    """Fragments in, events out.
 
-    `ordered=False` sends every call's events as they come, and neither waits for ids nor judges arguments: for callers whose wire
-    numbers its fragments. `rename` gives the name that a call begins with. `repair` makes what the arguments of a function
-    go through. `reason` is why the run ends, where that is known before its last calls. `changes` counts what fragments
-    have changed, `held` the characters that wait, `size` all that is kept. `truncated`: a call broke off; `lost`: arguments
-    came after their call had ended with none.
+    `names`: the declared tools; None: a name is complete when arguments come with it or after it. `ordered=False` sends
+    the events of every call as they come, and neither waits for ids nor judges arguments, for wires that number their
+    fragments. `rename`: the name that a call begins with. `repair`: creates the repair of a function's arguments.
+    `reason`: why the run ends, if known before its last calls. `changes` counts the changes by fragments, `held` the
+    characters that wait, `size` all that is kept. `truncated`: a call broke off. `lost`: arguments came after their
+    call had ended without any.
     """
 
     def __init__(
@@ -92,19 +87,34 @@ class CallAssembler:
 
     @property
     def open(self) -> bool:
-        """Whether a call has begun, or waits to, that has not ended."""
+        """Whether a call is not ended yet."""
         return self._head < len(self.calls) if self._ordered else any(not call.ended for call in self.calls)
 
     @property
     def unfinished(self) -> bool:
         """Whether an open call's arguments are not complete: more of them may come."""
-        return any(call.pieces and call.kind == "function" and not call.is_closed() for call in self.calls[self._head :])
+        return any(
+            call.pieces and call.kind == "function" and not call.is_closed()
+            for call in self.calls[self._head :]
+        )
 
     def add(self, fragment: Fragment) -> list[Event]:
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
-        if bare and fragment.index is not None and type(arguments) is str and not fragment.complete and not self._cumulative:
+        if (
+            bare
+            and fragment.index is not None
+            and type(arguments) is str
+            and not fragment.complete
+            and not self._cumulative
+        ):
             call = self._by_index.get(fragment.index)  # the hot path: one more piece of the one open call
-            if call is not None and call is self.calls[-1] and arguments and not fragment.rough and _flows(call):
+            if (
+                call is not None
+                and call is self.calls[-1]
+                and arguments
+                and not fragment.rough
+                and _flows(call)
+            ):
                 self._last = call
                 call.pieces.append(arguments)
                 call.sent += 1
@@ -126,7 +136,7 @@ class CallAssembler:
         return []
 
     def finish(self, reason: str = "stop") -> list[Event]:
-        """Ends every call. A call that never got a name can not be made: it is dropped, and counted."""
+        """Ends every call. A call without a name is dropped, and counted."""
         out: list[Event] = []
         for call in self.calls[self._head :]:
             if call.ended:
@@ -139,17 +149,25 @@ class CallAssembler:
         self._head = len(self.calls)
         return out
 
-    # --- which call ---------------------------------------------------------------------------------------------------------------------------
+    # --- which call ------------------------------------------------------------------------------
 
     def _find(self, fragment: Fragment) -> PartialCall | None:
-        """The call that the fragment belongs to; None: it opens one."""
+        """The call that the fragment belongs to; None: it opens one.
+
+        Found by its id or alias, else by its index, else by its position if its chunk has several fragments; else it
+        continues the last call, unless it has a new name. At a known index an unknown id opens a call only with a
+        name, and only if the name differs or the call so far is empty or closed: some servers send a new id with
+        every delta, others count every call as 0.
+        """
         if fragment.own:
             return None
         index, name = fragment.index, fragment.name
         call = self._by_id.get(fragment.id or "") or self._by_id.get(fragment.alias or "")
         if call is not None:
-            # An id of one index that turns up with a name at another is a second call: some servers use the tool's name as id.
-            second = bool(name) and index is not None and call.index is not None and index not in self._by_index
+            # An id with a name at a new index is a second call: some servers use the tool's name as id.
+            second = (
+                bool(name) and index is not None and call.index is not None and index not in self._by_index
+            )
             return None if second or self._reopens(call, fragment) else call
         has_id = bool(fragment.id or fragment.alias)
         call = self._by_place(fragment, has_id) if index is None else self._by_index.get(index)
@@ -166,19 +184,28 @@ class CallAssembler:
         position = fragment.position
         if has_id:  # an unknown id opens a call, unless it is the late id of a call that had none
             call = self._by_place(fragment, False) if fragment.complete else None
-            return call if call is not None and not call.id and not call.alias and call.name == fragment.name else None
+            return (
+                call
+                if call is not None and not call.id and not call.alias and call.name == fragment.name
+                else None
+            )
         if position is None:
             return self._last
         return self.calls[position] if position < len(self.calls) else None
 
     def _reopens(self, call: PartialCall, fragment: Fragment) -> bool:
-        """Whether a fragment that repeats the call's name starts another call, since the call's own arguments are closed."""
+        """Whether a fragment that repeats the name of a closed call opens the next one."""
         text = fragment.arguments
         if not fragment.name or fragment.name != call.name or not text or self._cumulative:
             return False
         if fragment.complete:  # only where nothing but its place leads to the call
             nameless = not fragment.id and not fragment.alias and fragment.index is None
-            return nameless and isinstance(text, str) and call.is_closed() and not text.startswith(call.arguments)
+            return (
+                nameless
+                and isinstance(text, str)
+                and call.is_closed()
+                and not text.startswith(call.arguments)
+            )
         return call.is_closed() and _as_text(text) != call.arguments
 
     def _open(self, fragment: Fragment) -> PartialCall:
@@ -194,7 +221,7 @@ class CallAssembler:
             self._by_index[fragment.index] = call
         return call
 
-    # --- what it means ------------------------------------------------------------------------------------------------------------------------
+    # --- what it means ---------------------------------------------------------------------------
 
     def _add(self, fragment: Fragment) -> list[Event]:
         found = self._find(fragment)
@@ -213,10 +240,15 @@ class CallAssembler:
             out.append(Dropped("late", late))
         if not call.ended or not self._ordered:
             identified = call.id is not None or not self._ordered
-            self._emit(call, out, ready=fragment.complete or (identified and self._is_whole(call.name, arguments is not None)))
+            self._emit(
+                call,
+                out,
+                ready=fragment.complete or (identified and self._is_whole(call.name, arguments is not None)),
+            )
         return out
 
     def _identify(self, call: PartialCall, fragment: Fragment) -> None:
+        """Takes ids and name. Another name before any arguments is the next piece of it: "get_" + "weather"."""
         if fragment.id and call.id is None and fragment.id not in self._by_id:
             call.id = fragment.id
             self.changes += 1
@@ -233,10 +265,14 @@ class CallAssembler:
             self.size += len(call.name)
 
     def _take(self, call: PartialCall, fragment: Fragment) -> int:
-        """Adds the fragment's arguments; returns the number of characters that came too late to be sent."""
+        """Adds the fragment's arguments; returns the number of characters that came too late to be sent.
+
+        Increments are appended verbatim, even if they repeat what is there. A complete fragment, and every fragment of
+        a cumulative upstream, has the whole: only its new suffix is added.
+        """
         arguments, whole = fragment.arguments, self._cumulative or fragment.complete
         if not isinstance(arguments, str) and call.pieces:
-            return 0  # a JSON value can not be an increment: it repeats what is there
+            return 0  # a JSON value cannot be an increment: it repeats what is there
         text = _as_text(arguments)
         if text is None:
             call.issues.append(NOT_JSON)
@@ -245,7 +281,13 @@ class CallAssembler:
             text, call.half = mend("" if whole else call.half, text, more=not fragment.complete)
         if whole:
             text = call.take_whole(text)
-        elif fragment.name and fragment.name == call.name and call.pieces and text == call.arguments and call.is_closed():
+        elif (
+            fragment.name
+            and fragment.name == call.name
+            and call.pieces
+            and text == call.arguments
+            and call.is_closed()
+        ):
             return 0  # the whole call once more
         if not text:
             return 0
@@ -271,7 +313,7 @@ class CallAssembler:
         others = self._names if isinstance(self._names, frozenset) else ()
         return has_arguments or not any(other != name and other.startswith(name) for other in others)
 
-    # --- what comes out -----------------------------------------------------------------------------------------------------------------------
+    # --- what comes out --------------------------------------------------------------------------
 
     def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
         if not self._ordered:
@@ -330,7 +372,7 @@ class _EveryName:
 
 
 EVERY_NAME: Container[str] = _EveryName()
-"""For callers who take every name as whole."""
+"""For callers that take every name as complete."""
 
 
 def _flows(call: PartialCall) -> bool:
@@ -339,10 +381,10 @@ def _flows(call: PartialCall) -> bool:
 
 
 def _as_text(arguments: Any) -> str | None:
-    """Arguments as JSON text; None for a value that can not be written: it contains itself, is nested too deeply, or is no JSON."""
+    """Arguments as JSON text; None for a value that JSON cannot express."""
     if isinstance(arguments, str):
         return arguments
     try:
         return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    except Exception:  # a stranger's object may raise whatever is asked of it
+    except Exception:  # a foreign object may raise anything
         return None

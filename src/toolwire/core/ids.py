@@ -1,4 +1,4 @@
-"""Minting of ids. Law 1: randomness is handed in, so that tests and replays can repeat a turn to the byte. Standard library only."""
+"""Creates ids. Law 1: randomness is passed in, so that tests and replays repeat a turn exactly."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 
 IdFactory = Callable[[str], str]
-"""Takes a prefix such as `call_`, gives a fresh id that starts with it."""
-
+"""Takes a prefix such as `call_` and returns a new id that starts with it."""
 
 _BYTES, _AT_ONCE = 12, 128
 _drawn: list[str] = []
-"""Random digits that are not used yet: the system is asked for many at once, since asking costs more than everything else here."""
+"""Random digits that are not used yet. Reading many at once saves system calls."""
 
 
 def random_id(prefix: str) -> str:
@@ -23,11 +22,11 @@ def random_id(prefix: str) -> str:
         return prefix + _drawn.pop()
 
 
-os.register_at_fork(after_in_child=_drawn.clear)  # what the parent has drawn is the parent's
+os.register_at_fork(after_in_child=_drawn.clear)  # a child must not repeat its parent's ids
 
 
 def counting_ids() -> IdFactory:
-    """Ids that count from 1 per prefix: for tests, fixtures and replays."""
+    """Ids that count from 1 for each prefix, for tests."""
     counts: dict[str, int] = {}
 
     def mint(prefix: str) -> str:

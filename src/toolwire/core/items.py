@@ -52,5 +52,11 @@ def _revive(entry: dict[str, Any]) -> Any:
     held: dict[str, Any] = {}
     for name, value in entry.items():
         if name in _NAMES[cls]:
-            held[name] = tuple(_revive(part) for part in value) if name == "parts" else tuple(value) if name in TUPLES else value
+            held[name] = (
+                tuple(_revive(part) for part in value)
+                if name == "parts"
+                else tuple(value)
+                if name in TUPLES
+                else value
+            )
     return cls(**held)

@@ -18,7 +18,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 
 StopAfter = Literal["off", "first", "burst"]
 _NOTED = frozenset({CallBegin, CallEnd, Dropped})
@@ -54,7 +66,9 @@ class Policy:
         self.dropped: dict[str, int] = {}
         """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped
-        self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, while duplicates must be recognised
+        self._held: list[
+            CallBegin | CallArgs | CallEnd
+        ] = []  # the open call, while duplicates must be recognised
         self._seen: set[tuple[str, str]] = set()
         self.cut = False
         self.lets_text = True
@@ -65,7 +79,7 @@ class Policy:
         self._after_cut = ""  # as what calls behind the cut are counted
         self._ended = False
 
-    # --- what the caller sees ---
+    # --- what the caller sees --------------------------------------------------------------------
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
@@ -104,7 +118,7 @@ class Policy:
         """What a response shows about its calls: how many there are, whether the model made more, and what the run stops after."""
         return len(self.names), self._truncated, self._rules.stop_after
 
-    # --- the rules ---
+    # --- the rules -------------------------------------------------------------------------------
 
     def _note(self, events: list[Event]) -> None:
         """Keeps count of a batch that passes untouched."""

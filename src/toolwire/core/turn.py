@@ -20,7 +20,7 @@ Api = Literal["chat", "responses"]
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
-# --- parts: what a message or a tool result is made of -----------------------------------------------------------------------------------------
+# --- parts: what a message or a tool result is made of -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class OtherPart:
 Part = TextPart | ImagePart | OtherPart
 
 
-# --- items: the history, in order --------------------------------------------------------------------------------------------------------------
+# --- items: the history, in order ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Reasoning:
 Item = Message | Call | Result | Reasoning
 
 
-# --- what may be called ------------------------------------------------------------------------------------------------------------------------
+# --- what may be called --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,12 @@ class Turn:
 
     def images(self) -> bool:
         """Whether an image stands anywhere in the request."""
-        return any(isinstance(part, ImagePart) for item in self.items if isinstance(item, Message | Result) for part in item.parts)
+        return any(
+            isinstance(part, ImagePart)
+            for item in self.items
+            if isinstance(item, Message | Result)
+            for part in item.parts
+        )
 
     def words(self) -> list[str]:
         """The texts of its instructions, messages and results."""
@@ -250,7 +255,12 @@ class Turn:
             if isinstance(item, Call):
                 out.append(_joined(_arguments(item)))
             elif isinstance(item, Message | Result):
-                out += [_opened(text) for part in item.parts if isinstance(part, OtherPart) for text in _strings(dict(part.raw))]
+                out += [
+                    _opened(text)
+                    for part in item.parts
+                    if isinstance(part, OtherPart)
+                    for text in _strings(dict(part.raw))
+                ]
                 out.append(item.refusal or "" if isinstance(item, Message) else "")
         return [text for text in out if text]
 

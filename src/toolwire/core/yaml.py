@@ -31,13 +31,17 @@ class Rules:
     """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
 
 
-_FLOW_PLAIN = r"""[^\s"'\[\]{},&*!|>%@`?:#-](?:[^,\[\]{}:#]|:(?!\s)|(?<!\s)#)*+|-[^\s,\[\]{}:#][^,\[\]{}:#]*+"""
+_FLOW_PLAIN = (
+    r"""[^\s"'\[\]{},&*!|>%@`?:#-](?:[^,\[\]{}:#]|:(?!\s)|(?<!\s)#)*+|-[^\s,\[\]{}:#][^,\[\]{}:#]*+"""
+)
 STRICT = Rules(
     number=re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?", re.ASCII),  # JSON's
     flow_plain=re.compile(_FLOW_PLAIN),
 )
 LOOSE = Rules(
-    number=re.compile(r"[+-]?(?:(?:0|[1-9][0-9]{0,17})|[0-9]{1,17}\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,3})?)", re.ASCII),
+    number=re.compile(
+        r"[+-]?(?:(?:0|[1-9][0-9]{0,17})|[0-9]{1,17}\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,3})?)", re.ASCII
+    ),
     flow_plain=re.compile(r"""[^,"'\[\]{}][^,\[\]{}]*+|(?=,)"""),
     loose=True,
 )
@@ -138,7 +142,9 @@ class _Reader:
 
     def skip(self) -> None:
         """Skips blank lines and comments."""
-        while not self.done and (not self.lines[self.at].strip() or self.lines[self.at].lstrip().startswith("#")):
+        while not self.done and (
+            not self.lines[self.at].strip() or self.lines[self.at].lstrip().startswith("#")
+        ):
             self.at += 1
 
     def indent(self) -> int:
@@ -201,7 +207,9 @@ class _Reader:
             if rest == "-" or rest.startswith("- ") or _member(rest, 0):
                 # An item that is itself a mapping or a list begins on the dash's line: blank out the dash.
                 self.lines[self.at] = " " * inner + rest
-                out.append(self.sequence(inner, depth + 1) if self._dash(inner) else self.mapping(inner, depth + 1))
+                out.append(
+                    self.sequence(inner, depth + 1) if self._dash(inner) else self.mapping(inner, depth + 1)
+                )
             else:
                 out.append(self.value(rest, indent, depth))
 

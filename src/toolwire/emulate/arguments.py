@@ -9,7 +9,7 @@
 
 `issues` names each repair. Anything else is an error, for example a repeated key in one object: the flow
 stops at that character, wherever the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` bounds the
-nesting. Standard library only.
+nesting.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class JsonFlow:
         """Consumes `buffer` from `position` on, up to the end of the value or the first error."""
         end = len(buffer)
         self._key_from = position
-        if self.state == STRING and not self._closing and self._quote == '"' and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
+        in_value = self.state == STRING and not self._closing and self._quote == '"'
+        if in_value and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
             if position < end:
                 self.out.append(buffer[position:] if position else buffer)
             return end  # inside a long string: the case of nearly every chunk
@@ -167,7 +168,9 @@ class JsonFlow:
                 self.state = VALUE
                 return position + 1
             return self._fail(position)
-        if char in "}]" and (state == FIRST_KEY or state == FIRST_VALUE or (self._held and state in (KEY, VALUE))):
+        if char in "}]" and (
+            state == FIRST_KEY or state == FIRST_VALUE or (self._held and state in (KEY, VALUE))
+        ):
             return self._close(buffer, position, char)
         self._release()
         if state == KEY or state == FIRST_KEY:

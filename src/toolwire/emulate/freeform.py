@@ -2,7 +2,7 @@
 
 A custom tool takes free text. The backend gets a function with one string parameter, `input`, and its calls
 become custom calls whose deltas are the text itself. Arguments of another shape are held to the end: a single
-text value is the input, and anything else passes unchanged. Pure; standard library only.
+text value is the input, and anything else passes unchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _grammar(format: Mapping[str, Any] | None) -> str:
         return ""
     grammar = format.get("grammar")
     grammar = grammar if isinstance(grammar, Mapping) else format
-    return f"The input must follow this {grammar.get('syntax', 'lark')} grammar:\n{grammar.get('definition', '')}"
+    syntax, definition = grammar.get("syntax", "lark"), grammar.get("definition", "")
+    return f"The input must follow this {syntax} grammar:\n{definition}"
 
 
 def wrap(text: str) -> str:
@@ -169,7 +170,9 @@ class Unwrap:
                 text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                bare = event.status == "invalid" and not decoder.started  # the input itself, without an object around it
+                bare = (
+                    event.status == "invalid" and not decoder.started
+                )  # the input itself, without an object around it
                 out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:
                 out.append(event)

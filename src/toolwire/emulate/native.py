@@ -9,7 +9,7 @@ These deviations are repaired:
 Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
 empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
 string until it is complete. What was sent is never contradicted (law 6), and the splits do not matter (law
-4). Standard library only.
+4).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class NativeArguments:
 
 
 def _empty_size(text: str) -> int | None:
-    """The size of the empty value that the text begins with; 0: there is none; None: more text must decide."""
+    """The size of the empty value at the text's beginning; 0: there is none; None: more text decides."""
     if text[:1] == "{":
         inner = text[1:].lstrip()
         return None if not inner else len(text) - len(inner) + 1 if inner[0] == "}" else 0

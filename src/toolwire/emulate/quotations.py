@@ -3,14 +3,14 @@
 A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON, as
 HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both sides
 are compared without white space, escapes, entities and quote marks. Brackets stay, because a name in a
-sentence is not a call. Linear. Standard library only.
+sentence is not a call. Linear.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 _NESTED = 3  # levels of HTML or JSON around a text that are decoded
 _CODES = re.compile(r"(?<!\\)(?:\\+u[0-9a-fA-F]{4})+")
@@ -41,15 +41,21 @@ def _decode_codes(codes: re.Match[str]) -> str:
 
 def _character(entity: re.Match[str]) -> str:
     decimal, hexadecimal = entity.groups()
-    return html.unescape(f"&#{decimal};" if decimal else f"&#x{hexadecimal};" if hexadecimal else entity.group())
+    return html.unescape(
+        f"&#{decimal};" if decimal else f"&#x{hexadecimal};" if hexadecimal else entity.group()
+    )
 
 
 class Quotations:
     """The input texts of a request that may contain a call. Prepared when the first block is compared."""
 
-    def __init__(self, texts: Iterable[str], markers: Sequence[str]) -> None:
-        words = {max(re.findall(r"\w+", marker), key=len, default=marker) for marker in markers}
-        self._texts = [text for text in texts if any(word in text for word in words) or "{" in text or _ENCODED.search(text)]
+    def __init__(self, texts: Iterable[str], words: Collection[str]) -> None:
+        """`words`: a block in a text contains one of them, a brace or an encoded character."""
+        self._texts = [
+            text
+            for text in texts
+            if "{" in text or _ENCODED.search(text) or any(word in text for word in words)
+        ]
         self._read: str | None = None
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""The tools of one request, and how a name that a model wrote is matched to them. Standard library only."""
+"""The tools of one request, and how a name that a model wrote is matched to them."""
 
 from __future__ import annotations
 

@@ -1,27 +1,9 @@
 """The scanner finds tool calls in a model's text, which arrives in chunks of any size.
 
-The path of a piece of text:
-
-1. `ToolCallParser.feed` appends it to the buffer, or returns it at once if no marker can begin in it.
-2. `openers.py` finds the next marker that may open a call. Text before the marker is sent.
-3. The marker begins a *candidate*. The shape of its opener (`dialects/shapes.py`) selects the grammar that reads
-   it (`GRAMMARS`). Grammars are generators in `grammars/`; they ask for more text by yielding.
-4. A grammar that has read a tool's name calls `open_call`, sends the arguments with `write` (as strict JSON, see
-   `arguments.py`), and ends with `close_call`. A candidate that breaks its grammar becomes text again.
-
-The scanner keeps these laws for every dialect:
-
-- Law 4, split invariance: every decision depends on the characters, never on where the chunks were cut. A
-  limit applies at the character that exceeds it.
-- Law 5, nothing is lost: every character is in a `Text`, in a call's arguments, or is markup of a call. If a
-  candidate fails before a known tool was named, scanning resumes one character after the start of its marker.
-- Law 6: arguments are sent as verbatim slices, and what was sent is never contradicted.
-- Law 7: `ScanLimits` bound what is held. A failed candidate is scanned again only if it is short, so the cost
-  stays linear.
-- Law 12: recovery dialects do not fire inside code, or on a block that is part of `quoted`, the request's
-  input.
-
-Standard library only.
+`openers.py` finds a marker, which begins a *candidate*. The opener's shape selects the grammar that reads
+it and calls `open_call`, `write` and `close_call`. A candidate that breaks its grammar before a known tool's
+name is text; scanning resumes one character after its start (law 5), if it is short (law 7). Recovery
+dialects do not fire inside code or on the request's own text (law 12). Cuts decide nothing (law 4).
 """
 
 from __future__ import annotations
@@ -33,14 +15,14 @@ from typing import Any, Literal
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text, Thought
 from toolwire.core.turn import ToolSpec
-from toolwire.emulate.dialects import Dialect, JsonBlock, Opener, TagBlock, select
+from toolwire.emulate.dialects import DEFAULT, Dialect, JsonBlock, Opener, TagBlock
 from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
 from toolwire.emulate.grammars.gemma_block import gemma_block
 from toolwire.emulate.grammars.json_block import headed_block, json_block
 from toolwire.emulate.grammars.python_block import python_block
 from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
 from toolwire.emulate.grammars.tag_block import element_block, tag_block
-from toolwire.emulate.openers import Openers
+from toolwire.emulate.openers import openers_of
 from toolwire.emulate.quotations import FenceTracker, Quotations
 from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
@@ -117,11 +99,14 @@ class ToolCallParser:
         self._small = self.limits.header - 2 * LONGEST  # a chunk this short cannot pass a limit unnoticed
         self._unknown_tool = unknown_tool
         self._check = check
-        self._openers = Openers.of(select(dialects), nonce, self.registry.tools)
-        self._quoted = Quotations(quoted, list(self._openers.table))
+        chosen = DEFAULT if dialects is None else tuple(dialects)
+        self._openers = openers_of(chosen, nonce, self.registry.tools)
+        self._quoted = Quotations(quoted, self._openers.words)
         self._at_answer_start = self._openers.has_answer_start  # until then, every chunk is scanned
         self._may_begin: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin
-        self._may_begin_inline: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin_inline
+        self._may_begin_inline: Callable[[str], Any] = (
+            bool if self._at_answer_start else self._openers.may_begin_inline
+        )
         self._fence = FenceTracker()
         self._count = 0
         self._out: list[Event] = []
@@ -139,7 +124,9 @@ class ToolCallParser:
         self.mentions = thoughts
         self._thought_may_open = thoughts is not None
         self._scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
-        self._machine: Generator[None, None, None] | None = self._scan() if self._scanning or self._thought_may_open else None
+        self._machine: Generator[None, None, None] | None = (
+            self._scan() if self._scanning or self._thought_may_open else None
+        )
         self._idle = self._scanning and not self._thought_may_open
 
     # --- public ----------------------------------------------------------------------------------
@@ -148,12 +135,16 @@ class ToolCallParser:
         """Takes the next chunk of text and returns its events."""
         if self._machine is None or self._finished:
             return [Text(text)] if text else []
-        if self._idle and not (self._may_begin if self._fence.blank or "\n" in text else self._may_begin_inline)(text):
+        if self._idle and not (
+            self._may_begin if self._fence.blank or "\n" in text else self._may_begin_inline
+        )(text):
             if not text:
                 return []
             self._fence.feed(text)
             return [Text(text)]
-        if len(text) <= self._small and (self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self.limits.held)):
+        if len(text) <= self._small and (
+            self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self.limits.held)
+        ):
             self._push(text)
             return self._taken()
         start = 0
@@ -207,16 +198,9 @@ class ToolCallParser:
 
     def _push(self, text: str) -> None:
         cut = self.position
-        if cut == len(self.buffer) and (self._start < 0 or self.call is not None):
-            if self._start >= 0:  # a held call is never scanned again: drop its text from the buffer
-                self._put_aside(cut)
-            self.buffer = text
-            self.position = 0
-            self._idle = False
-            next(self._machine)  # type: ignore[arg-type]
-            return
         if self._start >= 0:
-            if cut - self._start > RESCAN:
+            # A held call and a long candidate are never scanned again: drop their text from the buffer.
+            if cut - self._start > RESCAN or (self.call is not None and cut == len(self.buffer)):
                 self._put_aside(cut)
             else:
                 cut = self._start
@@ -281,9 +265,8 @@ class ToolCallParser:
 
     def checkpoint(self) -> None:
         """A call is complete: if the block does not continue, only the text from here on is text again."""
+        self._end_candidate()
         self._start = self.position
-        self._spill = []
-        self._spilled = 0
 
     def _add_text(self, text: str) -> None:
         if text:
@@ -351,7 +334,11 @@ class ToolCallParser:
         return self._openers.search(self.buffer, self.position)
 
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
-        if self.at_call_limit or (opener.line_start and not self._fence.line_start) or (opener.answer_start and not self._at_answer_start):
+        if (
+            self.at_call_limit
+            or (opener.line_start and not self._fence.line_start)
+            or (opener.answer_start and not self._at_answer_start)
+        ):
             return False
         return not dialect.recovery or not self._fence.inside
 
@@ -377,7 +364,9 @@ class ToolCallParser:
 
     def call_may_open(self, stop: int) -> bool:
         """Whether a call may open before `stop`. Sends the thought up to that marker, or up to `stop`."""
-        while self._scanning and (found := self._openers.search(self.buffer, self.position, stop)) is not None:
+        while (
+            self._scanning and (found := self._openers.search(self.buffer, self.position, stop)) is not None
+        ):
             marker, start = found.group(), found.start()
             self.add_thought(self.buffer[self.position : start])
             self.position = start
@@ -457,7 +446,13 @@ class ToolCallParser:
             self.unknown.append(written)
             refused = self._unknown_tool != "forward"
             tool = ToolSpec(written)
-        held = hold or refused or self._validated or tool.strict or (self._dialect.recovery and bool(self._quoted))
+        held = (
+            hold
+            or refused
+            or self._validated
+            or tool.strict
+            or (self._dialect.recovery and bool(self._quoted))
+        )
         self.call = OpenCall(tool, tool.name, held, [], [], refused, id=id)
         if not held:
             self._end_text()
@@ -481,7 +476,12 @@ class ToolCallParser:
         call = self.call
         assert call is not None
         self.call = None
-        if call.held and (call.refused or status == "invalid" or (status == "truncated" and self.reason != "length") or self._is_quoted()):
+        if call.held and (
+            call.refused
+            or status == "invalid"
+            or (status == "truncated" and self.reason != "length")
+            or (self._dialect.recovery and self._quoted and self._candidate_text() in self._quoted)
+        ):
             self._add_text(self._candidate_text())
             self._end_candidate()
             return False
@@ -505,11 +505,13 @@ class ToolCallParser:
         self.checkpoint()
         return True
 
-    def _is_quoted(self) -> bool:
-        return self._dialect.recovery and bool(self._quoted) and self._candidate_text() in self._quoted
 
-
-def parse(text: str, tools: Iterable[ToolSpec | Mapping[str, Any]], dialects: Iterable[str] | None = None, **options: Any) -> list[Event]:
+def parse(
+    text: str,
+    tools: Iterable[ToolSpec | Mapping[str, Any]],
+    dialects: Iterable[str] | None = None,
+    **options: Any,
+) -> list[Event]:
     """The events of a whole text."""
     parser = ToolCallParser(tools, dialects, **options)
     return parser.feed(text) + parser.finish()

@@ -6,7 +6,7 @@ space around a marker belongs to the markup.
 
 A call inside a closed thought is not made: the model only considered it. Only the end of a thought shows
 whether it closes, so the text is held from the first possible call on. If the model ends its answer first,
-the held text is read as part of the answer. Standard library only.
+the held text is read as part of the answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _ANALYSIS = "<|channel|>analysis<|message|>"
 _HARMONY = ("<|end|>", "gpt-oss", ("<|start|>assistant" + _FINAL, _FINAL))
 
 THOUGHTS: tuple[Markers, ...] = (
-    Markers("<think>", "</think>", "DeepSeek, Qwen, GLM, MiniMax M2, Nemotron, Kimi K2, OLMo 3 and most others"),
+    Markers(
+        "<think>", "</think>", "DeepSeek, Qwen, GLM, MiniMax M2, Nemotron, Kimi K2, OLMo 3 and most others"
+    ),
     Markers("<thinking>", "</thinking>", "Claude-trained habit", plain=True),
     Markers("<thought>", "</thought>", "EXAONE Deep, some fine-tunes", plain=True),
     Markers("<reasoning>", "</reasoning>", "some fine-tunes", plain=True),
@@ -63,17 +65,14 @@ THOUGHTS: tuple[Markers, ...] = (
     Markers(_ANALYSIS, *_HARMONY),
     Markers("<|start|>assistant" + _ANALYSIS, *_HARMONY),
 )
-_OPENERS = tuple(markers.opener for markers in THOUGHTS)
-_MOST = max(map(len, _OPENERS))
-
-
-_FIRST = frozenset(opener[0] for opener in _OPENERS)
+_BY_OPENER = {markers.opener: markers for markers in THOUGHTS}
+_OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # none is the beginning of another
+_BEGINNINGS = frozenset(opener[:size] for opener in _BY_OPENER for size in range(len(opener)))
 
 
 def may_open(text: str) -> bool:
     """Whether an answer that begins with this text may begin with a thought."""
-    words = text.lstrip()
-    return not words or words[0] in _FIRST
+    return text.lstrip()[:1] in _BEGINNINGS
 
 
 def opening(scan: ToolCallParser) -> Reading:
@@ -82,14 +81,14 @@ def opening(scan: ToolCallParser) -> Reading:
         start = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if start - scan.position > LONGEST:
             return None
-        rest = scan.buffer[start : start + _MOST]
-        found = next((markers for markers in THOUGHTS if rest.startswith(markers.opener)), None)
-        if found is not None:
+        opener = _OPENER.match(scan.buffer, start)
+        if opener is not None:
+            found = _BY_OPENER[opener.group()]
             if found.plain and scan.mentions(found.opener):
                 return None
-            scan.position = start + len(found.opener)
+            scan.position = opener.end()
             return found
-        if scan.ended or not any(opener.startswith(rest) for opener in _OPENERS):
+        if scan.ended or scan.buffer[start : start + LONGEST] not in _BEGINNINGS:
             return None
         yield
     return None

@@ -59,8 +59,16 @@ class Account:
         """
         usage, *others = self._usages.values() or (Usage(0, 0),)
         for one in others:
-            output, reasoning = usage.output_tokens + one.output_tokens, usage.reasoning_tokens + one.reasoning_tokens
-            usage = Usage(max(usage.input_tokens, one.input_tokens), output, max(usage.cached_tokens, one.cached_tokens), reasoning)
+            output, reasoning = (
+                usage.output_tokens + one.output_tokens,
+                usage.reasoning_tokens + one.reasoning_tokens,
+            )
+            usage = Usage(
+                max(usage.input_tokens, one.input_tokens),
+                output,
+                max(usage.cached_tokens, one.cached_tokens),
+                reasoning,
+            )
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
 
     def called(self) -> tuple[int, bool, str]:
@@ -68,7 +76,11 @@ class Account:
         if len(self.policies) == 1:
             return self.policies[0].called
         shown = [policy.called for policy in self.policies.values()]
-        return sum(count for count, _, _ in shown), any(cut for _, cut, _ in shown), shown[0][2] if shown else "off"
+        return (
+            sum(count for count, _, _ in shown),
+            any(cut for _, cut, _ in shown),
+            shown[0][2] if shown else "off",
+        )
 
     @property
     def call_names(self) -> tuple[str, ...]:

@@ -33,9 +33,19 @@ class ChatAnswer:
     def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
         self.id = id = ids("chatcmpl-")
         tier = SERVICE_TIER if "service_tier" not in turn.sent else None
-        shared: dict[str, Any] = {"id": id, "created": created, "ids": ids, "legacy": turn.legacy_functions, "choices": turn.n}
+        shared: dict[str, Any] = {
+            "id": id,
+            "created": created,
+            "ids": ids,
+            "legacy": turn.legacy_functions,
+            "choices": turn.n,
+        }
         self._body = None if turn.stream else ChatBody(turn.model, tier=tier, **shared)
-        self._stream = ChatEncoder(turn.model, tier=tier, include_usage=turn.include_usage, **shared) if turn.stream else None
+        self._stream = (
+            ChatEncoder(turn.model, tier=tier, include_usage=turn.include_usage, **shared)
+            if turn.stream
+            else None
+        )
         writer = self._stream or self._body
         assert writer is not None
         self._writer = writer
@@ -109,11 +119,15 @@ class ResponsesAnswer:
                 self.stored = False
         if self._memory is not None and self._encoder.failure is None:
             stored = self._store is not None and self.stored
-            self._memory.keep(self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored)
+            self._memory.keep(
+                self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored
+            )
 
     def _stored(self, response: bytes) -> StoredResponse:
         told = self._encoder.response()
-        before = self._memory.loose if self._memory is not None else ()  # what the store could not find is stored with it
+        before = (
+            self._memory.loose if self._memory is not None else ()
+        )  # what the store could not find is stored with it
         return StoredResponse(
             id=self.id,
             key_id=self._key_id,
@@ -145,7 +159,13 @@ def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:
     return out
 
 
-_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_", "reasoning": "rs_", "custom_tool_call": "ctc_"}
+_PREFIXES = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "reasoning": "rs_",
+    "custom_tool_call": "ctc_",
+}
 
 
 class EventsAnswer:

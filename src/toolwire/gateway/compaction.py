@@ -75,7 +75,10 @@ class Compaction:
         response = msgspec.json.decode(answer.body or b"{}")
         if response["status"] != "completed":
             why = (response.get("incomplete_details") or {}).get("reason") or response["status"]
-            raise ToolwireError("backend", f"The model's summary of the conversation broke off ({why}). Nothing was compacted.")
+            raise ToolwireError(
+                "backend",
+                f"The model's summary of the conversation broke off ({why}). Nothing was compacted.",
+            )
         summary = _text(response)
         if not summary:
             raise ToolwireError("backend", "The model wrote no summary of the conversation.")
@@ -86,17 +89,27 @@ class Compaction:
             "object": "response.compaction",
             "created_at": int(self._gateway.clock()),
             "output": [
-                *(wire_item(item, ids) for item in self._items if isinstance(item, Message) and item.role in INSTRUCTIONS),
+                *(
+                    wire_item(item, ids)
+                    for item in self._items
+                    if isinstance(item, Message) and item.role in INSTRUCTIONS
+                ),
                 {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
                 *(wire_item(item, ids) for item in open_groups(self._items)),
             ],
             "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction has to have one
         }
-        return Answer([(name, self._report(value) if name == REPORT else value) for name, value in answer.headers], encode(told))
+        return Answer(
+            [(name, self._report(value) if name == REPORT else value) for name, value in answer.headers],
+            encode(told),
+        )
 
     def _report(self, inner: bytes) -> bytes:
         """The report of the request for a summary, with what was not passed on to it."""
-        left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {*PASSED, "input"}
+        left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
+            *PASSED,
+            "input",
+        }
         told = [f"{name}=ignored" for name in (*unknown(left - FIELDS.keys()), *sorted(left & FIELDS.keys()))]
         return "; ".join(dict.fromkeys([*told, *filter(None, inner.decode().split("; "))])).encode()
 
@@ -104,7 +117,9 @@ class Compaction:
         given = self._body.get("input")
         before = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
         asked = {name: self._body[name] for name in PASSED if self._body.get(name) is not None}
-        return encode({**asked, "input": [*before, {"role": "user", "content": ASKED}], "store": False, "stream": False})
+        return encode(
+            {**asked, "input": [*before, {"role": "user", "content": ASKED}], "store": False, "stream": False}
+        )
 
 
 def check_input(body: dict[str, Any]) -> None:
@@ -162,13 +177,33 @@ def wire_item(item: Item, ids: IdFactory) -> dict[str, Any]:
         }
     if isinstance(item, Call):
         custom = item.kind == "custom"
-        told = {"id": ids("ctc_" if custom else "fc_"), "type": "custom_tool_call" if custom else "function_call", "status": "completed"}
+        told = {
+            "id": ids("ctc_" if custom else "fc_"),
+            "type": "custom_tool_call" if custom else "function_call",
+            "status": "completed",
+        }
         named = {"namespace": item.namespace} if item.namespace else {}
-        return {**told, "call_id": item.call_id, "name": item.name, **named, "input" if custom else "arguments": item.arguments}
+        return {
+            **told,
+            "call_id": item.call_id,
+            "name": item.name,
+            **named,
+            "input" if custom else "arguments": item.arguments,
+        }
     if isinstance(item, Result):
         kind = "custom_tool_call_output" if item.kind == "custom" else "function_call_output"
-        whole = item.parts[0].text if len(item.parts) == 1 and isinstance(item.parts[0], TextPart) else [_part(part) for part in item.parts]
-        return {"id": ids("fco_"), "type": kind, "status": "completed", "call_id": item.call_id, "output": whole}
+        whole = (
+            item.parts[0].text
+            if len(item.parts) == 1 and isinstance(item.parts[0], TextPart)
+            else [_part(part) for part in item.parts]
+        )
+        return {
+            "id": ids("fco_"),
+            "type": kind,
+            "status": "completed",
+            "call_id": item.call_id,
+            "output": whole,
+        }
     return _reasoning(item, ids)
 
 
@@ -190,7 +225,11 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "input_text", "text": part.text}
     if isinstance(part, ImagePart):
         held = {"image_url": part.url, "file_id": part.file_id}
-        return {"type": "input_image", "detail": part.detail or "auto", **{name: value for name, value in held.items() if value is not None}}
+        return {
+            "type": "input_image",
+            "detail": part.detail or "auto",
+            **{name: value for name, value in held.items() if value is not None},
+        }
     return dict(part.raw)
 
 
@@ -232,7 +271,9 @@ class Seals:
             return None
         nonce, hidden, signature = raw[:NONCE], raw[NONCE:-SIGNATURE], raw[-SIGNATURE:]
         secret = await self._known()
-        if len(raw) < NONCE + SIGNATURE or not hmac.compare_digest(signature, _signature(secret, key_id, nonce, hidden)):
+        if len(raw) < NONCE + SIGNATURE or not hmac.compare_digest(
+            signature, _signature(secret, key_id, nonce, hidden)
+        ):
             return None
         return _hidden(hidden, secret, nonce).decode()
 
@@ -242,7 +283,10 @@ class Seals:
             fresh = (SECRET, json.dumps(secrets.token_hex(32)))
             query = "INSERT INTO preferences (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
             await self._store.run(lambda c: c.execute(query, fresh), "write")
-            row = await self._store.run(lambda c: c.execute("SELECT value FROM preferences WHERE name = ?", fresh[:1]).fetchone(), "read")
+            row = await self._store.run(
+                lambda c: c.execute("SELECT value FROM preferences WHERE name = ?", fresh[:1]).fetchone(),
+                "read",
+            )
             self._secret = bytes.fromhex(json.loads(row[0]))
         return self._secret
 

@@ -42,7 +42,16 @@ URL_NOT_PUBLIC = "its host is not a public address"
 NOT_FOR_CLIENTS = tuple(
     map(
         ipaddress.ip_network,
-        ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "3fff::/20"),
+        (
+            "168.63.129.16/32",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "2001::/23",
+            "2001:db8::/32",
+            "3fff::/20",
+        ),
     )
 )
 """Besides what Python knows: clouds' own services that look public (Azure's, Oracle's), translators to IPv4, protocols, examples."""
@@ -52,7 +61,9 @@ INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa"
 LONGEST_HOST = 253
 LOOKED_AT = 8192
 """Characters of a value that are looked at: a scheme and a host are far shorter."""
-BLANKS = "".join(character for character in map(chr, range(0x3001)) if character <= " " or character.isspace())
+BLANKS = "".join(
+    character for character in map(chr, range(0x3001)) if character <= " " or character.isspace()
+)
 """What the URL standard strips at both ends (control characters and spaces), and what Python's `strip` does."""
 _REMOVED = {ord(character): None for character in "\t\n\r"}
 """What the URL standard removes everywhere."""
@@ -65,10 +76,29 @@ _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]*")
 URL_NAMES = ("url", "urls", "uri", "uris", "href", "src")
 """A member whose name ends so holds a URL, whatever it looks like."""
-TEXT_NAMES = frozenset({"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"})
+TEXT_NAMES = frozenset(
+    {"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"}
+)
 """Members that are only read."""
 FETCHED = frozenset(
-    ("http", "https", "file", "ftp", "ftps", "sftp", "gopher", "dict", "ldap", "ldaps", "tftp", "smb", "jar", "netdoc", "php", "expect")
+    (
+        "http",
+        "https",
+        "file",
+        "ftp",
+        "ftps",
+        "sftp",
+        "gopher",
+        "dict",
+        "ldap",
+        "ldaps",
+        "tftp",
+        "smb",
+        "jar",
+        "netdoc",
+        "php",
+        "expect",
+    )
 )
 """Schemes that some fetcher knows; with these, and with any scheme before a slash, a value looks like a URL."""
 
@@ -82,7 +112,12 @@ def is_public(address: str) -> bool:
             return is_public(str(inner))
         if ip not in UNICAST:
             return False
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved and not any(ip in network for network in NOT_FOR_CLIENTS)
+    return (
+        ip.is_global
+        and not ip.is_multicast
+        and not ip.is_reserved
+        and not any(ip in network for network in NOT_FOR_CLIENTS)
+    )
 
 
 def problem(url: str) -> str:
@@ -182,7 +217,9 @@ def checked(turn: Turn) -> Turn:
             for url in named:
                 if why := problem(url):
                     code = "invalid_image_url" if isinstance(part, ImagePart) else None
-                    message = f"A URL cannot be passed on: {why}. Use https:// with a public host, or a data: URL."
+                    message = (
+                        f"A URL cannot be passed on: {why}. Use https:// with a public host, or a data: URL."
+                    )
                     raise ToolwireError("invalid_value", message, param=_field(turn), code=code)
     return turn
 
@@ -217,7 +254,11 @@ def _jpeg(data: bytes) -> tuple[str, int, int] | None:
 def _webp(data: bytes) -> tuple[str, int, int] | None:
     kind = data[12:16]
     if kind == b"VP8X" and len(data) >= 30:
-        return "image/webp", int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+        return (
+            "image/webp",
+            int.from_bytes(data[24:27], "little") + 1,
+            int.from_bytes(data[27:30], "little") + 1,
+        )
     if kind == b"VP8 " and len(data) >= 30:
         width, height = struct.unpack("<HH", data[26:30])
         return "image/webp", width & 0x3FFF, height & 0x3FFF
@@ -236,9 +277,13 @@ class _Pinned(AbstractResolver):
     def __init__(self, addresses: list[tuple[int, str]]) -> None:
         self._addresses = addresses
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         return [
-            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
+            ResolveResult(
+                hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST
+            )
             for kind, address in self._addresses
         ]
 
@@ -258,18 +303,28 @@ class ImageFetcher:
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
             some = urls[start : start + AT_ONCE]
-            found.update(zip(some, await asyncio.gather(*(self.fetch(url, param) for url in some)), strict=True))
+            found.update(
+                zip(some, await asyncio.gather(*(self.fetch(url, param) for url in some)), strict=True)
+            )
             if sum(map(len, found.values())) * 3 // 4 > self._limits.all_bytes:
-                raise _refused(f"all of them together are larger than {self._limits.all_bytes // 1048576} MB", param)
+                raise _refused(
+                    f"all of them together are larger than {self._limits.all_bytes // 1048576} MB", param
+                )
         return found
 
     async def inline(self, turn: Turn) -> Turn:
         """The turn with every http(s) image as a data URL."""
-        urls = list(dict.fromkeys(part.url for _, part in _images(turn) if part.url and not part.url.startswith("data:")))
+        urls = list(
+            dict.fromkeys(
+                part.url for _, part in _images(turn) if part.url and not part.url.startswith("data:")
+            )
+        )
         if not urls:
             return turn
         if len(urls) > self._limits.images:
-            raise ToolwireError("invalid_value", f"More than {self._limits.images} images by URL.", param=_field(turn))
+            raise ToolwireError(
+                "invalid_value", f"More than {self._limits.images} images by URL.", param=_field(turn)
+            )
         try:
             async with asyncio.timeout(self._limits.timeout_s * 2):
                 fetched = await self._all(urls, _field(turn))
@@ -297,12 +352,21 @@ class ImageFetcher:
                 raise OSError("this address was not judged")
             return socket.socket(info[0], info[1], info[2])
 
-        connector = aiohttp.TCPConnector(resolver=_Pinned(addresses), use_dns_cache=False, limit=1, socket_factory=make_socket)
+        connector = aiohttp.TCPConnector(
+            resolver=_Pinned(addresses), use_dns_cache=False, limit=1, socket_factory=make_socket
+        )
         timeout = aiohttp.ClientTimeout(total=self._limits.timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout, auto_decompress=False) as session,
-                session.get(url, allow_redirects=False, headers={"Accept": "image/*", "Accept-Encoding": "identity"}) as response,
+                aiohttp.ClientSession(
+                    connector=connector,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    timeout=timeout,
+                    auto_decompress=False,
+                ) as session,
+                session.get(
+                    url, allow_redirects=False, headers={"Accept": "image/*", "Accept-Encoding": "identity"}
+                ) as response,
             ):
                 if response.status in REDIRECTS and "Location" in response.headers:
                     return response.headers["Location"]
@@ -323,7 +387,9 @@ class ImageFetcher:
 
     async def _resolve(self, host: str, param: str) -> list[tuple[int, str]]:
         try:
-            found: list[Any] = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found: list[Any] = await asyncio.get_running_loop().getaddrinfo(
+                host, None, type=socket.SOCK_STREAM
+            )
         except (OSError, UnicodeError):
             raise _refused(NOT_PUBLIC, param) from None
         addresses = [(entry[0], entry[4][0]) for entry in found]
@@ -337,14 +403,22 @@ class ImageFetcher:
             raise _refused("it is not a PNG, JPEG, GIF or WebP image", param)
         media, width, height = known
         if not 0 < width * height <= self._limits.pixels:
-            raise _refused(f"it has more than {self._limits.pixels // 1_000_000} million pixels, or none", param)
+            raise _refused(
+                f"it has more than {self._limits.pixels // 1_000_000} million pixels, or none", param
+            )
         return f"data:{media};base64,{base64.b64encode(data).decode()}"
 
 
 def _read_url(text: str, param: str, base: URL | None = None) -> URL:
     try:
         url = URL(text) if base is None else base.join(URL(text))
-        plain = url.scheme in ("http", "https") and url.raw_host and not url.raw_user and not url.raw_password and url.port
+        plain = (
+            url.scheme in ("http", "https")
+            and url.raw_host
+            and not url.raw_user
+            and not url.raw_password
+            and url.port
+        )
     except ValueError:
         plain = False
     if not plain:
@@ -353,7 +427,9 @@ def _read_url(text: str, param: str, base: URL | None = None) -> URL:
 
 
 def _refused(why: str, param: str) -> ToolwireError:
-    return ToolwireError("invalid_value", f"An image could not be fetched: {why}.", param=param, code="invalid_image_url")
+    return ToolwireError(
+        "invalid_value", f"An image could not be fetched: {why}.", param=param, code="invalid_image_url"
+    )
 
 
 def _field(turn: Turn) -> str:
@@ -361,14 +437,21 @@ def _field(turn: Turn) -> str:
 
 
 def _images(turn: Turn) -> list[tuple[Item, ImagePart]]:
-    return [(item, part) for item in turn.items if isinstance(item, _SAYING) for part in item.parts if isinstance(part, ImagePart)]
+    return [
+        (item, part)
+        for item in turn.items
+        if isinstance(item, _SAYING)
+        for part in item.parts
+        if isinstance(part, ImagePart)
+    ]
 
 
 def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
     if not isinstance(item, _SAYING):
         return item
     parts: tuple[Part, ...] = tuple(
-        replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in item.parts
+        replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part
+        for part in item.parts
     )
     return replace(item, parts=parts)
 

@@ -9,7 +9,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import IdFactory
 from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
@@ -40,7 +51,11 @@ class Stops:
                 text, found = self._read(event.text)
                 out += [Text(text)] if text else []
                 if found:
-                    return [*out, *(later for later in batch[place:] if isinstance(later, Usage)), Finish("stop")]
+                    return [
+                        *out,
+                        *(later for later in batch[place:] if isinstance(later, Usage)),
+                        Finish("stop"),
+                    ]
                 continue
             if self._held and not isinstance(event, _PASSING):
                 out.append(Text(self._held))
@@ -54,7 +69,10 @@ class Stops:
         if ends:
             self._held = ""
             return text[: min(ends)[1]], True
-        wait = max((size for one in self._sequences for size in range(1, len(one)) if text.endswith(one[:size])), default=0)
+        wait = max(
+            (size for one in self._sequences for size in range(1, len(one)) if text.endswith(one[:size])),
+            default=0,
+        )
         self._held = text[len(text) - wait :]
         return text[: len(text) - wait], False
 
@@ -73,7 +91,9 @@ class Interpreter:
         self.minted: dict[str, str] = {}
         self._native = plan.scanner is None
         self._scanner = plan.scanner() if plan.scanner is not None else None
-        self._is_fresh = self._native and plan.thoughts  # the first words of a native answer may open a thought
+        self._is_fresh = (
+            self._native and plan.thoughts
+        )  # the first words of a native answer may open a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
         self._held: list[Event] = []
@@ -81,7 +101,9 @@ class Interpreter:
         self._one_call = plan.rules.legacy or not plan.rules.parallel
         self._called = False
         self._taken = set(plan.known_ids)
-        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # to a piece of text nothing else is done
+        self._only_scans = not (
+            self._stops or self._unwrap or plan.hold_calls
+        )  # to a piece of text nothing else is done
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
         """A piece of text passes as it is. Can become true after the first words of a native answer, when they open no thought."""
         if self._scanner is not None and plan.begun:
@@ -134,12 +156,19 @@ class Interpreter:
                 out += scanner.feed(event.text)
             elif isinstance(event, Finish):
                 ended = scanner.finish(_REASONS.get(event.reason, "eof"))
-                cut = event.reason in ("stop", "tool_calls") and any(isinstance(one, CallEnd) and one.status == "truncated" for one in ended)
-                out += [*ended, Finish("length") if cut else event]  # whatever the backend says: a call that broke off is not complete
+                cut = event.reason in ("stop", "tool_calls") and any(
+                    isinstance(one, CallEnd) and one.status == "truncated" for one in ended
+                )
+                out += [
+                    *ended,
+                    Finish("length") if cut else event,
+                ]  # whatever the backend says: a call that broke off is not complete
             else:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
-                elif self._native and not isinstance(event, Usage):  # a call, a refusal or reasoning of the backend's own
+                elif self._native and not isinstance(
+                    event, Usage
+                ):  # a call, a refusal or reasoning of the backend's own
                     out += scanner.finish()
                 elif isinstance(event, Thought):
                     scanner.no_thoughts()
@@ -196,7 +225,13 @@ class Interpreter:
                 self._held.append(event)
             elif isinstance(event, CallEnd):
                 if event.status == "invalid":
-                    return [*out, Failure("invalid_tool_call", "The model's tool call has arguments that are not a JSON object.")]
+                    return [
+                        *out,
+                        Failure(
+                            "invalid_tool_call",
+                            "The model's tool call has arguments that are not a JSON object.",
+                        ),
+                    ]
                 begin, *pieces = self._held
                 whole = "".join(piece.delta for piece in pieces if isinstance(piece, CallArgs))
                 out += [begin, CallArgs(event.index, whole), event] if whole else [begin, event]

@@ -27,7 +27,19 @@ from typing import Any, Protocol
 
 from toolwire.backends.base import LiveRun
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    Part,
+    Reasoning,
+    Result,
+    TextPart,
+    ToolSpec,
+    Turn,
+)
 from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
@@ -114,10 +126,14 @@ class Parking:
         if self.closed or most < 1:
             self._cancel(live)
             return
-        own = [park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy]
+        own = [
+            park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy
+        ]
         for oldest in own[: max(0, len(own) + 1 - most)]:
             self.drop(oldest)
-        park = Park(live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings, turn_id=turn_id)
+        park = Park(
+            live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings, turn_id=turn_id
+        )
         park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self._expire, park)
         for call_id in calls:
             self._parks[call_id] = park
@@ -142,7 +158,8 @@ class Parking:
         """Every park: the ids of its calls, its key, and how many seconds it has left."""
         now = time.monotonic()
         return [
-            (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now)) for park in dict.fromkeys(self._parks.values())
+            (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
+            for park in dict.fromkeys(self._parks.values())
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
@@ -169,7 +186,9 @@ class Parking:
         if park is None:
             return None
         if park.busy:
-            raise ToolwireError("conflict", "These tool results are already being continued by another request.")
+            raise ToolwireError(
+                "conflict", "These tool results are already being continued by another request."
+            )
         before, answers = _split(turn.items, park.calls)
         fits = resumable and turn.tool_choice.mode != "required" and set(answers) == set(park.calls)
         if not fits or _digest(turn, before) != park.digest:
@@ -179,7 +198,9 @@ class Parking:
         self.outcomes["resumed"] += 1
         if park.timer is not None:
             park.timer.cancel()
-        for sibling in {one for one in self._parks.values() if one.siblings is park.siblings and one is not park}:
+        for sibling in {
+            one for one in self._parks.values() if one.siblings is park.siblings and one is not park
+        }:
             self.drop(sibling)
         return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
 

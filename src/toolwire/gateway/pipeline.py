@@ -78,7 +78,9 @@ class Gateway:
         self.ids = ids
         self.clock = clock
         limits = settings.limits
-        self._parse = partial(request_body.parse, nodes=limits.body_nodes, messages=limits.messages, tools=limits.tools)
+        self._parse = partial(
+            request_body.parse, nodes=limits.body_nodes, messages=limits.messages, tools=limits.tools
+        )
 
     @property
     def models(self) -> Mapping[str, Backend]:
@@ -132,8 +134,15 @@ class Gateway:
         Raises `ToolwireError` for whatever goes wrong before it. A stream that has waited as long as
         `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` gets the events too.
         """
-        trace = self.journal.begin(api, raw, caller, stored=self.store is not None) if self.journal is not None else None
-        run, tapped = Run(self, api, caller, trace), frames.set(None if trace is None else WeakMethod(trace.frame))
+        trace = (
+            self.journal.begin(api, raw, caller, stored=self.store is not None)
+            if self.journal is not None
+            else None
+        )
+        run, tapped = (
+            Run(self, api, caller, trace),
+            frames.set(None if trace is None else WeakMethod(trace.frame)),
+        )
         try:
             body = await self._parsed(raw)
             if api == "responses":
@@ -151,8 +160,15 @@ class Gateway:
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
             run.place = self.queues.join(backend.id, caller.key_id)
-            if turn.generate and ((awaited := self.parking.awaits(turn, caller.key_id)) or backend.strategy == "parked"):
-                run.resume(await self.parking.claim_once_free(turn, caller.key_id, resumable=plan.strategy == "parked"), awaited)
+            if turn.generate and (
+                (awaited := self.parking.awaits(turn, caller.key_id)) or plan.offer[0] == "parked"
+            ):
+                run.resume(
+                    await self.parking.claim_once_free(
+                        turn, caller.key_id, resumable=plan.strategy == "parked"
+                    ),
+                    awaited,
+                )
             if trace is not None and self.journal is not None:
                 self.journal.planned(trace)
             return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
@@ -201,7 +217,9 @@ class Gateway:
         """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""
         body = await self._parsed(raw)
         check_input(body)
-        asked = {name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")}
+        asked = {
+            name: value for name, value in body.items() if name in ("model", "input", "previous_response_id")
+        }
         turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw))
         return Compaction(self, body, turn.items, caller)
 
@@ -232,17 +250,25 @@ class Gateway:
             trace.looked_up(images=fetched_images(turn, inlined))
         return inlined
 
-    async def _with_references(self, body: dict[str, Any], caller: Caller, trace: Trace | None = None) -> dict[str, Any]:
+    async def _with_references(
+        self, body: dict[str, Any], caller: Caller, trace: Trace | None = None
+    ) -> dict[str, Any]:
         """The body with stored items in place of the references that name them, and summaries in place of the compactions that hold them."""
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:
             return body
-        found = await self.store.referenced(references, caller.key_id) if self.store is not None and references else {}
+        found = (
+            await self.store.referenced(references, caller.key_id)
+            if self.store is not None and references
+            else {}
+        )
         for sealed, path in compactions.items():
             summary = await self.seals.open(sealed, caller.key_id)
             if summary is None:
-                told = "This compaction was not made by this server for this key. Send the conversation itself."
+                told = (
+                    "This compaction was not made by this server for this key. Send the conversation itself."
+                )
                 raise ToolwireError("invalid_value", told, param=path, code="invalid_encrypted_content")
             found[sealed] = decode_responses.opened(summary)
         if trace is not None:
@@ -253,7 +279,9 @@ class Gateway:
         """The JSON object of a request. A large one is read in a thread, so that other turns go on."""
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
-    async def _decode(self, api: Api, body: dict[str, Any], caller: Caller, size: int, trace: Trace | None = None) -> Turn:
+    async def _decode(
+        self, api: Api, body: dict[str, Any], caller: Caller, size: int, trace: Trace | None = None
+    ) -> Turn:
         if api == "chat":
             decode = partial(decode_chat.decode, body, caller.key_id)
         else:
@@ -272,7 +300,11 @@ class Gateway:
         if chain is None and self.store is not None:
             chain = await self.store.chain(id, caller.key_id)
         if chain is None:
-            raise ToolwireError("previous_response", f"Previous response with id '{id[:80]}' not found.", param="previous_response_id")
+            raise ToolwireError(
+                "previous_response",
+                f"Previous response with id '{id[:80]}' not found.",
+                param="previous_response_id",
+            )
         if trace is not None:
             trace.looked_up(previous=chain)
         return chain
@@ -285,6 +317,10 @@ class Gateway:
         for other in self.models.values():
             effort = other.alias(turn.model)
             if effort is not None:
-                named = turn.sampling if turn.sampling.effort or not effort else replace(turn.sampling, effort=effort)
+                named = (
+                    turn.sampling
+                    if turn.sampling.effort or not effort
+                    else replace(turn.sampling, effort=effort)
+                )
                 return replace(turn, sampling=named), other
         raise no_model(turn.model)

@@ -16,7 +16,18 @@ from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory
 from toolwire.core.policy import NO_RULES, PolicyRules
-from toolwire.core.turn import Call, Constraint, Item, Message, OutputFormat, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    Constraint,
+    Item,
+    Message,
+    OutputFormat,
+    Result,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from toolwire.emulate import freeform, prompt
 from toolwire.emulate.dialects import DEFAULT
 from toolwire.emulate.prompt import BARE, MARKUP, Form, text_only, transcript
@@ -64,6 +75,8 @@ class Plan:
     """Stop sequences that are looked for here, in the answer's text alone."""
     thoughts: bool = False
     """Reasoning in the answer's text is separated from it."""
+    offer: tuple[Strategy, Capabilities] = ("native", Capabilities())
+    """What the backend could do when the plan was made."""
 
     @property
     def is_judged(self) -> bool:
@@ -76,12 +89,19 @@ class Plan:
     def retried(self) -> Plan:
         """The same plan, with a report that says that the model was asked once more."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
-        return replace(self, report=tuple({**dict(self.report), choice if self.required else "tools.strict": "retried"}.items()))
+        return replace(
+            self,
+            report=tuple(
+                {**dict(self.report), choice if self.required else "tools.strict": "retried"}.items()
+            ),
+        )
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """The same turn once more, with what the model wrote and one corrective message; only the permitted tools are offered."""
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
-        items, begun = (self.turn.items[:-1], self.turn.items[-1:]) if self.prefilled else (self.turn.items, ())
+        items, begun = (
+            (self.turn.items[:-1], self.turn.items[-1:]) if self.prefilled else (self.turn.items, ())
+        )
         form = self.form if self.scanner is not None else None
         asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, form)),))
         return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered())
@@ -89,15 +109,18 @@ class Plan:
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
     """Decides how this turn is served. Raises `ToolwireError` where the backend can not take what was sent."""
-    capabilities = backend.capabilities
+    offer = backend.strategy, backend.capabilities
+    capabilities = offer[1]
     if not capabilities.images and turn.images():
         raise ToolwireError(
-            "unsupported_value", f"The model '{turn.model[:80]}' does not take images.", param="messages" if turn.api == "chat" else "input"
+            "unsupported_value",
+            f"The model '{turn.model[:80]}' does not take images.",
+            param="messages" if turn.api == "chat" else "input",
         )
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered()
-    way = _way(turn, backend.strategy, capabilities)
+    way = _way(turn, *offer)
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
     rules = _rules(turn, settings, as_text) if offered else NO_RULES
@@ -113,8 +136,12 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call]),
         hold_calls=not as_text and settings.arguments == "validated",
         thoughts=settings.reasoning == "split",
+        offer=offer,
     )
-    plan = _as_text(plan, turn, offered, backend, settings, ids) if as_text else _pass_on(plan, turn, capabilities)
+    if as_text:
+        plan = _as_text(plan, turn, offered, capabilities, settings, ids)
+    else:
+        plan = _pass_on(plan, turn, capabilities)
     lost = thoughts(turn, plan.turn, capabilities)
     return replace(plan, report=(*plan.report, *lost)) if lost else plan
 
@@ -131,7 +158,13 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
 
 def mentions(turn: Turn, text: str) -> bool:
     """Whether the client's own messages contain a text. Results of tools do not count: their authors decide nothing here."""
-    messages = (part.text for item in turn.items if isinstance(item, Message) for part in item.parts if isinstance(part, TextPart))
+    messages = (
+        part.text
+        for item in turn.items
+        if isinstance(item, Message)
+        for part in item.parts
+        if isinstance(part, TextPart)
+    )
     return text in (turn.instructions or "") or any(text in said for said in messages)
 
 
@@ -163,8 +196,14 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
 def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     custom = [] if capabilities.custom_tools else [tool.name for tool in turn.tools if tool.kind == "custom"]
     customs = frozenset(custom) if custom else _NOBODY
-    if customs or (plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))):  # the history may tell of others
-        turn = replace(turn, tools=tuple(map(freeform.as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items)))
+    if customs or (
+        plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))
+    ):  # the history may tell of others
+        turn = replace(
+            turn,
+            tools=tuple(map(freeform.as_function, turn.tools)),
+            items=tuple(map(_as_function_item, turn.items)),
+        )
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
@@ -186,12 +225,20 @@ def _as_function_item(item: Item) -> Item:
 # --- backends without ------------------------------------------------------------------------------------------------------------------------
 
 
-def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
-    """The turn as messages only, tools and calls told in words; the answer's text is scanned for calls."""
-    capabilities = backend.capabilities
+def _as_text(
+    plan: Plan,
+    turn: Turn,
+    offered: tuple[ToolSpec, ...],
+    capabilities: Capabilities,
+    settings: ToolSettings,
+    ids: IdFactory,
+) -> Plan:
+    """The turn as messages only, tools and calls described in text; the answer's text is scanned for calls."""
     constrained, required = plan.strategy == "constrained", plan.required
     # An answer that is held to a format could hold no call, unless the decoder is our own; one that must be a call has no text to be in a format.
-    worded = not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
+    worded = (
+        not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
+    )
     output = prompt.output_prompt(turn.output) if worded and not required else ""
     has_calls = any(isinstance(item, Call | Result) for item in turn.items)
     if not offered and not output and not has_calls:
@@ -211,7 +258,9 @@ def _as_text(plan: Plan, turn: Turn, offered: tuple[ToolSpec, ...], backend: Bac
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
     asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
-    if constrained:  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
+    if (
+        constrained
+    ):  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
@@ -255,7 +304,14 @@ def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
     return form.opening + (Constraint.head(tools[0]) if len(tools) == 1 else "")
 
 
-def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: PolicyRules, capabilities: Capabilities, begun: str) -> Constraint:
+def _constraint(
+    tools: tuple[ToolSpec, ...],
+    turn: Turn,
+    form: Form,
+    rules: PolicyRules,
+    capabilities: Capabilities,
+    begun: str,
+) -> Constraint:
     if form.dialect == BARE:
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
@@ -263,7 +319,9 @@ def _constraint(tools: tuple[ToolSpec, ...], turn: Turn, form: Form, rules: Poli
     shown = any(isinstance(item, Call | Result) for item in turn.items)  # markup that a model could copy
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
-    return Constraint(tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered)
+    return Constraint(
+        tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered
+    )
 
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
@@ -291,7 +349,9 @@ def _scanner(
 
         check = SchemaCheck(tools)
     chosen = ("sentinel",) if settings.strict_sentinel and form.dialect == "sentinel" else dialects
-    mode: Literal["eager", "validated"] = "eager" if settings.arguments == "eager" or (eager and settings.arguments == "auto") else "validated"
+    mode: Literal["eager", "validated"] = (
+        "eager" if settings.arguments == "eager" or (eager and settings.arguments == "auto") else "validated"
+    )
 
     def make() -> ToolCallParser:
         return ToolCallParser(

@@ -105,7 +105,11 @@ class Queues:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
         told = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
         told += f", {own} of them of this API key" if own else ""
-        return Failure("rate_limit" if own else "overloaded", f"{told}. Please try again in {math.ceil(wait_s)} s.", retry_after_s=wait_s)
+        return Failure(
+            "rate_limit" if own else "overloaded",
+            f"{told}. Please try again in {math.ceil(wait_s)} s.",
+            retry_after_s=wait_s,
+        )
 
     def _start(self, line: ModelQueue, place: QueueSlot) -> None:
         line.running += 1

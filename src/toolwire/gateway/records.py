@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from toolwire.core.turn import Api, Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart, Turn
+from toolwire.core.turn import (
+    Api,
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    Reasoning,
+    Result,
+    TextPart,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from toolwire.access.keys import KeyGrant
@@ -131,7 +142,9 @@ class Memory:
     def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
         """A turn begins, after these items, which end in this response."""
         self._before = before
-        self.loose = before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
+        self.loose = (
+            before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
+        )
 
     def recall(self, id: str) -> tuple[Item, ...] | None:
         """The whole conversation that ends in this response, in whichever lane; None: it is not remembered here."""

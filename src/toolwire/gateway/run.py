@@ -53,10 +53,14 @@ class Run:
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
         self.trace = trace
-        self.ids, self.clock = (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
+        self.ids, self.clock = (
+            (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
+        )
         self._api: Api = api
         self._caller = caller
-        self._started, self._started_at = (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
+        self._started, self._started_at = (
+            (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
+        )
         self._timeouts = Timeouts.of(gateway.settings.limits)
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
@@ -69,7 +73,7 @@ class Run:
         self.plan: Plan | None = None
         self.answer: Answering | None = None
         self.claim: Claim | None = None
-        self.model = self.backend_kind = ""
+        self.model = self.backend_kind = self._report = ""
         self.kind = "new"
         """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
 
@@ -83,8 +87,9 @@ class Run:
         """Decides how the turn is served, also when the strategy that was chosen before was refused."""
         self.turn = turn
         self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
+        self._report = plan.report_header()
         if self.trace is not None:
-            self.trace.planned(turn, plan, backend.strategy, backend.capabilities)
+            self.trace.planned(turn, plan, self._report)
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
@@ -113,7 +118,9 @@ class Run:
 
     # --- the loop ------------------------------------------------------------------------------------------------------
 
-    async def _loop(self, backend: Backend, choice: int = 0, alone: bool = True) -> AsyncGenerator[bytes, None]:
+    async def _loop(
+        self, backend: Backend, choice: int = 0, alone: bool = True
+    ) -> AsyncGenerator[bytes, None]:
         """The blocks of one choice; where it is the only one, with the end of the answer."""
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
@@ -139,7 +146,11 @@ class Run:
                             continue
                         block = stages.feed([instead])
                     else:
-                        block = stages.feed(batch) if stages.is_quick(batch) else await self._read_slowly(stages, batch)
+                        block = (
+                            stages.feed(batch)
+                            if stages.is_quick(batch)
+                            else await self._read_slowly(stages, batch)
+                        )
                     source.is_silent = source.is_silent and not batch
                     if stages.over:
                         following, more = await self._over(source, stages, backend)
@@ -184,7 +195,9 @@ class Run:
                 if not self._committed:
                     raise ToolwireError.of(refusal)
                 answer.feed([refusal], 0)
-            readers = [asyncio.create_task(read(choice)) for choice in range(choices if refusal is None else 0)]
+            readers = [
+                asyncio.create_task(read(choice)) for choice in range(choices if refusal is None else 0)
+            ]
             try:
                 left = choices
                 while left and answer.failure is None:
@@ -250,23 +263,33 @@ class Run:
             return self._numbered(RunSource(self.turn.model, run=nothing), "run", choice)
         if claim is not None:
             live = claim.live
-            source = RunSource(self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results)
+            source = RunSource(
+                self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results
+            )
             return self._numbered(source, "resume", choice)
         return self._source(self.plan, self.plan.turn, backend, choice)
 
-    def _source(self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False) -> RunSource:
+    def _source(
+        self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False
+    ) -> RunSource:
         """A new run of the backend."""
         if plan.strategy != "parked":
-            return self._numbered(RunSource(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice)
+            return self._numbered(
+                RunSource(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice
+            )
         live = cast(ParkingBackend, backend).open(turn)
-        return self._numbered(RunSource(turn.model, run=live.segment, live=live), "retry" if again else "open", choice)
+        return self._numbered(
+            RunSource(turn.model, run=live.segment, live=live), "retry" if again else "open", choice
+        )
 
     def _numbered(self, source: RunSource, how: str, choice: int) -> RunSource:
         if self.trace is not None:
             source.number = self.trace.begin_run(how, choice)
         return source
 
-    def _instead(self, source: RunSource, failure: Failure, backend: Backend, stages: Stages) -> tuple[RunSource, Stages] | Failure:
+    def _instead(
+        self, source: RunSource, failure: Failure, backend: Backend, stages: Stages
+    ) -> tuple[RunSource, Stages] | Failure:
         """What is read instead of a run that failed before it said anything; or the failure that the client gets."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
@@ -288,12 +311,15 @@ class Run:
         """The second attempt for a required call, or for a strict call that did not fit its schema."""
         assert self.plan is not None
         self.plan = self.plan.retried()
+        self._report = self.plan.report_header()
         if self.trace is not None:
-            self.trace.report = self.plan.report_header()
+            self.trace.report = self._report
         turn = stages.plan.retry(rejected.answer, rejected.issues)
         return self._source(stages.plan, turn, backend, stages.choice, again=True)
 
-    async def _over(self, source: RunSource, stages: Stages, backend: Backend) -> tuple[RunSource | None, bytes]:
+    async def _over(
+        self, source: RunSource, stages: Stages, backend: Backend
+    ) -> tuple[RunSource | None, bytes]:
         """A run has nothing more to say here: what is read next, if anything, and what the client gets for that.
 
         Raises the failure of an answer of which nothing was sent.
@@ -320,7 +346,9 @@ class Run:
         parking, key_id, trace = self._gateway.parking, self._caller.key_id, self.trace
         waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in source.live.pending}
         turn_id = trace.id if trace is not None else ""
-        parking.park(source.live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id)
+        parking.park(
+            source.live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id
+        )
         source.is_parked = True
         if trace is not None:
             trace.parks(list(waiting))
@@ -347,7 +375,9 @@ class Run:
     async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:
         """The stream, once its first block is there. Where the model is slow, `on_slow` gets the headers first."""
         blocks = self.blocks(backend)
-        timer = asyncio.get_running_loop().call_later(self._gateway.settings.server.commit_after_s, self._commit, on_slow)
+        timer = asyncio.get_running_loop().call_later(
+            self._gateway.settings.server.commit_after_s, self._commit, on_slow
+        )
         try:
             first = await anext(blocks)
         finally:
@@ -388,8 +418,7 @@ class Run:
     # --- the end of a turn ---------------------------------------------------------------------------------------------
 
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
-        assert self.plan is not None
-        report = self.plan.report_header()
+        report = self._report
         if whole and self.answer is not None and not self.answer.stored:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
@@ -420,7 +449,9 @@ class Run:
             backend=self.backend_kind,
             strategy="none" if plan is None else plan.strategy,
             stream=turn is not None and turn.stream,
-            status=status_of(failure) if failure is not None and first_byte is None and not self._committed else 200,
+            status=status_of(failure)
+            if failure is not None and first_byte is None and not self._committed
+            else 200,
             finish=account.finish,
             error_kind=failure.kind if failure is not None else None,
             tool_call_count=count,
@@ -432,7 +463,7 @@ class Run:
             output_tokens=usage.output_tokens,
             first_byte_s=None if first_byte is None else first_byte - self._started,
             duration_s=took_s,
-            report="" if plan is None else plan.report_header(),
+            report=self._report,
             cancelled=cancelled,
             dropped=account.dropped,
             cached_tokens=usage.cached_tokens,

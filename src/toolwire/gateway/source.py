@@ -87,11 +87,12 @@ class Opened:
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
-    async def __anext__(self) -> bytes:
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
-        return await self._rest.__anext__()
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._rest.__anext__() if self._first is None else self._take_first(self._first)
+
+    async def _take_first(self, first: bytes) -> bytes:
+        self._first = None
+        return first
 
     async def aclose(self) -> None:
         await self._rest.aclose()

@@ -183,7 +183,9 @@ class Stages:
         self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
         """A burst of calls may end here, once the backend stays silent for the grace time."""
         is_open = required is None or required.satisfied
-        self._rest_passes = self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
+        self._rest_passes = (
+            self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
+        )
         self._direct = self._rest_passes and self._interpreter.as_it_is
 
     def _remember(self, events: list[Event]) -> None:
@@ -276,7 +278,9 @@ class RequiredCall:
         end = next((one for one in rest if isinstance(one, CallEnd) and one.index == begin.index), None)
         if end is None or end.status != "invalid":
             return False
-        arguments = "".join(one.delta for one in rest if isinstance(one, CallArgs) and one.index == begin.index)
+        arguments = "".join(
+            one.delta for one in rest if isinstance(one, CallArgs) and one.index == begin.index
+        )
         self._answer.append(f'{{"name": "{begin.name}", "arguments": {arguments}}}')
         self.issues = end.issues or ("the arguments are not a JSON object",)
         return True

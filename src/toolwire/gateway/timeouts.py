@@ -45,14 +45,19 @@ class Timeouts:
         """The next batch of a model. `begun`: it has said something already."""
         limits = self._limits
         if begun:
-            return await self._within(work, limits.idle_s, f"The model was silent for {limits.idle_s:g} s (limits.idle_s).")
+            return await self._within(
+                work, limits.idle_s, f"The model was silent for {limits.idle_s:g} s (limits.idle_s)."
+            )
         words = f"The model did not begin to answer within {limits.first_token_s:g} s (limits.first_token_s)."
         return await self._within(work, limits.first_token_s, words)
 
     async def _within(self, work: Awaitable[T], wait_s: float, words: str) -> T:
         due = self._loop.time() + wait_s if wait_s else None
         if self._end is not None and (due is None or self._end < due):
-            due, words = self._end, f"The request took longer than {self._limits.total_s:g} s (limits.total_s)."
+            due, words = (
+                self._end,
+                f"The request took longer than {self._limits.total_s:g} s (limits.total_s).",
+            )
         try:
             async with asyncio.timeout_at(due) as scope:
                 return await work

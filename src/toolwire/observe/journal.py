@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from toolwire.core.ids import random_id
+from toolwire.observe.fixture import read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, masked, read, recording_of, write
+from toolwire.observe.recording import Recording, RecordingError, masked, recording_of
 from toolwire.observe.trace import Trace
 from toolwire.wire.sse import scrub
 
@@ -56,7 +57,14 @@ Contents = Literal["memory", "disk", "gone"]
 class Journal:
     """One per gateway. `listeners` are told of every turn that is planned, and again when it has ended: the turn as the pages get it."""
 
-    def __init__(self, settings: Settings, folder: Path | None, *, most_bytes: int = MOST_BYTES, most_traces: int = MOST_TRACES) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path | None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_traces: int = MOST_TRACES,
+    ) -> None:
         """`folder` None: nothing is written."""
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
@@ -78,8 +86,14 @@ class Journal:
         self._loading: threading.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
-        self._segments = Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
-        self._writer = JournalWriter(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES) if self._segments is not None else None
+        self._segments = (
+            Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
+        )
+        self._writer = (
+            JournalWriter(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES)
+            if self._segments is not None
+            else None
+        )
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
@@ -154,12 +168,18 @@ class Journal:
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
         while len(self._kept) > self._most_traces:
-            self._forget_kept(_oldest(self._kept, _most(self._turns_by_key)) or next(iter(self._kept.values())))
+            self._forget_kept(
+                _oldest(self._kept, _most(self._turns_by_key)) or next(iter(self._kept.values()))
+            )
         while self._bytes > self._most_bytes:
             key = _most(self._by_key)
             if (kept := _oldest(self._kept, key)) is not None:
                 self._forget_kept(kept)
-            elif growing is not None and growing.caller.key_id != key and (running := _oldest(self._running, key)) is not None:
+            elif (
+                growing is not None
+                and growing.caller.key_id != key
+                and (running := _oldest(self._running, key)) is not None
+            ):
                 self._forget(self._running.pop(running.id))
             else:
                 return
@@ -343,7 +363,9 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         summary.finish,
         summary.error_kind,
         summary.cancelled,
-        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]) if summary.tool_call_names else (),
+        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names])
+        if summary.tool_call_names
+        else (),
         tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]) if summary.tool_call_ids else (),
         summary.input_tokens,
         summary.output_tokens,
@@ -370,7 +392,11 @@ def _name(text: str) -> str:
 def _shared(record: TurnRecord) -> TurnRecord:
     """A line that was read, with texts that many have in common held once."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
-    return msgspec.structs.replace(record, **{name: intern(getattr(record, name)) for name in names}, calls=tuple(map(intern, record.calls)))
+    return msgspec.structs.replace(
+        record,
+        **{name: intern(getattr(record, name)) for name in names},
+        calls=tuple(map(intern, record.calls)),
+    )
 
 
 def _add(counts: dict[str, int], key: str, more: int) -> None:

@@ -67,7 +67,12 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def as_json(self) -> dict[str, Any]:
         """With every member, as the pages get it."""
         out = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**out, "calls": list(self.calls), "call_ids": list(self.call_ids), "dropped": dict(self.dropped or {})}
+        return {
+            **out,
+            "calls": list(self.calls),
+            "call_ids": list(self.call_ids),
+            "dropped": dict(self.dropped or {}),
+        }
 
 
 _encode = msgspec.json.Encoder().encode
@@ -75,7 +80,9 @@ _decode = msgspec.json.Decoder(TurnRecord).decode
 
 
 class Segments:
-    def __init__(self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time
+    ) -> None:
         """`limit`: so many bytes in all. `max_days`: after so many days a turn goes; 0: never for its age."""
         self.folder = folder
         self.max_age_s = max_days * DAY_S
@@ -98,7 +105,12 @@ class Segments:
             self._trying(lambda: self._append(lines))
 
     def _append(self, lines: bytes) -> None:
-        if self._current is None or self._size + len(lines) > self._largest or self._is_old() or not self._current.exists():
+        if (
+            self._current is None
+            or self._size + len(lines) > self._largest
+            or self._is_old()
+            or not self._current.exists()
+        ):
             self._began = self._clock()
             self._current = self.folder / f"segment-{int(self._began * 1000):013d}-{os.getpid()}.jsonl"
             self._size = 0
@@ -197,7 +209,9 @@ class Segments:
             count += len(records)
             if count >= most:
                 break
-        return sorted((record for records in found for record in records), key=lambda record: record.at)[-most:]
+        return sorted((record for records in found for record in records), key=lambda record: record.at)[
+            -most:
+        ]
 
     def fixture(self, id: str) -> list[bytes] | None:
         """A whole turn, where it was kept."""
@@ -280,7 +294,9 @@ class JournalWriter:
 
     def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
         self._waiting.append(what)
-        if not self._woken.is_set():  # waking a thread costs more than all else here: it is woken for many turns at once
+        if (
+            not self._woken.is_set()
+        ):  # waking a thread costs more than all else here: it is woken for many turns at once
             self._woken.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
@@ -309,11 +325,17 @@ class JournalWriter:
             self._woken.clear()
             batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             turns = [one for one in batch if isinstance(one, tuple)]
-            self._safely(lambda turns=turns: self._segments.append(self._masked(record) for record, _ in turns))  # type: ignore[misc]
+            self._safely(
+                lambda turns=turns: self._segments.append(self._masked(record) for record, _ in turns)  # type: ignore[misc]
+            )
             for record, trace in turns:
                 if trace is not None:
                     self._whole_bytes -= trace.size
-                    self._safely(lambda trace=trace, record=record: self._segments.keep(record.id, self._fixture(trace, record)))  # type: ignore[misc]
+                    self._safely(
+                        lambda trace=trace, record=record: self._segments.keep(  # type: ignore[misc]
+                            record.id, self._fixture(trace, record)
+                        )
+                    )
             for work in batch:
                 if work is not None and not isinstance(work, tuple):
                     self._safely(work)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from toolwire.core.shown import as_json, clean
+from toolwire.core.display import as_json, clean
 from toolwire.wire.sse import encode, scrub
 
 if TYPE_CHECKING:

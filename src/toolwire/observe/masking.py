@@ -24,7 +24,7 @@ WORD = 12
 """Shorter secrets are masked only as a whole word."""
 
 SECRET_NAME = re.compile(
-    r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$",
+    r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$"
 )
 _KEYS = (
     r"sk-[A-Za-z0-9_-]{16,}",
@@ -64,7 +64,7 @@ _PEM_END = "-----END "
 _PEM_HEADER = r"[A-Za-z][A-Za-z-]{1,30}: [^\s\\]{1,80}(?: [^\s\\]{1,80})?"
 _PEM_LINES = re.compile(
     rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++"
-    r"(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{1,76}={0,2})?)?",
+    r"(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{1,76}={0,2})?)?"
 )
 """Header lines and base64 lines after the first line of a key whose end is missing."""
 LONGEST_PEM = 64 * 1024

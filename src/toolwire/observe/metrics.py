@@ -68,7 +68,9 @@ class Metrics:
     def observe(self, summary: TurnSummary) -> None:
         """Counts a turn that has ended. One of the gateway's observers."""
         api, model = summary.api, summary.model if summary.model in self._models else UNKNOWN
-        requests, turns, counts, first_byte, duration = self._series(api, model, summary.strategy, summary.status, summary.kind)
+        requests, turns, counts, first_byte, duration = self._series(
+            api, model, summary.strategy, summary.status, summary.kind
+        )
         requests.inc()
         turns.inc()
         for field, counter in counts.items():

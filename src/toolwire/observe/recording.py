@@ -1,12 +1,6 @@
-"""A recorded turn as plain data, and that data as a fixture: JSON lines that can be kept, read and replayed.
+"""A recorded turn as plain data: the two ends of a turn, and what `computed` adds between them.
 
-    {"toolwire": "journal", "version": 1}
-    {"kind": "request", …}
-    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}      as they happened
-    {"kind": "end", …}
-
-A fixture holds the two ends of a turn. `computed` adds what lies between them. What leaves memory goes through `masked`.
-Unknown kinds and members of later versions are skipped; another version is refused. Pure.
+What leaves memory goes through `masked`. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +9,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from heapq import merge
 from typing import Any, cast
 
 import msgspec
@@ -25,7 +17,19 @@ import msgspec
 from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import IdFactory
 from toolwire.core.items import decode_items, encode_items
 from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
@@ -43,8 +47,10 @@ from toolwire.wire.sse import encode
 
 log = logging.getLogger("toolwire.journal")
 Json = Any
-HEADER = {"toolwire": "journal", "version": 1}
-EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)}
+EVENTS: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)
+}
 STOPPED = {"type": "Stopped"}
 """Stands for a batch: the gateway ended the run, because it stayed silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
@@ -95,9 +101,13 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
         elif kind == SENT:
             out.wire.append((ms(at), label, _text(what)))
         else:
-            out.batches.append((ms(at), kind, [STOPPED] if what is None else [event_json(event) for event in what]))
+            out.batches.append(
+                (ms(at), kind, [STOPPED] if what is None else [event_json(event) for event in what])
+            )
     if trace.failure is not None and not out.wire:
-        out.wire.append((turn.get("duration_ms") or 0.0, "error", encode(error_object(trace.failure)).decode()))
+        out.wire.append(
+            (turn.get("duration_ms") or 0.0, "error", encode(error_object(trace.failure)).decode())
+        )
     out.end = {
         "turn": turn,
         "runs": [run._asdict() for run in trace.runs],
@@ -113,7 +123,12 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
 
 
 def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
-    out: dict[str, Json] = {"api": trace.api, "at": trace.at, "backend": trace.backend_id, "output_mode": trace.caller.output_mode}
+    out: dict[str, Json] = {
+        "api": trace.api,
+        "at": trace.at,
+        "backend": trace.backend_id,
+        "output_mode": trace.caller.output_mode,
+    }
     if trace.raw is not None:
         try:
             out["body"] = parse(trace.raw)
@@ -122,7 +137,9 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     out |= {"stored": trace.stored, "tools": asdict(tools)}
     if trace.open_responses:
         out["open_responses"] = True
-    out["offers"] = [{"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers]
+    out["offers"] = [
+        {"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers
+    ]
     if trace.previous is not None:
         out["previous"] = json.loads(encode_items(trace.previous))
     if trace.references:
@@ -153,7 +170,15 @@ def computed(recording: Recording) -> Recording:
         if turn is not None:
             recording.request["turn"] = turn_json(turn)
             _compute(recording, turn)
-    except (ToolwireError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
+    except (
+        ToolwireError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+    ) as error:
         log.debug("a recorded turn cannot be computed: %s", error)
     return recording
 
@@ -181,7 +206,10 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
     def item(one: Item) -> Item:
         if not isinstance(one, Message | Result):
             return one
-        parts = (replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part for part in one.parts)
+        parts = (
+            replace(part, url=fetched.get(part.url or "", part.url)) if isinstance(part, ImagePart) else part
+            for part in one.parts
+        )
         return replace(one, parts=tuple(parts))
 
     return replace(turn, items=tuple(map(item, turn.items))) if fetched else turn
@@ -281,7 +309,10 @@ def _compute(recording: Recording, turn: Turn) -> None:
 def _plan(plan: Plan, turn: Turn | None) -> dict[str, Json]:
     told = dict(plan.report)
     sent = sorted(turn.sent) if turn is not None else []
-    report = [*told.items(), *((name, "honoured") for name in sent if name not in told and "unknown_fields" not in told)]
+    report = [
+        *told.items(),
+        *((name, "honoured") for name in sent if name not in told and "unknown_fields" not in told),
+    ]
     return {
         "strategy": plan.strategy,
         "report": [{"field": name, "how": how, "note": NOTES.get(how, "")} for name, how in report],
@@ -312,19 +343,33 @@ def _differing(value: Any) -> dict[str, Json]:
     for one in fields(value):
         held = getattr(value, one.name)
         if one.default is MISSING or held != one.default:
-            out[one.name] = sorted(held) if isinstance(held, frozenset) else list(held) if isinstance(held, tuple) else held
+            out[one.name] = (
+                sorted(held)
+                if isinstance(held, frozenset)
+                else list(held)
+                if isinstance(held, tuple)
+                else held
+            )
     return out
 
 
 def event_of(given: dict[str, Json]) -> Event:
     cls = EVENTS[given["type"]]
     known = {one.name for one in fields(cls)}
-    event: Event = cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in known})
+    event: Event = cls(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if name in known
+        }
+    )
     return event
 
 
 def _frame(label: str, data: Any) -> tuple[str, str]:
-    return label, _text(data) if isinstance(data, bytes | str) else json.dumps(data, ensure_ascii=False, default=_plain)
+    return label, _text(data) if isinstance(data, bytes | str) else json.dumps(
+        data, ensure_ascii=False, default=_plain
+    )
 
 
 def _text(data: bytes | str) -> str:
@@ -365,12 +410,24 @@ def got(recording: Recording) -> dict[str, Json]:
         elif kind == "Thought":
             thoughts.append(event["text"])
         elif kind == "CallBegin":
-            calls[choice, event["index"]] = {"id": event.get("id") or "", "name": event["name"], "arguments": []}
+            calls[choice, event["index"]] = {
+                "id": event.get("id") or "",
+                "name": event["name"],
+                "arguments": [],
+            }
         elif kind == "CallArgs" and (choice, event["index"]) in calls:
             calls[choice, event["index"]]["arguments"].append(event["delta"])
     said = ["".join(texts[choice]) for choice in sorted(texts)]
-    text = said[0] if len(said) == 1 else "\n\n".join(f"--- choice {number + 1} ---\n{one}" for number, one in enumerate(said))
-    return {"text": text, "thoughts": "".join(thoughts), "calls": [{**call, "arguments": "".join(call["arguments"])} for call in calls.values()]}
+    text = (
+        said[0]
+        if len(said) == 1
+        else "\n\n".join(f"--- choice {number + 1} ---\n{one}" for number, one in enumerate(said))
+    )
+    return {
+        "text": text,
+        "thoughts": "".join(thoughts),
+        "calls": [{**call, "arguments": "".join(call["arguments"])} for call in calls.values()],
+    }
 
 
 # --- masked ------------------------------------------------------------------------------------------------------------------------------------
@@ -378,7 +435,9 @@ def got(recording: Recording) -> dict[str, Json]:
 
 def masked(recording: Recording, mask: Mask) -> Recording:
     """The same without its secrets, also those that came in pieces: a frame or block that carries a part of one is left out whole."""
-    batches, held, _ = _masked_pieces([(ms, run, event) for ms, run, events in recording.batches for event in events], mask)
+    batches, held, _ = _masked_pieces(
+        [(ms, run, event) for ms, run, events in recording.batches for event in events], mask
+    )
     events, _, parts = _masked_pieces(recording.events, mask)
     regrouped, place = [], 0
     for ms, run, inner in recording.batches:
@@ -416,7 +475,11 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
             held.add(ms)
             if mask.text(pieces[number]) != changed[number]:
                 partial.add(ms)
-    return [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out], held, partial
+    return (
+        [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out],
+        held,
+        partial,
+    )
 
 
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
@@ -440,70 +503,3 @@ def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[t
             until = next(times, float("inf"))
         out.append((ms, label, MASK if until in held else mask.text(text)))
     return out
-
-
-# --- as a fixture ------------------------------------------------------------------------------------------------------------------------------
-
-
-def write(recording: Recording) -> Iterator[str]:
-    """The lines of a fixture."""
-    yield _line(HEADER)
-    yield _line({"kind": "request", **{name: value for name, value in recording.request.items() if name != "turn"}})
-    frames = ((ms, 0, {"kind": "frame", "ms": ms, "label": label, "text": text}) for ms, label, text in recording.frames)
-    batches = ((ms, 1, {"kind": "batch", "ms": ms, "run": run, "events": events}) for ms, run, events in recording.batches)
-    wire = ((ms, 2, {"kind": "wire", "ms": ms, "as": label, "text": text}) for ms, label, text in recording.wire)
-    for _, _, line in merge(frames, batches, wire, key=lambda row: row[:2]):
-        yield _line(line)
-    yield _line({"kind": "end", **recording.end})
-
-
-def _line(value: dict[str, Json]) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII: a lone surrogate stays what it is
-
-
-def read(lines: Iterable[str | bytes]) -> Recording:
-    """A fixture's recording. Raises `RecordingError`."""
-    out = Recording()
-    for number, line in enumerate(lines, 1):
-        try:
-            given = json.loads(line)
-            kind = given.pop("kind", None)
-            if number == 1:
-                _check_header(given)
-            elif kind in _READERS:
-                _READERS[kind](out, given)
-        except RecordingError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RecordingError(f"line {number}: {type(error).__name__}: {error}") from None
-    if not out.request:
-        raise RecordingError("not a fixture of Toolwire's journal: it holds no request")
-    if not out.end:
-        raise RecordingError("the fixture has no end: it was not written to its last line")
-    runs = out.end.get("runs", ())
-    out.end["runs"] = [{"how": run, "choice": 0, "plan": 0} if isinstance(run, str) else run for run in runs]
-    return out if out.plans or out.events else computed(out)  # 0.1 wrote plans and events down
-
-
-def _check_header(given: dict[str, Json]) -> None:
-    if given.get("toolwire") != HEADER["toolwire"]:
-        raise RecordingError("not a fixture of Toolwire's journal")
-    if given.get("version") != HEADER["version"]:
-        raise RecordingError(f"a fixture of version {given.get('version')}; this Toolwire reads version {HEADER['version']}")
-
-
-def _is_known(event: dict[str, Json]) -> bool:
-    return event["type"] in EVENTS or event == STOPPED
-
-
-_READERS: dict[str, Any] = {
-    "request": lambda out, given: out.request.update(given),
-    "plan": lambda out, given: out.plans.append(given),
-    "frame": lambda out, given: out.frames.append((given["ms"], given["label"], given["text"])),
-    "batch": lambda out, given: out.batches.append(
-        (given["ms"], given["run"], [one for one in given["events"] if one["type"] in EVENTS or one == STOPPED])
-    ),
-    "event": lambda out, given: out.events.append((given["ms"], given["choice"], given["event"])),
-    "wire": lambda out, given: out.wire.append((given["ms"], given["as"], given["text"])),
-    "end": lambda out, given: out.end.update(given),
-}

@@ -23,7 +23,16 @@ from toolwire.core.turn import Item, Result, Turn
 from toolwire.gateway.compaction import Seals
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.observe.recording import STOPPED, Recording, RecordingError, capabilities_of, event_of, minted, tool_settings, with_images
+from toolwire.observe.recording import (
+    STOPPED,
+    Recording,
+    RecordingError,
+    capabilities_of,
+    event_of,
+    minted,
+    tool_settings,
+    with_images,
+)
 from toolwire.settings.types import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.wire.responses.decode import SUMMARY_OF
@@ -51,7 +60,12 @@ class Replay:
         return not self.differences
 
     def as_json(self) -> dict[str, Any]:
-        return {"same": self.same, "differences": self.differences, "wire_then": self.wire_then, "wire_now": self.wire_now}
+        return {
+            "same": self.same,
+            "differences": self.differences,
+            "wire_then": self.wire_then,
+            "wire_now": self.wire_now,
+        }
 
 
 def replay(recording: Recording) -> Replay:
@@ -59,13 +73,25 @@ def replay(recording: Recording) -> Replay:
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it can not be replayed")
     if any(label == "stream" and text == MASK for _, label, text in recording.wire):
-        raise RecordingError("a secret went out in pieces, which were left out of the recording: what the client got can not be compared")
+        raise RecordingError(
+            "a secret went out in pieces, which were left out of the recording: what the client got can not be compared"
+        )
     try:
         return _judged(recording, *asyncio.run(_run(recording)))
     except RecordingError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError) as error:
-        raise RecordingError(f"the recording does not hold what a turn needs: {type(error).__name__}: {error}") from None
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+    ) as error:
+        raise RecordingError(
+            f"the recording does not hold what a turn needs: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Replay:
@@ -92,7 +118,9 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         ids=minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
     )
-    gateway.images = cast(ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure))
+    gateway.images = cast(
+        ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure)
+    )
     gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
@@ -115,10 +143,16 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         if not (task.done() or stalled.done()):
             raise RecordingError("the recording does not come to an end")
         if not task.done():  # the client left, or the gateway ended the run by itself
-            await asyncio.wait({task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording))
+            await asyncio.wait(
+                {task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
+            )
         if task.done():
             return task.result(), b"".join(blocks).decode(), told[0]
-        return "stream" if request.get("body", {}).get("stream") else "body", b"".join(blocks).decode(), told[0] if told else None
+        return (
+            "stream" if request.get("body", {}).get("stream") else "body",
+            b"".join(blocks).decode(),
+            told[0] if told else None,
+        )
     except ToolwireError as error:
         return "error", encode(error_object(error.failure)).decode(), None
     finally:
@@ -130,10 +164,16 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
 
 
 def _settings(recording: Recording) -> Settings:
-    commit_after_s, is_open = 0 if recording.end.get("committed") else 3600, bool(recording.request.get("open_responses"))
+    commit_after_s, is_open = (
+        0 if recording.end.get("committed") else 3600,
+        bool(recording.request.get("open_responses")),
+    )
     server = ServerSettings(commit_after_s=commit_after_s, open_responses=is_open)
     return Settings(
-        server=server, tools=tool_settings(recording.request), parked=ParkedSettings(max_per_key=0), journal=JournalSettings(contents="off")
+        server=server,
+        tools=tool_settings(recording.request),
+        parked=ParkedSettings(max_per_key=0),
+        journal=JournalSettings(contents="off"),
     )
 
 
@@ -162,13 +202,17 @@ class _Played:
         self.stalled = asyncio.Event()
         """A run has nothing more to say, and did not come to an end."""
         self._effort: str | None = request.get("effort")
-        self._offers = [(offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request.get("offers", ())]
+        self._offers = [
+            (offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request.get("offers", ())
+        ]
         self._place = 0
         self._committed = bool(end.get("committed"))
         runs = [run["how"] for run in end["runs"]]
         died = {number for number, how in enumerate(runs) if how == "resume" and "open" in runs[number + 1 :]}
         self.runs = deque(number for number in range(len(runs)) if number not in died)
-        rows = ((run, events) for _, run, events in recording.batches if run not in died and events != [STOPPED])
+        rows = (
+            (run, events) for _, run, events in recording.batches if run not in died and events != [STOPPED]
+        )
         self._rows = deque((run, [event_of(event) for event in events]) for run, events in rows)
         self._left = Counter(run for run, _ in self._rows)
         self._over: set[int] = set()
@@ -262,7 +306,11 @@ class _OldStore:
         self._full = full
 
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
-        return decode_items(json.dumps(self._request["previous"]).encode()) if "previous" in self._request else None
+        return (
+            decode_items(json.dumps(self._request["previous"]).encode())
+            if "previous" in self._request
+            else None
+        )
 
     async def referenced(self, ids: list[str], key_id: str) -> dict[str, Any]:
         return dict(self._request.get("references") or {})

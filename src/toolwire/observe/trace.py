@@ -125,12 +125,12 @@ class Trace:
         """The model is found."""
         self.backend_id, self.backend_kind = backend_id, kind
 
-    def planned(self, turn: Turn, plan: Plan, strategy: Strategy, capabilities: Capabilities) -> None:
+    def planned(self, turn: Turn, plan: Plan, report: str) -> None:
         """How the turn is served; once more where the backend refused the first strategy."""
-        self.offers += ((strategy, capabilities),)
+        self.offers += (plan.offer,)
         self.model, self.stream, self.effort = turn.model, turn.stream, turn.sampling.effort
         self.open_responses = turn.open_responses
-        self.strategy, self.report = plan.strategy, plan.report_header()
+        self.strategy, self.report = plan.strategy, report
 
     def looked_up(
         self,
@@ -142,7 +142,9 @@ class Trace:
         """What the request refers to and does not hold itself."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
-        self._uncounted += weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ()))
+        self._uncounted += (
+            weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ()))
+        )
         self.weigh()
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
@@ -229,7 +231,10 @@ def _event_bytes(event: Event) -> int:
 
 
 def _item_bytes(item: Any) -> int:
-    parts = sum(len(getattr(part, "text", None) or getattr(part, "url", None) or "") for part in getattr(item, "parts", ()))
+    parts = sum(
+        len(getattr(part, "text", None) or getattr(part, "url", None) or "")
+        for part in getattr(item, "parts", ())
+    )
     return 200 + parts + len(getattr(item, "arguments", ""))
 
 

@@ -1,7 +1,7 @@
-"""The first run: what on this machine could serve, when no model is configured.
+"""The first run: finds models on this machine when none is configured.
 
-Each look is a row of `LOOKS`: quick, quiet, and without asking a model anything. What is found is offered under plain ids, the embedded model first
-and the scripted demo last, so that there is always something to talk to.
+Each look is a row of `LOOKS`: quick, and without a request to a model. The embedded model comes first and
+the scripted demo last, so that there is always a model.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def _keys(environ: Environment) -> Found:
 async def _cursor(environ: Environment) -> Found:
     """Cursor, where there is a key and a bridge."""
     from toolwire.backends.cursor import CursorOptions
-    from toolwire.backends.cursor.find import find_bridge
+    from toolwire.backends.cursor.options import find_bridge
     from toolwire.core.errors import ToolwireError
 
     if not environ.get("CURSOR_API_KEY"):
@@ -120,4 +120,6 @@ async def discover(environ: Environment | None = None) -> tuple[ModelSettings, .
 
 def with_discovered(settings: Settings) -> Settings:
     """The settings, with the models that this machine offers if none is configured."""
-    return replace(settings, models=asyncio.run(discover())) if settings.models is DEFAULT_MODELS else settings
+    return (
+        replace(settings, models=asyncio.run(discover())) if settings.models is DEFAULT_MODELS else settings
+    )

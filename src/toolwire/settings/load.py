@@ -1,8 +1,8 @@
-"""Loads the settings: finds the file, reads file and environment, checks every value, resolves secrets.
+"""Loads the settings: reads file and environment, checks every value, resolves secrets.
 
-Each layer (file, flags of older proxies, environment, command line) becomes `Given` values under a path such as ("server", "port"); a later layer
-wins by path. Every value remembers where it was written, so that a complaint is one line: where, which key, what was expected. A table given in the
-environment (`TOOLWIRE_MODELS`) replaces the file's table; `TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one of its options.
+Each layer (file, flags of older proxies, environment, command line) is a dict of `Given` values by path,
+such as ("server", "port"); a later layer wins. `TOOLWIRE_MODELS` replaces the file's models,
+`TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one option.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from toolwire.backends import registry
 from toolwire.backends.registry import BACKENDS
-from toolwire.settings.types import DEFAULT_MODELS, RANGES, SECTIONS, ConfigError, ModelSettings, ServerSettings, Settings, is_loopback
+from toolwire.settings.types import (
+    DEFAULT_MODELS,
+    RANGES,
+    SECTIONS,
+    ConfigError,
+    ModelSettings,
+    ServerSettings,
+    Settings,
+    is_loopback,
+)
 
 FILE_NAME = "toolwire.toml"
 ENVIRONMENT_PREFIX = "TOOLWIRE_"
@@ -32,7 +41,7 @@ FALSE = ("false", "0", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it was written. `text`: it came as a string that still has to be read as its key's type."""
+    """A value and where it was written. `text`: a string that is still to be read as its key's type."""
 
     value: Any
     where: str
@@ -40,9 +49,9 @@ class Given:
     folder: Path | None = None
 
 
-# --- flags of older proxies: (environment name, path, meanings) ----------------------------------------------------------------------------------
-# `meanings` translates the flag's own words; None passes the text on, to be read as the setting's type. Later rows win over earlier ones, except that
-# a stop flag switched off stays off whatever the mode says.
+# --- flags of older proxies: (environment name, path, meanings)
+# `meanings` translates the flag's values; None: the text is read as the setting's type. Later rows win,
+# except that a stop flag that is off stays off.
 
 _SWITCH = {**dict.fromkeys(TRUE, "true"), **dict.fromkeys(FALSE, "false")}
 _TAIL = {**dict.fromkeys(TRUE, "on"), **dict.fromkeys(FALSE, "off"), "auto": "auto"}
@@ -65,9 +74,12 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True) -> Settings:
-    """The settings in force. `path` is the command line's file; `overrides` are dotted keys such as {"server.port": 0}. `exposed`: raises where other
-    machines would reach a server without keys.
+def load(
+    path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True
+) -> Settings:
+    """The settings in force. `path`: the value of --config; `overrides`: such as {"server.port": 0}.
+
+    `exposed`: raises if other machines would reach a server without keys.
     """
     given: dict[Key, Given] = {}
     file = find_file(path, environ)
@@ -79,14 +91,18 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, A
     for dotted, value in overrides.items():
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
-    settings = Settings(**sections, models=_models(given, environ) or DEFAULT_MODELS, file=str(file.resolve()) if file is not None else "")
+    settings = Settings(
+        **sections,
+        models=_models(given, environ) or DEFAULT_MODELS,
+        file=str(file.resolve()) if file is not None else "",
+    )
     if exposed:
         check_exposure(settings.server)
     return settings
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
-    """`--config`, then TOOLWIRE_CONFIG, then the working directory, then the user's config directory. A file that was named must be there."""
+    """`--config`, TOOLWIRE_CONFIG, the working directory, the user's config directory, in this order."""
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:
             file = Path(named).expanduser()
@@ -99,7 +115,7 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-# --- layers ------------------------------------------------------------------------------------------------------------------------------------
+# --- layers
 
 
 def _from_file(file: Path) -> dict[Key, Given]:
@@ -108,7 +124,7 @@ def _from_file(file: Path) -> dict[Key, Given]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     except OSError as error:
-        raise ConfigError(f"{file}: can not be read: {error.strerror}") from error
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     out: dict[Key, Given] = {}
     folder = file.resolve().parent
     for section, table in document.items():
@@ -120,13 +136,17 @@ def _from_file(file: Path) -> dict[Key, Given]:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """A section's table as values by path. A model's table is opened too: its options are keys of their own."""
+    """A section's table as values by path, and a model's options as paths of their own."""
     out: dict[Key, Given] = {}
     for key, value in table.items():
         if path == ("models",):
             if not isinstance(value, dict):
-                raise ConfigError(f"{where}: models.{key}: expected a table [models.{key}], got {_show(value)}")
-            out.update({("models", key, option): Given(v, where, folder=folder) for option, v in value.items()})
+                raise ConfigError(
+                    f"{where}: models.{key}: expected a table [models.{key}], got {_show(value)}"
+                )
+            out.update(
+                {("models", key, option): Given(v, where, folder=folder) for option, v in value.items()}
+            )
         else:
             out[(*path, key)] = Given(value, where, folder=folder)
     return out
@@ -140,7 +160,9 @@ def _from_seed_flags(environ: Mapping[str, str]) -> dict[Key, Given]:
             continue
         if meanings is not None:
             if text.lower() not in meanings:
-                raise ConfigError(f"environment {name}: expected {_one_of(dict.fromkeys(meanings))}, got {_show(text)}")
+                raise ConfigError(
+                    f"environment {name}: expected {_one_of(dict.fromkeys(meanings))}, got {_show(text)}"
+                )
             text = meanings[text.lower()]
         if name == "PROXY_STOP_AFTER_TOOLS_MODE" and path in out and out[path].value == "off":
             continue
@@ -157,12 +179,18 @@ CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
 
 
 def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """Codex's own variables, for every model with that backend; they beat the file, and a `TOOLWIRE_…` name beats them."""
-    models = [path[1] for path, one in given.items() if path[0] == "models" and path[2:] == ("backend",) and one.value == "codex"]
+    """Codex's own variables, for all its models: above the file, below `TOOLWIRE_…`."""
+    models = [
+        path[1]
+        for path, one in given.items()
+        if path[0] == "models" and path[2:] == ("backend",) and one.value == "codex"
+    ]
     for model in models:
         for name, option in CODEX_FLAGS.items():
             path = ("models", model, option)
-            if environ.get(name) and not (path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")):
+            if environ.get(name) and not (
+                path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")
+            ):
                 given[path] = Given(environ[name], f"environment {name}", text=True)
 
 
@@ -192,7 +220,10 @@ def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
 
 def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str, where: str) -> None:
     known = {path[1] for path in given if path[0] == "models"}
-    model = next((m for m in known if m == parts[0] or re.sub(r"\W", "_", m).upper() == parts[0].upper()), parts[0].lower())
+    model = next(
+        (m for m in known if m == parts[0] or re.sub(r"\W", "_", m).upper() == parts[0].upper()),
+        parts[0].lower(),
+    )
     if len(parts) == 1:
         for path in [path for path in given if path[:2] == ("models", model)]:
             del given[path]
@@ -200,13 +231,21 @@ def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str,
     elif len(parts) == 2:
         given[("models", model, parts[1].lower())] = Given(text, where, text=True)
     else:
-        raise ConfigError(f"{where}: unknown key; the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON")
+        raise ConfigError(
+            f"{where}: unknown key; the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON"
+        )
 
 
-# --- sections ----------------------------------------------------------------------------------------------------------------------------------
+# --- sections
 
 KEY_LISTS = {("server", "keys"), ("server", "admin_keys")}
-SECRET_KEYS = {*KEY_LISTS, ("store", "url"), ("store", "redis"), ("server", "node_secret"), ("telemetry", "otlp")}
+SECRET_KEYS = {
+    *KEY_LISTS,
+    ("store", "url"),
+    ("store", "redis"),
+    ("server", "node_secret"),
+    ("telemetry", "otlp"),
+}
 
 
 def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Mapping[str, str]) -> Any:
@@ -222,15 +261,17 @@ def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Map
             value = _resolve(value, entry, f"{name}.{key}", environ)[0]
         low, high = RANGES.get((name, key), (None, None))
         if low is not None and high is not None and not low <= value <= high:
-            raise ConfigError(f"{entry.where}: {name}.{key}: expected a number from {low:g} to {high:g}, got {value:g}")
+            raise ConfigError(
+                f"{entry.where}: {name}.{key}: expected a number from {low:g} to {high:g}, got {value:g}"
+            )
         if path in KEY_LISTS and any(not k.strip() for k in value):
-            raise ConfigError(f"{entry.where}: {name}.{key}: a key can not be empty")
+            raise ConfigError(f"{entry.where}: {name}.{key}: a key cannot be empty")
         values[key] = value
     return cls(**values)
 
 
 def convert(entry: Given, hint: Any, key: str) -> Any:
-    """The value as its key's type, or a ConfigError. Knows str, int, float, bool, tuple[str, ...] and Literal: what the sections are made of."""
+    """The value as its key's type: str, int, float, bool, tuple[str, ...] or Literal. Raises ConfigError."""
     value, where = entry.value, f"{entry.where}: {key}"
     if get_origin(hint) is Literal:
         choices = get_args(hint)
@@ -270,7 +311,7 @@ def _read_text(text: str, hint: Any) -> Any:
     return text
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------------------------
+# --- models
 
 
 def _models(given: Mapping[Key, Given], environ: Mapping[str, str]) -> tuple[ModelSettings, ...]:
@@ -289,7 +330,9 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
     if backend is None:
         raise ConfigError(f"{first.where}: models.{name}: backend is missing: one of {', '.join(BACKENDS)}")
     if not isinstance(backend.value, str):
-        raise ConfigError(f"{backend.where}: models.{name}.backend: expected a string, got {_show(backend.value)}")
+        raise ConfigError(
+            f"{backend.where}: models.{name}.backend: expected a string, got {_show(backend.value)}"
+        )
     _know(backend.value, list(BACKENDS), f"{backend.where}: models.{name}", "backend", "")
     options: dict[str, Any] = {}
     secret: set[str] = set()
@@ -310,8 +353,12 @@ def _option_hints(backend: str) -> dict[str, Any]:
 
 
 def _read_option(text: str, hint: Any) -> Any:
-    """Environment text as the option's type. Where that is a list, a table or unknown: JSON if it reads as JSON, else the text."""
-    kinds = {kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)} if get_origin(hint) in (Union, UnionType) else {hint}
+    """Environment text as the option's type; for other types JSON, or else the text itself."""
+    kinds = (
+        {kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)}
+        if get_origin(hint) in (Union, UnionType)
+        else {hint}
+    )
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):
         return text
     for kind in (bool, int, float):
@@ -332,7 +379,7 @@ def _check_options(name: str, backend: str, options: dict[str, Any], where: str)
         raise ConfigError(f"{where}: models.{name}: {error}") from error
 
 
-# --- secrets and exposure ----------------------------------------------------------------------------------------------------------------------
+# --- secrets and exposure
 
 
 def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> tuple[Any, bool]:
@@ -354,7 +401,9 @@ def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> 
 def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str, str]) -> str:
     if kind == "env":
         if not environ.get(name, "").strip():
-            raise ConfigError(f"{where}: the environment variable {name} is {'empty' if name in environ else 'not set'}")
+            raise ConfigError(
+                f"{where}: the environment variable {name} is {'empty' if name in environ else 'not set'}"
+            )
         return environ[name].strip()
     file = Path(name).expanduser()
     if not file.is_absolute() and entry.folder is not None:
@@ -362,7 +411,8 @@ def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str
     try:
         text = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: the secret file {file} can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"{where}: the secret file {file} cannot be read: {why}") from error
     if not text:
         raise ConfigError(f"{where}: the secret file {file} is empty")
     return text
@@ -378,10 +428,13 @@ def check_exposure(server: ServerSettings) -> None:
             'server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'
         )
     if "*" in server.origins:
-        raise ConfigError('server.origins: "*" lets every web page in, which needs at least one key in server.keys, or by toolwire keys add')
+        raise ConfigError(
+            'server.origins: "*" lets every web page in, which needs at least one key '
+            "in server.keys, or by toolwire keys add"
+        )
 
 
-# --- words -------------------------------------------------------------------------------------------------------------------------------------
+# --- words
 
 
 def _know(word: str, known: list[str], where: str, what: str, prefix: str) -> None:

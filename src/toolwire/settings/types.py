@@ -1,8 +1,7 @@
-"""One typed settings object, from TOML and environment.
+"""The settings as types: sections, keys, defaults and ranges. Standard library only.
 
-Precedence: command line, environment, file. Every key has an environment name `TOOLWIRE_SECTION__KEY`; the `PROXY_*` names of older proxies are
-accepted too. An unknown key is an error that names the nearest known one. Secrets are written `env:NAME` or `file:PATH`; `settings.load` resolves
-them, once. This module is the vocabulary: sections, keys, defaults and ranges. Standard library only.
+Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written `env:NAME` or
+`file:PATH`; `settings.load` resolves them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 
 class ConfigError(Exception):
-    """Settings that can not be used. The message is one line: where it stands, which key, what was expected."""
+    """Invalid settings. The message is one line: where, which key, what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     open_responses: bool = False
-    """Answers of the Responses API have the keys that the Open Responses specification demands and OpenAI's schema does not have."""
+    """Responses get the keys that only the Open Responses specification demands."""
     advertise: str = ""
     """Where the other nodes reach this one: `host:port`, or a URL; "" takes it from host and port."""
     node_secret: str = ""
@@ -96,7 +95,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """0: no limit. The first four hold for each key that has none of its own; the next ones for a backend, for a turn, and for a request's body."""
+    """0: no limit. The first four are for each key that has no limits of its own."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -211,7 +210,7 @@ def is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-# --- showing what is in force ------------------------------------------------------------------------------------------------------------------
+# --- showing what is in force
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
@@ -231,7 +230,9 @@ def print_config(settings: Settings) -> str:
     for model in settings.models:
         lines += [f"[models.{_toml_key(model.id)}]", f"backend = {_toml(model.backend)}"]
         for key, value in model.options.items():
-            lines.append(f"{_toml_key(key)} = {_toml(_hide(value) if key in model.secret else _masked(key, value))}")
+            lines.append(
+                f"{_toml_key(key)} = {_toml(_hide(value) if key in model.secret else _masked(key, value))}"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -264,7 +265,9 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else str(value)
+    return (
+        f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else str(value)
+    )
 
 
 def _toml_key(key: str) -> str:

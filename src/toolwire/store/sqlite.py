@@ -91,11 +91,7 @@ def _opened(path: str) -> SqliteConnection:
             _prepare_file(Path(path))
         # check_same_thread: the engine's thread uses the connection, another one closes it at the end.
         connection = sqlite3.connect(
-            path,
-            isolation_level=None,
-            timeout=LOCKED_S,
-            factory=SqliteConnection,
-            check_same_thread=False,
+            path, isolation_level=None, timeout=LOCKED_S, factory=SqliteConnection, check_same_thread=False
         )
     except (OSError, sqlite3.Error) as error:
         raise not_opened(path, getattr(error, "strerror", None) or error) from error

@@ -68,11 +68,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        retention_days: float = 0,
-        clock: Callable[[], float] = time.time,
+        self, url: str, *, retention_days: float = 0, clock: Callable[[], float] = time.time
     ) -> None:
         self._engine = engine_of(url)
         self._retention = Retention(self.run, retention_days, clock)

@@ -10,8 +10,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from toolwire.core.shown import LONGEST, clean, one_line, size
-from toolwire.tools.contract import Approval, Outcome, Preview, Tool, ToolCall, Touched, privacy_note, problem_note
+from toolwire.core.display import LONGEST, clean, one_line, size
+from toolwire.tools.contract import (
+    Approval,
+    Outcome,
+    Preview,
+    Tool,
+    ToolCall,
+    Touched,
+    privacy_note,
+    problem_note,
+)
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
 Row = tuple[Style, str]
@@ -24,7 +33,11 @@ MOST_ARGUMENT = 400
 def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
     """The question as rows; the first is its title. `place` tells its place among the questions of a turn; `whole` leaves nothing out."""
     name = one_line(approval.tool, 80)
-    title = f"{name}: which results may be shared?" if approval.stage == "share" else f"{name}: {tool.title if tool else 'a tool call'}"
+    title = (
+        f"{name}: which results may be shared?"
+        if approval.stage == "share"
+        else f"{name}: {tool.title if tool else 'a tool call'}"
+    )
     rows: list[Row] = [("title", f"{place + '  ' if place else ''}{title}")]
     if tool is not None and approval.stage == "run":
         rows.append(("plain", one_line(tool.purpose)))
@@ -32,7 +45,10 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
     rows += [("label", "Arguments"), *_arguments(approval.arguments, whole)]
     rows += body(approval.shown, whole=whole)
     if note := problem_note(approval.shown, one_line(approval.model, 80)):
-        rows += [("warning", f"This call cannot work: {one_line(approval.shown.problem, 600)}"), ("warning", note)]
+        rows += [
+            ("warning", f"This call cannot work: {one_line(approval.shown.problem, 600)}"),
+            ("warning", note),
+        ]
     if tool is not None and (note := privacy_note(tool.effect, approval.stage, one_line(approval.model, 80))):
         rows.append(("warning", note))
     return rows
@@ -61,11 +77,17 @@ def clipped(approval: Approval) -> bool:
     """Whether a card leaves something out."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
-    return len(shown.touched) > MOST_LINES or len(shown.diff.splitlines()) > MOST_LINES or longest > MOST_ARGUMENT
+    return (
+        len(shown.touched) > MOST_LINES
+        or len(shown.diff.splitlines()) > MOST_LINES
+        or longest > MOST_ARGUMENT
+    )
 
 
 def touched(one: Touched) -> str:
-    told = one_line(one.reason or "not found") if one.missing else size(one.size) if one.size is not None else ""
+    told = (
+        one_line(one.reason or "not found") if one.missing else size(one.size) if one.size is not None else ""
+    )
     return one_line(one.path, 300) + (f"  ({told})" if told else "")
 
 
@@ -78,7 +100,9 @@ def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:
     for key, value in arguments.items():
         written = _written(value)
         told = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
-        rows.append(("plain", f"  {one_line(str(key), 80)}: " + (f'"{told}"' if isinstance(value, str) else told)))
+        rows.append(
+            ("plain", f"  {one_line(str(key), 80)}: " + (f'"{told}"' if isinstance(value, str) else told))
+        )
         if not whole and len(written) > MOST_ARGUMENT:
             rows.append(("warning", f"  … {len(written):,} characters: v shows all"))
     return rows or [("dim", "  none")]
@@ -105,8 +129,13 @@ def called(calls: Iterable[ToolCall]) -> list[Row]:
 def did(outcome: Outcome) -> list[Row]:
     """What became of a call: what was shared or changed and what could not be read, or the notice."""
     if outcome.status == "done":
-        unread: list[Row] = [("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}") for path, reason in outcome.unread[:5]]
-        unread += [("warning", f"not read: {len(outcome.unread) - 5} more")] if len(outcome.unread) > 5 else []
+        unread: list[Row] = [
+            ("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}")
+            for path, reason in outcome.unread[:5]
+        ]
+        unread += (
+            [("warning", f"not read: {len(outcome.unread) - 5} more")] if len(outcome.unread) > 5 else []
+        )
         if unread and not outcome.shared:
             return [("dim", f"{one_line(outcome.call.name, 80)}: nothing was read"), *unread]
         told = f": {', '.join(one_line(path, 80) for path in outcome.shared[:5])}" if outcome.shared else ""

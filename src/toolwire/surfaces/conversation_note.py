@@ -37,7 +37,12 @@ HEADING = 3
 OPTIONS = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed")
 """Properties that go to the model as they are."""
 Role = Literal["user", "assistant", "system"]
-_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_ROLES: Mapping[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+}
 
 _RULE_LINE = re.compile(r"""[ ]{0,3}<hr class=["']__chatgpt_plugin["']\s*/?>\s*""")
 _ANY_RULE = re.compile(r"[ ]{0,3}(?:-{3,}|\*{3,}|_{3,}|<hr[^>]*>)\s*")
@@ -73,11 +78,17 @@ def parse(text: str) -> NoteConversation:
         content = _without_comments(written).strip()
         if content:
             messages.append({"role": role, "content": content})
-    options = {key: value for key in OPTIONS if isinstance(value := head.properties.get(key), int | float) and not isinstance(value, bool)}
+    options = {
+        key: value
+        for key in OPTIONS
+        if isinstance(value := head.properties.get(key), int | float) and not isinstance(value, bool)
+    }
     model = head.properties.get("model")
     is_open = bool(messages) and messages[-1]["role"] == "user"
     system = tuple(texts(head.properties.get("system_commands")))
-    return NoteConversation(str(model) if model else None, system, options, tuple(messages), heading, is_open, head.properties)
+    return NoteConversation(
+        str(model) if model else None, system, options, tuple(messages), heading, is_open, head.properties
+    )
 
 
 def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
@@ -85,7 +96,9 @@ def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
     out: list[tuple[Role, list[str]]] = [("user", [])]
     heading, fence, after_rule = HEADING, "", False
     for line in body.split("\n"):
-        if _RULE_LINE.fullmatch(line):  # in a code fence too: an answer that was stopped may have left one open
+        if _RULE_LINE.fullmatch(
+            line
+        ):  # in a code fence too: an answer that was stopped may have left one open
             out.append(("user", []))
             fence, after_rule = "", True
             continue
@@ -186,7 +199,9 @@ def _bare(line: str) -> str:
 
 def _overlap(text: str, mark: str) -> int:
     """How much of the text's end is a beginning of the mark."""
-    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+    return next(
+        (size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0
+    )
 
 
 def render(messages: Sequence[Mapping[str, Any]], model: str) -> str:

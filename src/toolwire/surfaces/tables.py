@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 from toolwire.emulate.dialects import DEFAULT
 
 if TYPE_CHECKING:
@@ -22,9 +22,19 @@ def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
     rows = []
     for id, backend in catalog.offered():
         held = backend.capabilities
-        can = [f.name for f in fields(held) if f.type == "bool" and getattr(held, f.name) and (held.images or f.name != "image_urls")]
+        can = [
+            f.name
+            for f in fields(held)
+            if f.type == "bool" and getattr(held, f.name) and (held.images or f.name != "image_urls")
+        ]
         rows.append(
-            {"id": id, "backend": catalog.kind(id), "tools": backend.strategy, "dialect": dialect(held, backend.strategy), "capabilities": can}
+            {
+                "id": id,
+                "backend": catalog.kind(id),
+                "tools": backend.strategy,
+                "dialect": dialect(held, backend.strategy),
+                "capabilities": can,
+            }
         )
     return rows
 
@@ -42,4 +52,6 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     """Lines with columns as wide as their widest cell. Names come from servers: nothing in a cell can drive the terminal."""
     rows = [[one_line(cell, WIDEST) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,8 +1,7 @@
-"""Judges for answers of an OpenAI-compatible endpoint: OpenAI's schema, the official SDK's types, the SDK as a client, and the order judge.
+"""Judges of an OpenAI-compatible endpoint: the official SDK's types, the SDK as a client, and the order judge.
 
-No judge sees everything. The schema misses extra keys and order; the SDK's types miss order; the SDK's accumulators forgive much; the order judge
-knows only what its tables say. `Judge` asks all of them. Needs the `openai` package, imported on first use, and for the schema a copy of OpenAI's
-OpenAPI file.
+No judge sees everything: types miss order, the SDK's accumulators forgive much, the order judge knows only its tables.
+`Judge` asks all of them. Needs the `openai` package, imported on first use.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import json
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
-
-import jsonschema_rs
 
 from toolwire.conform.judge import Problem, fold, frames_of, judge_body, judge_error, judge_sse, same
 from toolwire.core.turn import Api
@@ -34,133 +30,15 @@ class JudgeOptions(TypedDict, total=False):
     allow_done_on_responses: bool
 
 
-# --- OpenAI's schema ---------------------------------------------------------------------------------------------------------------------------
-
-_REF = "#/components/schemas/"
-_PROSE = ("description", "title", "example", "examples", "deprecated", "discriminator", "default", "nullable", "$recursiveAnchor")
-_VERBATIM = ("enum", "const", "required")
-
-
-class OpenApiJudge:
-    """Validates by OpenAI's OpenAPI file. Its `nullable` marks are translated into JSON Schema, which does not know them."""
-
-    def __init__(self, path: Path) -> None:
-        schemas = json.loads(path.read_text())["components"]["schemas"]
-        self._schemas: dict[str, Any] = {name: _translated(schema, name) for name, schema in schemas.items()}
-        self._events: dict[str, str] = {}
-        for branch in self._schemas["ResponseStreamEvent"]["anyOf"]:
-            name = branch["$ref"].removeprefix(_REF)
-            for kind in self._schemas[name].get("properties", {}).get("type", {}).get("enum", []):
-                self._events[kind] = name
-        self._compiled: dict[str, jsonschema_rs.Validator] = {}
-
-    def stream(self, frames: list[dict[str, Any]], api: Api) -> list[Problem]:
-        return [problem for position, frame in enumerate(frames) for problem in self._frame(frame, api, position)]
-
-    def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
-        return self.validate(body, "CreateChatCompletionResponse") if api == "chat" else self.validate(_without_nulls(body), "Response")
-
-    def error(self, body: dict[str, Any], position: int = -1) -> list[Problem]:
-        return self.validate(body, "ErrorResponse", position)
-
-    def _frame(self, frame: dict[str, Any], api: Api, position: int) -> list[Problem]:
-        if api == "chat" and "error" in frame:
-            return self.error(frame, position)
-        if api == "chat":
-            return self.validate(_plain_chunk(frame), "CreateChatCompletionStreamResponse", position)
-        schema = self._events.get(str(frame.get("type")))
-        if schema is None:
-            return [Problem("openapi", f"no event is named {frame.get('type')!r}", position)]
-        if isinstance(frame.get("response"), dict):
-            frame = {**frame, "response": _without_nulls(frame["response"])}
-        return self.validate(frame, schema, position)
-
-    def validate(self, value: object, schema: str, position: int = -1) -> list[Problem]:
-        """Problems of any value against any schema of the file, by its name."""
-        if schema not in self._compiled:
-            reachable = {name: self._schemas[name] for name in self._reachable(schema)}
-            self._compiled[schema] = jsonschema_rs.Draft202012Validator({"$ref": _REF + schema, "components": {"schemas": reachable}})
-        validator = self._compiled[schema]
-        if validator.is_valid(value):
-            return []
-        return [
-            Problem("openapi", f"{schema}.{'.'.join(str(step) for step in error.instance_path)}: {error.message[:300]}", position)
-            for error in validator.iter_errors(value)
-        ]
-
-    def _reachable(self, schema: str) -> set[str]:
-        seen: set[str] = set()
-        ahead = [schema]
-        while ahead:
-            name = ahead.pop()
-            if name not in seen:
-                seen.add(name)
-                ahead.extend(_references(self._schemas[name]))
-        return seen
-
-
-def _translated(schema: Any, owner: str) -> Any:
-    if isinstance(schema, list):
-        return [_translated(entry, owner) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    out: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "properties":
-            out[key] = {name: _translated(entry, owner) for name, entry in value.items()}
-        elif key == "$recursiveRef":
-            out["$ref"] = _REF + owner
-        elif key in _VERBATIM:
-            out[key] = value
-        elif key not in _PROSE and not key.startswith("x-"):
-            out[key] = _translated(value, owner)
-    return {"anyOf": [out, {"type": "null"}]} if schema.get("nullable") is True else out
-
-
-def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        if isinstance(schema.get("$ref"), str):
-            yield schema["$ref"].removeprefix(_REF)
-        schema = list(schema.values())
-    if isinstance(schema, list):
-        for entry in schema:
-            yield from _references(entry)
-
-
-def _plain_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Without what the schema does not know: `usage: null`, which its own prose promises, and calls of custom tools in a stream."""
-    plain = {key: value for key, value in chunk.items() if key != "usage" or value is not None}
-    if isinstance(plain.get("choices"), list):
-        plain["choices"] = [_without_custom_calls(choice) for choice in plain["choices"]]
-    return plain
-
-
-def _without_custom_calls(choice: Any) -> Any:
-    delta = choice.get("delta") if isinstance(choice, dict) else None
-    calls = delta.get("tool_calls") if isinstance(delta, dict) else None
-    if not isinstance(calls, list) or not isinstance(delta, dict):
-        return choice
-    return {**choice, "delta": {**delta, "tool_calls": [call for call in calls if not (isinstance(call, dict) and "custom" in call)]}}
-
-
-def _without_nulls(response: dict[str, Any]) -> dict[str, Any]:
-    """`text.format.description: null` is what OpenAI's own API echoes, though its schema has only a string there. `usage: null` is what Open
-    Responses demands, with penalties that OpenAI's schema does not have."""
-    if "presence_penalty" in response and response.get("usage", 0) is None:
-        response = {key: value for key, value in response.items() if key != "usage"}
-    text = response.get("text")
-    form = text.get("format") if isinstance(text, dict) else None
-    if not isinstance(text, dict) or not isinstance(form, dict) or form.get("description", "") is not None:
-        return response
-    return {**response, "text": {**text, "format": {key: value for key, value in form.items() if key != "description"}}}
-
-
 # --- the SDK's types ---------------------------------------------------------------------------------------------------------------------------
 
 KNOWN_EXTRAS = {
     ("ChoiceDelta", "reasoning_content"),  # the vendors' customary extension
     ("ChatCompletionMessage", "reasoning_content"),
-    ("ResponseFunctionCallArgumentsDoneEvent", "name"),  # demanded by OpenAI's schema, not yet in the SDK's types
+    (
+        "ResponseFunctionCallArgumentsDoneEvent",
+        "name",
+    ),  # demanded by OpenAI's schema, not yet in the SDK's types
     ("ResponseCustomToolCall", "status"),  # sent by OpenAI
     ("Response", "store"),
     ("Response", "presence_penalty"),
@@ -172,23 +50,37 @@ class SdkJudge:
     """Validates by the pydantic types of openai-python, strictly, and reports every key that the types do not know."""
 
     def stream(self, frames: list[dict[str, Any]], api: Api) -> list[Problem]:
-        return [problem for position, frame in enumerate(frames) for problem in self._frame(frame, api, position)]
+        return [
+            problem for position, frame in enumerate(frames) for problem in self._frame(frame, api, position)
+        ]
 
     def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
         from openai.types.chat import ChatCompletion
         from openai.types.responses import Response
 
-        return self._validate(body, ChatCompletion if api == "chat" else Response, -1)
+        return self.validate(body, ChatCompletion if api == "chat" else Response)
+
+    def error(self, body: dict[str, Any], position: int = -1) -> list[Problem]:
+        from openai.types.shared import ErrorObject
+
+        return self.validate(body.get("error"), ErrorObject, position)
 
     def _frame(self, frame: dict[str, Any], api: Api, position: int) -> list[Problem]:
         from openai.types.chat import ChatCompletionChunk
 
         if api == "chat":
-            return [] if "error" in frame else self._validate(_plain_chunk(frame), ChatCompletionChunk, position)
+            if "error" in frame:
+                return self.error(frame, position)
+            return self.validate(_plain_chunk(frame), ChatCompletionChunk, position)
         model = _event_models().get(str(frame.get("type")))
-        return self._validate(frame, model, position) if model else [Problem("sdk", f"no type for {frame.get('type')!r}", position)]
+        return (
+            self.validate(frame, model, position)
+            if model
+            else [Problem("sdk", f"no type for {frame.get('type')!r}", position)]
+        )
 
-    def _validate(self, value: dict[str, Any], model: type[BaseModel], position: int) -> list[Problem]:
+    def validate(self, value: object, model: type[BaseModel], position: int = -1) -> list[Problem]:
+        """Problems of any value against any of the SDK's types."""
         from pydantic import ValidationError
 
         try:
@@ -196,8 +88,38 @@ class SdkJudge:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(step) for step in first["loc"])
-            return [Problem("sdk", f"{model.__name__}.{where}: {first['msg'][:200]} ({error.error_count()} errors)", position)]
-        return [Problem("sdk", f"{path} is no key of the SDK's types", position) for path in _extras(parsed, model.__name__)]
+            return [
+                Problem(
+                    "sdk",
+                    f"{model.__name__}.{where}: {first['msg'][:200]} ({error.error_count()} errors)",
+                    position,
+                )
+            ]
+        return [
+            Problem("sdk", f"{path} is no key of the SDK's types", position)
+            for path in _extras(parsed, model.__name__)
+        ]
+
+
+def _plain_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
+    """Without what the types do not know: calls of custom tools in a stream."""
+    if not isinstance(chunk.get("choices"), list):
+        return chunk
+    return {**chunk, "choices": [_without_custom_calls(choice) for choice in chunk["choices"]]}
+
+
+def _without_custom_calls(choice: Any) -> Any:
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    calls = delta.get("tool_calls") if isinstance(delta, dict) else None
+    if not isinstance(calls, list) or not isinstance(delta, dict):
+        return choice
+    return {
+        **choice,
+        "delta": {
+            **delta,
+            "tool_calls": [call for call in calls if not (isinstance(call, dict) and "custom" in call)],
+        },
+    }
 
 
 @cache
@@ -205,7 +127,11 @@ def _event_models() -> dict[str, type[BaseModel]]:
     from openai.types.responses import ResponseStreamEvent
 
     union = typing.get_args(ResponseStreamEvent)[0]
-    return {kind: model for model in typing.get_args(union) for kind in typing.get_args(model.model_fields["type"].annotation)}
+    return {
+        kind: model
+        for model in typing.get_args(union)
+        for kind in typing.get_args(model.model_fields["type"].annotation)
+    }
 
 
 def _extras(value: Any, path: str) -> Iterator[str]:
@@ -239,7 +165,12 @@ class ReplayJudge:
         from openai import OpenAI
 
         transport = httpx2.MockTransport(self._respond)
-        return OpenAI(api_key="unused", base_url="http://judge.invalid/v1", max_retries=0, http_client=httpx2.Client(transport=transport))
+        return OpenAI(
+            api_key="unused",
+            base_url="http://judge.invalid/v1",
+            max_retries=0,
+            http_client=httpx2.Client(transport=transport),
+        )
 
     def _respond(self, request: httpx2.Request) -> httpx2.Response:
         import httpx2
@@ -275,13 +206,20 @@ class ReplayJudge:
         except APIError as error:
             failure = folded.get("error")
             told = failure.get("message") if api == "chat" and isinstance(failure, dict) else None
-            return [] if error.message == told else [Problem("replay", f"the SDK raises {type(error).__name__}: {error.message}")]
+            return (
+                []
+                if error.message == told
+                else [Problem("replay", f"the SDK raises {type(error).__name__}: {error.message}")]
+            )
         except Exception as error:
             return [Problem("replay", f"the SDK raises {type(error).__name__}: {error}")]
         if api == "chat" and "error" in folded:
             return [Problem("replay", "the SDK does not see the error")]
         differing = [key for key in due if held.get(key) != due[key]]
-        return [Problem("replay", f"{key}: the SDK holds {held.get(key)!r}, the stream says {due[key]!r}"[:400]) for key in differing]
+        return [
+            Problem("replay", f"{key}: the SDK holds {held.get(key)!r}, the stream says {due[key]!r}"[:400])
+            for key in differing
+        ]
 
     def body(self, body: dict[str, Any], api: Api) -> list[Problem]:
         self._status, self._answer, self._type = 200, json.dumps(body).encode(), "application/json"
@@ -292,7 +230,9 @@ class ReplayJudge:
                 held = _as_sent(self._client.responses.create(model="judge", input=""))
         except Exception as error:
             return [Problem("replay", f"the SDK raises {type(error).__name__}: {error}")]
-        return [] if held == _unparsed(body) else [Problem("replay", "the SDK holds another body than was sent")]
+        return (
+            [] if held == _unparsed(body) else [Problem("replay", "the SDK holds another body than was sent")]
+        )
 
     def error(self, status: int, body: dict[str, Any]) -> list[Problem]:
         from openai import APIStatusError
@@ -317,7 +257,9 @@ def _unparsed(value: Any) -> Any:
     if isinstance(value, list):
         return [_unparsed(entry) for entry in value]
     if isinstance(value, dict):
-        return {key: _unparsed(entry) for key, entry in value.items() if key not in ("parsed", "parsed_arguments")}
+        return {
+            key: _unparsed(entry) for key, entry in value.items() if key not in ("parsed", "parsed_arguments")
+        }
     return value
 
 
@@ -329,23 +271,28 @@ def _completion_view(completion: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("role", "content", "refusal", "reasoning_content", "function_call"):
             view[f"choice {index} {key}"] = message.get(key)
         calls = message.get("tool_calls") or []
-        view[f"choice {index} calls"] = [{key: value for key, value in call.items() if key != "index" and value is not None} for call in calls]
+        view[f"choice {index} calls"] = [
+            {key: value for key, value in call.items() if key != "index" and value is not None}
+            for call in calls
+        ]
         view[f"choice {index} finish_reason"] = choice.get("finish_reason")
     return view
 
 
 def _response_view(response: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: response.get(key) for key in ("id", "created_at", "model", "status", "error", "incomplete_details", "usage", "output")}
+    return {
+        key: response.get(key)
+        for key in ("id", "created_at", "model", "status", "error", "incomplete_details", "usage", "output")
+    }
 
 
 # --- all together ------------------------------------------------------------------------------------------------------------------------------
 
 
 class Judge:
-    """All judges at once. `openapi`: where OpenAI's OpenAPI file lies; None leaves that judge out."""
+    """All judges at once."""
 
-    def __init__(self, openapi: Path | None = None) -> None:
-        self.openapi = OpenApiJudge(openapi) if openapi is not None else None
+    def __init__(self) -> None:
         self.sdk = SdkJudge()
         self.replay = ReplayJudge()
 
@@ -357,23 +304,27 @@ class Judge:
         if expected is not None:
             yield "body", same(raw, expected, api)
         frames = frames_of(raw)
-        if self.openapi is not None:
-            yield "openapi", self.openapi.stream(frames, api)
         yield "sdk", self.sdk.stream(frames, api)
         yield "replay", self.replay.stream(raw, api)
 
-    def stream_problems(self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]) -> list[Problem]:
-        return [problem for _, problems in self.stream_verdicts(raw, api, expected, **options) for problem in problems]
+    def stream_problems(
+        self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
+    ) -> list[Problem]:
+        return [
+            problem
+            for _, problems in self.stream_verdicts(raw, api, expected, **options)
+            for problem in problems
+        ]
 
     def body_problems(self, body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
-        schema = self.openapi.body(body, api) if self.openapi is not None else []
-        return [*judge_body(body, api, **options), *schema, *self.sdk.body(body, api), *self.replay.body(body, api)]
+        return [*judge_body(body, api, **options), *self.sdk.body(body, api), *self.replay.body(body, api)]
 
     def error_problems(self, status: int, body: dict[str, Any]) -> list[Problem]:
-        schema = self.openapi.error(body) if self.openapi is not None else []
-        return [*judge_error(status, body), *schema, *self.replay.error(status, body)]
+        return [*judge_error(status, body), *self.sdk.error(body), *self.replay.error(status, body)]
 
-    def stream(self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]) -> None:
+    def stream(
+        self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
+    ) -> None:
         """Asserts that the stream is right, and with `expected` that it says the same as this body."""
         _assert_none(self.stream_problems(raw, api, expected, **options), raw.decode("utf-8", "replace"))
 
@@ -388,23 +339,24 @@ def judge_all(
     raw_or_body: bytes | dict[str, Any],
     api: Api,
     *,
-    openapi: Path | None = None,
     expected: dict[str, Any] | None = None,
     **options: Unpack[JudgeOptions],
 ) -> list[Problem]:
     """Every judge on a stream's bytes or on a body."""
-    judge = _shared_judge(openapi)
+    judge = _shared_judge()
     if isinstance(raw_or_body, dict):
         return judge.body_problems(raw_or_body, api, **options)
     return judge.stream_problems(raw_or_body, api, expected, **options)
 
 
 @cache
-def _shared_judge(openapi: Path | None) -> Judge:
-    return Judge(openapi)
+def _shared_judge() -> Judge:
+    return Judge()
 
 
 def _assert_none(problems: list[Problem], evidence: str) -> None:
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems[:20])
-        raise AssertionError(f"{len(problems)} problems on the wire:\n{listed}\n--- what was sent ---\n{evidence[:6000]}")
+        raise AssertionError(
+            f"{len(problems)} problems on the wire:\n{listed}\n--- what was sent ---\n{evidence[:6000]}"
+        )

@@ -4,8 +4,8 @@
         ...  # talk to upstream.base_url
         assert upstream.requests[0].body["messages"]
 
-An answer is a list of chat chunks as OpenAI would send them. `SINS` are the ways in which real servers deviate: each takes a well-behaved answer and
-gives the same answer as such a server would send it. Sins of the connection (cuts, resets, silence, stale connections) are fields of `Reply`.
+An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` turns it into the same answer as a server
+with that deviation sends it. Faults of the connection (cuts, resets, silence) are fields of `Reply`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ CallScript = tuple[str, str, str]
 
 def chunk(delta: Mapping[str, Any], finish_reason: str | None = None, index: int = 0) -> Chunk:
     choice = {"index": index, "delta": dict(delta), "logprobs": None, "finish_reason": finish_reason}
-    return {"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": "fake", "choices": [choice]}
+    return {
+        "id": "chatcmpl-fake",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "fake",
+        "choices": [choice],
+    }
 
 
 def pieces(text: str, size: int) -> list[str]:
@@ -52,8 +58,24 @@ def answer(
     out += [chunk({"content": piece}) for piece in pieces(text, size)]
     out += [chunk({"refusal": piece}) for piece in pieces(refusal, size)]
     for index, (call_id, name, arguments) in enumerate(calls):
-        out.append(chunk({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}]}))
-        out += [chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}) for piece in pieces(arguments, size)]
+        out.append(
+            chunk(
+                {
+                    "tool_calls": [
+                        {
+                            "index": index,
+                            "id": call_id,
+                            "type": "function",
+                            "function": {"name": name, "arguments": ""},
+                        }
+                    ]
+                }
+            )
+        )
+        out += [
+            chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+            for piece in pieces(arguments, size)
+        ]
     out.append(chunk({}, finish or ("tool_calls" if calls else "stop")))
     if usage is not None:
         out.append({**chunk({}), "choices": [], "usage": dict(usage)})
@@ -74,49 +96,80 @@ def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
                 if delta.get(key):
                     message[key] = (message.get(key) or "") + delta[key]
             for call in delta.get("tool_calls") or ():
-                known = calls.setdefault(call["index"], {"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+                known = calls.setdefault(
+                    call["index"], {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+                )
                 known["id"] = call.get("id") or known["id"]
                 known["function"]["name"] += call["function"].get("name") or ""
                 known["function"]["arguments"] += call["function"].get("arguments") or ""
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
-    body = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 1, "model": "fake", "choices": [choice]}
+    body = {
+        "id": "chatcmpl-fake",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "fake",
+        "choices": [choice],
+    }
     return body if usage is None else {**body, "usage": usage}
 
 
-# --- sins --------------------------------------------------------------------------------------------------------------------------------------
+# --- quirks ------------------------------------------------------------
 
-Sin = Callable[[list[Chunk]], list[Chunk]]
+Quirk = Callable[[list[Chunk]], list[Chunk]]
 
 
-def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Sin:
-    """A sin committed on every entry of `tool_calls`; `seen` holds the call's id, name and arguments so far."""
+def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quirk:
+    """A quirk of every entry of `tool_calls`; `seen` holds the call's id, name and arguments so far."""
 
-    def sin(chunks: list[Chunk]) -> list[Chunk]:
+    def quirk(chunks: list[Chunk]) -> list[Chunk]:
         seen: dict[int, dict[str, str]] = {}
         for entry in chunks:
             for choice in entry["choices"]:
                 for call in choice["delta"].get("tool_calls") or ():
-                    known = seen.setdefault(call["index"], {"id": call.get("id") or "", "name": call["function"].get("name") or "", "arguments": ""})
+                    known = seen.setdefault(
+                        call["index"],
+                        {
+                            "id": call.get("id") or "",
+                            "name": call["function"].get("name") or "",
+                            "arguments": "",
+                        },
+                    )
                     known["arguments"] += call["function"].get("arguments") or ""
                     change(call, known)
         return chunks
 
-    return sin
+    return quirk
 
 
 def _whole_calls(chunks: list[Chunk]) -> list[Chunk]:
     calls = completion(chunks)["choices"][0]["message"].get("tool_calls") or []
-    rest = [entry for entry in chunks if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])]
-    at = next((n for n, entry in enumerate(rest) if entry["choices"] and entry["choices"][0]["finish_reason"]), len(rest))
-    return [*rest[:at], *[chunk({"tool_calls": [{**call, "index": index}]}) for index, call in enumerate(calls)], *rest[at:]]
+    rest = [
+        entry for entry in chunks if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])
+    ]
+    at = next(
+        (n for n, entry in enumerate(rest) if entry["choices"] and entry["choices"][0]["finish_reason"]),
+        len(rest),
+    )
+    return [
+        *rest[:at],
+        *[chunk({"tool_calls": [{**call, "index": index}]}) for index, call in enumerate(calls)],
+        *rest[at:],
+    ]
 
 
 def _all_in_one_chunk(chunks: list[Chunk]) -> list[Chunk]:
     whole = _whole_calls(chunks)
-    entries = [call for entry in whole for choice in entry["choices"] for call in choice["delta"].get("tool_calls") or ()]
-    rest = [entry for entry in whole if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])]
+    entries = [
+        call
+        for entry in whole
+        for choice in entry["choices"]
+        for call in choice["delta"].get("tool_calls") or ()
+    ]
+    rest = [
+        entry for entry in whole if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])
+    ]
     for entry in entries:
         entry.pop("index")
     return [*rest[:-1], chunk({"tool_calls": entries}), rest[-1]] if entries else rest
@@ -135,7 +188,9 @@ def _legacy(chunks: list[Chunk]) -> list[Chunk]:
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
     """All openers first, then the pieces of all calls in turn."""
-    of_calls = [entry for entry in chunks if any(choice["delta"].get("tool_calls") for choice in entry["choices"])]
+    of_calls = [
+        entry for entry in chunks if any(choice["delta"].get("tool_calls") for choice in entry["choices"])
+    ]
     rest = [entry for entry in chunks if entry not in of_calls]
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:
@@ -147,14 +202,14 @@ def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
     return [*rest[:at], *mixed, *rest[at:]]
 
 
-def _finish_as(word: str | None) -> Sin:
-    def sin(chunks: list[Chunk]) -> list[Chunk]:
+def _finish_as(word: str | None) -> Quirk:
+    def quirk(chunks: list[Chunk]) -> list[Chunk]:
         for entry in chunks:
             for choice in entry["choices"]:
                 choice["finish_reason"] = word if choice["finish_reason"] else None
         return chunks
 
-    return sin
+    return quirk
 
 
 def _content_parts(chunks: list[Chunk]) -> list[Chunk]:
@@ -172,7 +227,9 @@ def _numbers_as_strings(chunks: list[Chunk]) -> list[Chunk]:
             for call in choice["delta"].get("tool_calls") or ():
                 call["index"] = str(call["index"])
         if entry.get("usage"):
-            entry["usage"] = {key: str(value) if isinstance(value, int) else value for key, value in entry["usage"].items()}
+            entry["usage"] = {
+                key: str(value) if isinstance(value, int) else value for key, value in entry["usage"].items()
+            }
     return chunks
 
 
@@ -185,41 +242,62 @@ def _name_in_pieces(chunks: list[Chunk]) -> list[Chunk]:
             out.append(entry)
             continue
         opener = {**calls[0], "function": {"name": name[:3]}}
-        out += [chunk({"tool_calls": [opener]}), chunk({"tool_calls": [{"index": calls[0]["index"], "function": {"name": name[3:]}}]})]
+        out += [
+            chunk({"tool_calls": [opener]}),
+            chunk({"tool_calls": [{"index": calls[0]["index"], "function": {"name": name[3:]}}]}),
+        ]
     return out
 
 
-SINS: dict[str, Sin] = {
+QUIRKS: dict[str, Quirk] = {
     "missing_index": _each_call(lambda call, seen: call.pop("index")),
     "index_from_one": _each_call(lambda call, seen: call.update(index=call["index"] + 1)),
-    "every_index_zero": lambda chunks: _each_call(lambda call, seen: call.update(index=0))(_whole_calls(chunks)),
-    "whole_calls": _whole_calls,
-    "all_calls_in_one_chunk": _all_in_one_chunk,
-    "repeated_names": _each_call(lambda call, seen: call.update(id=seen["id"], function={**call["function"], "name": seen["name"]})),
-    "missing_ids": _each_call(lambda call, seen: call.update(id=None)),
-    "empty_strings": _each_call(lambda call, seen: call.update(id=call.get("id", ""), function={"name": "", **call["function"]})),
-    "fresh_ids": _each_call(lambda call, seen: call.update(id=call.get("id") or f"{seen['id']}-{len(seen['arguments'])}")),
-    "object_arguments": lambda chunks: _each_call(lambda call, seen: call["function"].update(arguments=json.loads(call["function"]["arguments"])))(
+    "every_index_zero": lambda chunks: _each_call(lambda call, seen: call.update(index=0))(
         _whole_calls(chunks)
     ),
-    "arguments_beside_function": _each_call(lambda call, seen: call.update(arguments=call["function"].pop("arguments", None))),
-    "null_arguments": _each_call(lambda call, seen: call["function"].update(arguments=call["function"]["arguments"] or None)),
-    "cumulative_arguments": _each_call(lambda call, seen: call["function"].update(arguments=seen["arguments"])),
+    "whole_calls": _whole_calls,
+    "all_calls_in_one_chunk": _all_in_one_chunk,
+    "repeated_names": _each_call(
+        lambda call, seen: call.update(id=seen["id"], function={**call["function"], "name": seen["name"]})
+    ),
+    "missing_ids": _each_call(lambda call, seen: call.update(id=None)),
+    "empty_strings": _each_call(
+        lambda call, seen: call.update(id=call.get("id", ""), function={"name": "", **call["function"]})
+    ),
+    "fresh_ids": _each_call(
+        lambda call, seen: call.update(id=call.get("id") or f"{seen['id']}-{len(seen['arguments'])}")
+    ),
+    "object_arguments": lambda chunks: _each_call(
+        lambda call, seen: call["function"].update(arguments=json.loads(call["function"]["arguments"]))
+    )(_whole_calls(chunks)),
+    "arguments_beside_function": _each_call(
+        lambda call, seen: call.update(arguments=call["function"].pop("arguments", None))
+    ),
+    "null_arguments": _each_call(
+        lambda call, seen: call["function"].update(arguments=call["function"]["arguments"] or None)
+    ),
+    "cumulative_arguments": _each_call(
+        lambda call, seen: call["function"].update(arguments=seen["arguments"])
+    ),
     "name_in_pieces": _name_in_pieces,
     "interleaved": _interleaved,
     "legacy_function_call": _legacy,
     "stop_with_calls": _finish_as("stop"),
-    "upper_case_finish": lambda chunks: _finish_as("TOOL_USE" if completion(chunks)["choices"][0]["message"].get("tool_calls") else "STOP")(chunks),
+    "upper_case_finish": lambda chunks: _finish_as(
+        "TOOL_USE" if completion(chunks)["choices"][0]["message"].get("tool_calls") else "STOP"
+    )(chunks),
     "no_finish_chunk": _finish_as(None),
     "content_parts": _content_parts,
     "numbers_as_strings": _numbers_as_strings,
-    "second_choice": lambda chunks: [one for entry in chunks for one in (entry, chunk({"content": "other"}, index=1)) if one["choices"]],
+    "second_choice": lambda chunks: [
+        one for entry in chunks for one in (entry, chunk({"content": "other"}, index=1)) if one["choices"]
+    ],
 }
 """What servers do to answers, by name."""
 
 
-def sinned(name: str, chunks: Sequence[Chunk]) -> list[Chunk]:
-    return SINS[name](copy.deepcopy(list(chunks)))
+def with_quirk(name: str, chunks: Sequence[Chunk]) -> list[Chunk]:
+    return QUIRKS[name](copy.deepcopy(list(chunks)))
 
 
 # --- replies -----------------------------------------------------------------------------------------------------------------------------------
@@ -244,20 +322,43 @@ class Reply:
     @classmethod
     def stream(cls, chunks: Sequence[Any], done: bool = True, newline: str = "\n", **fields: Any) -> Reply:
         """An event stream. A chunk that is a string or bytes is sent as the `data` it is."""
-        frames = [entry if isinstance(entry, bytes) else entry.encode() if isinstance(entry, str) else json.dumps(entry).encode() for entry in chunks]
+        frames = [
+            entry
+            if isinstance(entry, bytes)
+            else entry.encode()
+            if isinstance(entry, str)
+            else json.dumps(entry).encode()
+            for entry in chunks
+        ]
         end = newline.encode()
-        return cls(tuple(b"data: " + frame + end + end for frame in [*frames, *([b"[DONE]"] if done else [])]), **fields)
+        return cls(
+            tuple(b"data: " + frame + end + end for frame in [*frames, *([b"[DONE]"] if done else [])]),
+            **fields,
+        )
 
     @classmethod
     def body(cls, value: Any, status: int = 200, **fields: Any) -> Reply:
         """A body: JSON of the value, or the text or bytes it is."""
-        raw = value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else json.dumps(value).encode()
-        headers = {"Content-Type": "application/json" if not isinstance(value, str | bytes) else "text/html", **fields.pop("headers", {})}
+        raw = (
+            value
+            if isinstance(value, bytes)
+            else value.encode()
+            if isinstance(value, str)
+            else json.dumps(value).encode()
+        )
+        headers = {
+            "Content-Type": "application/json" if not isinstance(value, str | bytes) else "text/html",
+            **fields.pop("headers", {}),
+        }
         return cls((raw,), status, headers, **fields)
 
     @classmethod
-    def error(cls, status: int, message: str, code: str | None = None, param: str | None = None, **fields: Any) -> Reply:
-        return cls.body({"error": {"message": message, "type": "error", "code": code, "param": param}}, status, **fields)
+    def error(
+        cls, status: int, message: str, code: str | None = None, param: str | None = None, **fields: Any
+    ) -> Reply:
+        return cls.body(
+            {"error": {"message": message, "type": "error", "code": code, "param": param}}, status, **fields
+        )
 
     def but(self, **fields: Any) -> Reply:
         return replace(self, **fields)
@@ -316,14 +417,27 @@ class FakeUpstream:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        recorded = Recorded(request.method, request.path, dict(request.headers), json.loads(raw) if raw else None)
+        recorded = Recorded(
+            request.method, request.path, dict(request.headers), json.loads(raw) if raw else None
+        )
         if request.path in self.pages:
             self.requests.append(recorded)
             page = self.pages[request.path]
-            return web.Response(status=404) if page is None else web.Response(text=page) if isinstance(page, str) else web.json_response(page)
+            return (
+                web.Response(status=404)
+                if page is None
+                else web.Response(text=page)
+                if isinstance(page, str)
+                else web.json_response(page)
+            )
         if request.method == "GET":
             self.requests.append(recorded)
-            return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model", "created": 1, "owned_by": "fake"}]})
+            return web.json_response(
+                {
+                    "object": "list",
+                    "data": [{"id": "fake", "object": "model", "created": 1, "owned_by": "fake"}],
+                }
+            )
         step = self.script[0]
         reply = step if isinstance(step, Reply) else step(recorded)
         transport = request.transport

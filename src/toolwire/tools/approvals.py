@@ -1,9 +1,8 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
-Law 11, consent comes first. A question is stored before it is asked. The decision must carry the token of
-exactly what was shown. No decision in time, a lost surface and an error all mean no; they are stored as
-`expired`, not `denied`. The decision may come from the same surface, the inbox or a shell, in this process or
-another.
+Law 11, consent comes first. A question is stored before it is asked, and its decision must carry the token of
+exactly what was shown. No decision in time, a lost surface and an error all mean no, stored as `expired`. The
+decision may come from the same surface, the inbox or a shell, in this process or another.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -31,8 +30,7 @@ from toolwire.tools.records import Records
 # --- the process that asks -----------------------------------------------------------------------
 #
 # A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
-# process can be closed. The host includes the namespace of process ids, which containers have. Only the same
-# machine can see that a process is dead; elsewhere its questions wait until they expire.
+# process can be closed. The host includes the namespace of process ids, which containers have.
 
 
 @cache
@@ -42,8 +40,8 @@ def this_process() -> str:
 
 def is_gone(asker: str) -> bool:
     """Whether the process has certainly ended."""
-    host, _, process = asker.rpartition("/")[0].rpartition("/")
-    started = asker.rpartition("/")[2]
+    host_and_process, _, started = asker.rpartition("/")
+    host, _, process = host_and_process.rpartition("/")
     if not host or host != _host() or not process.isdigit():
         return False
     pid = int(process)
@@ -83,6 +81,10 @@ MOST_WAITING = 50
 """Questions of one session that may wait for a decision at once."""
 
 
+Question = tuple[str, Stage, Arguments, Preview]
+"""The tool, what a grant allows, the arguments of the call, and what it would touch."""
+
+
 class Surface(Protocol):
     """Where a person is asked. It calls `Approvals.decide`, or leaves the questions in the inbox."""
 
@@ -92,7 +94,14 @@ class Surface(Protocol):
 
 
 class Approvals:
-    def __init__(self, store: Store, *, lifetime_s: float = LIFETIME_S, clock: Callable[[], float] = time.time, ids: IdFactory = random_id) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lifetime_s: float = LIFETIME_S,
+        clock: Callable[[], float] = time.time,
+        ids: IdFactory = random_id,
+    ) -> None:
         self.records = Records(store)
         self._lifetime_s = lifetime_s
         self._clock = clock
@@ -102,12 +111,12 @@ class Approvals:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    async def ask(self, asking: Asking, questions: Sequence[tuple[str, Stage, Arguments, Preview]], surface: Surface | None) -> list[Approval]:
-        """Asks several questions at once and returns them decided, in order. Remembered grants answer without
-        asking.
+    async def ask(
+        self, asking: Asking, questions: Sequence[Question], surface: Surface | None
+    ) -> list[Approval]:
+        """Asks several questions at once and returns them decided, in order.
 
-        The status `refused` means that the question was not asked, because too many of this session already
-        wait.
+        Remembered grants answer without asking. `refused`: too many questions of this session already wait.
         """
         approvals = [self._made(asking, *question) for question in questions]
         try:
@@ -119,36 +128,49 @@ class Approvals:
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
         await self.records.forget(self._clock() - KEPT_S)
         grants = await self.records.grants()
-        covered = {one.id: grant for one in approvals if (grant := next((each for each in grants if each.covers(one)), None)) is not None}
-        known, asked = [one for one in approvals if one.id in covered], [one for one in approvals if one.id not in covered]
+        covered = {
+            one.id: grant
+            for one in approvals
+            if (grant := next((each for each in grants if each.covers(one)), None)) is not None
+        }
+        known = [one for one in approvals if one.id in covered]
+        asked = [one for one in approvals if one.id not in covered]
         if asked:
             asked = asked[: await self.records.add(asked, MOST_WAITING)]
         if known:
             await self.records.add(known)
-        for approval in known:
-            picked = tuple(one.key for one in approval.shown.touched if not one.missing) if approval.shown.pick else None
-            try:
-                await self.decide(approval.id, approval.token, Decision(True, picked=picked, standing=True), by=f"grant {covered[approval.id].id}")
-            except ToolwireError as error:
-                if error.failure.kind != "conflict":  # else: just decided in the inbox
-                    raise
+        for one in known:
+            picked = one.shown.pickable if one.shown.pick else None
+            granted = Decision(True, picked=picked, standing=True)
+            await self.decide_unless_decided(one, granted, by=f"grant {covered[one.id].id}")
         if asked:
             await self._settle(asked, surface)
         written = {one.id for one in (*known, *asked)}
-        return [await self.records.get(one.id) or one if one.id in written else replace(one, status="refused") for one in approvals]
+        return [
+            await self.records.get(one.id) or one if one.id in written else replace(one, status="refused")
+            for one in approvals
+        ]
 
-    def _made(self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview) -> Approval:
+    def _made(
+        self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview
+    ) -> Approval:
         now = self._clock()
-        id = self._ids("appr_")
-        who = (asking.owner, asking.session, asking.surface, asking.model)
-        approval = Approval(id, now, now + self._lifetime_s, *who, tool, stage, dict(arguments), shown, "", vault=asking.vault, asker=this_process())
+        approval = Approval(
+            id=self._ids("appr_"),
+            created_at=now,
+            expires_at=now + self._lifetime_s,
+            tool=tool,
+            stage=stage,
+            arguments=dict(arguments),
+            shown=shown,
+            token="",
+            asker=this_process(),
+            **asdict(asking),
+        )
         return replace(approval, token=token_of(approval, self._ids("")))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Waits until all are decided or expired.
-
-        A surface that fails or is cancelled leaves nothing pending.
-        """
+        """Waits until all are decided or expired. A surface that fails leaves none pending."""
         others = asyncio.ensure_future(self._decided(approvals))
         try:
             if surface is not None:
@@ -186,16 +208,23 @@ class Approvals:
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
         """Expires the questions that were not decided."""
         for approval in approvals:
-            await self.records.decide(approval.id, approval.token, "expired", self._clock(), "", None, self._line)
+            await self.records.decide(
+                approval.id, approval.token, "expired", self._clock(), "", None, self._line
+            )
             self._news.pop(approval.id, None)
 
     # --- deciding --------------------------------------------------------------------------------
 
-    async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
-        """Stores a person's decision.
+    async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
+        """Decides what was shown, unless another surface did so a moment before."""
+        try:
+            await self.decide(approval.id, approval.token, decision, by=by)
+        except ToolwireError as error:
+            if error.failure.kind != "conflict":
+                raise
 
-        Raises `ToolwireError` if nothing is pending, or if something else was shown.
-        """
+    async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
+        """Stores a decision. Raises `ToolwireError` if nothing is pending, or if something else was shown."""
         async with self._deciding:
             return await self._decide(id, token, decision, by)
 
@@ -204,25 +233,27 @@ class Approvals:
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
         if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
-            raise ToolwireError("conflict", "The decision does not belong to what was shown; look at the approval again.")
+            raise ToolwireError(
+                "conflict", "The decision does not belong to what was shown; look at the approval again."
+            )
         _check(approval, decision)
         now = self._clock()
         late = now >= approval.expires_at
         grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
-        if late or not await self.records.decide(id, token, "approved" if decision.approved else "denied", now, by, decision, self._line, grant):
+        if late or not await self.records.decide(
+            id, token, "approved" if decision.approved else "denied", now, by, decision, self._line, grant
+        ):
             current = "expired" if late else (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is {current} already.")
-        self._announce(id)
+        if id in self._news:
+            self._news[id].set()
         return await self.records.get(id) or approval
 
     def _grant(self, approval: Approval, decision: Decision) -> Grant:
-        target = {"session": approval.session, "folder": decision.folder.strip("/")}.get(decision.remember, "")
+        targets = {"session": approval.session, "folder": decision.folder.strip("/")}
+        target = targets.get(decision.remember, "")
         what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
         return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
-
-    def _announce(self, id: str) -> None:
-        if id in self._news:
-            self._news[id].set()
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -238,23 +269,25 @@ class Approvals:
         return await self.records.revoke(grant_id, self._clock())
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
-        """Adds a call that was refused without a question to the audit log.
-
-        `arguments`: the text of the call.
-        """
+        """Adds a call that was refused without a question to the audit log."""
         who = ("", asking.session, asking.surface, asking.model, tool[:80])
-        await self.records.note((self._clock(), asking.owner, "refused", *who, _sha(arguments), "", 0, note[:200]))
+        await self.records.note(
+            (self._clock(), asking.owner, "refused", *who, _sha(arguments), "", 0, note[:200])
+        )
 
-    async def tell(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
+    async def log_result(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
         """Adds the result of a granted call to the audit log."""
         await self.records.note(self._line(approval, event, result, note))
 
     def _line(self, approval: Approval, event: str = "", result: Any = None, note: str = "") -> Sequence[Any]:
         """One line of the audit log: hashes and sizes, never content. Without an event: the decision."""
-        written = "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
-        arguments = approval.decision.arguments if approval.decision and approval.decision.arguments is not None else approval.arguments
+        written = (
+            "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
+        )
+        edited = approval.decision.arguments if approval.decision else None
+        asked = _sha(canonical(approval.arguments if edited is None else edited))
         who = (approval.id, approval.session, approval.surface, approval.model, approval.tool)
-        sizes = (_sha(canonical(arguments)), _sha(written) if written else "", len(written.encode("utf-8", "replace")))
+        sizes = (asked, _sha(written) if written else "", len(written.encode("utf-8", "replace")))
         return (self._clock(), approval.owner, event or approval.status, *who, *sizes, note[:200])
 
 
@@ -268,25 +301,29 @@ def _sha(text: str) -> str:
 
 def token_of(approval: Approval, secret: str) -> str:
     """A token that is bound to the question: its conversation, tool, stage, arguments and preview."""
-    who = [approval.owner, approval.session, approval.surface, approval.model, approval.vault]
-    asked = [approval.id, *who, approval.tool, approval.stage, canonical(approval.arguments), approval.shown.to_json(), secret]
+    names = ("id", "owner", "session", "surface", "model", "vault", "tool", "stage")
+    asked = [getattr(approval, name) for name in names]
+    asked += [canonical(approval.arguments), approval.shown.to_json(), secret]
     return _sha(json.dumps(asked, sort_keys=True, ensure_ascii=False))
 
 
 def _check(approval: Approval, decision: Decision) -> None:
-    """Refuses a decision that grants what was not shown."""
+    """Refuses a decision that grants what was not shown. The run checks what edited arguments pick."""
     if not decision.approved:
         return
-    known = {one.key for one in approval.shown.touched}
-    if approval.stage == "share" and decision.arguments is not None:
-        raise ToolwireError("invalid_value", "The search has run already; its arguments can not be changed any more.", param="arguments")
-    if not approval.shown.pick and decision.arguments is None and decision.picked is not None:
-        raise ToolwireError("invalid_value", "There is nothing to pick from: approve or deny the whole.", param="picked")
-    if approval.shown.pick and decision.arguments is None and decision.picked is None:
-        raise ToolwireError("invalid_value", "Say which of the things shown are meant: pick some, all or none of them.", param="picked")
-    if decision.picked is not None and decision.arguments is None and not known.issuperset(decision.picked):  # the run checks edited ones
-        raise ToolwireError("invalid_value", "Something was picked that was not shown.", param="picked")
-    if decision.remember == "folder":
-        folder = decision.folder.strip("/")
-        if not folder or ".." in PurePosixPath(folder).parts:
-            raise ToolwireError("invalid_value", "A grant for a folder needs the folder's path in the vault.", param="folder")
+    picked, folder = decision.picked, decision.folder.strip("/")
+    if decision.arguments is not None:
+        if approval.stage == "share":
+            raise _invalid("arguments", "The search has run already; its arguments cannot be changed.")
+    elif not approval.shown.pick and picked is not None:
+        raise _invalid("picked", "There is nothing to pick from: approve or deny the whole.")
+    elif approval.shown.pick and picked is None:
+        raise _invalid("picked", "Say which of the things shown are meant: pick some, all or none of them.")
+    elif not {one.key for one in approval.shown.touched}.issuperset(picked or ()):
+        raise _invalid("picked", "Something was picked that was not shown.")
+    if decision.remember == "folder" and (not folder or ".." in PurePosixPath(folder).parts):
+        raise _invalid("folder", "A grant for a folder needs the folder's path in the vault.")
+
+
+def _invalid(param: str, message: str) -> ToolwireError:
+    return ToolwireError("invalid_value", message, param=param)

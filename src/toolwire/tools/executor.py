@@ -1,12 +1,8 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. An edited call runs as edited, and its result says so. Of the
-results of a search the model sees those that the person picked, and their total number. The audit log has
-every decision, every run, and every call that was refused without a question.
-
-Before a grant the model learns nothing about the notes: only its own text can fail a call without a question
-(`Toolbox.preview`). Under a standing grant no person looks at a call, so a change that fails gets a constant
-answer (`NOT_CHANGED`), whatever the cause.
+Law 11: what is granted is exactly what runs. The audit log has every decision, every run, and every call
+that was refused without a question. Before a grant the model learns nothing about the notes. Under a standing
+grant no person looks at a call, so a change that fails gets a constant answer, whatever the cause.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from toolwire.tools.approvals import Approvals, Surface
+from toolwire.tools.approvals import Approvals, Question, Surface
 from toolwire.tools.contract import (
     Approval,
     Arguments,
@@ -42,7 +38,10 @@ CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
 TOO_MANY = "Too many tool calls wait for the person's decision; this one was not asked about and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
-NOT_CHANGED = "The change could not be made to the note as it is now. Read the note with file_read, then send the change again."
+NOT_CHANGED = (
+    "The change could not be made to the note as it is now. "
+    "Read the note with file_read, then send the change again."
+)
 
 
 class Toolbox:
@@ -50,20 +49,26 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in tools}
-        self._validators = {tool.name: jsonschema_rs.validator_for(dict(tool.parameters)) for tool in self.tools.values()}
+        self._validators = {
+            name: jsonschema_rs.validator_for(dict(tool.parameters)) for name, tool in self.tools.items()
+        }
 
     def definitions(self) -> list[dict[str, Any]]:
         """The tools as a chat request has them."""
         return [
-            {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
-            for tool in self.tools.values()
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": one.description,
+                    "parameters": dict(one.parameters),
+                },
+            }
+            for name, one in self.tools.items()
         ]
 
     def arguments(self, name: str, written: str) -> Arguments:
-        """The arguments of a call, with the defaults of its schema.
-
-        Raises `ToolFailed` if they are not valid.
-        """
+        """The arguments of a call, with the schema's defaults. Raises `ToolFailed` if they are invalid."""
         try:
             value = json.loads(written or "{}")
         except (ValueError, RecursionError):
@@ -84,10 +89,7 @@ class Toolbox:
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
-        """The preview of a call, with its problem.
-
-        Raises `ToolFailed` only if the text of the call is the cause.
-        """
+        """The preview of a call, with its problem. Raises `ToolFailed` only for the text of the call."""
         tool = self.tools[name]
         paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
         try:
@@ -121,9 +123,12 @@ class Executor:
         """The outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
         runnable = [one for one in planned if isinstance(one, _Planned)]
-        questions = [(one.tool.name, "run", one.arguments, one.shown) for one in runnable]
-        decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())  # type: ignore[arg-type]
-        return [await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one for one in planned]
+        questions: list[Question] = [(one.tool.name, "run", one.arguments, one.shown) for one in runnable]
+        decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())
+        return [
+            await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one
+            for one in planned
+        ]
 
     async def _plan(self, call: ToolCall, asking: Asking) -> _Planned | Outcome:
         tool = self.toolbox.tools.get(call.name)
@@ -141,10 +146,9 @@ class Executor:
             return _failed(call, error)
 
     async def _run(self, planned: _Planned, approval: Approval, asking: Asking) -> Outcome:
-        call, tool = planned.call, planned.tool
-        if approval.status != "approved" or approval.decision is None:
+        call, tool, decision = planned.call, planned.tool, approval.decision
+        if approval.status != "approved" or decision is None:
             return await self._refused(call, approval, asking)
-        decision = approval.decision
         was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
@@ -153,35 +157,37 @@ class Executor:
                 shown = await self.toolbox.preview(tool.name, arguments)
                 if decision.seen and decision.seen != shown.digest:
                     raise ToolFailed("not run: what it would touch has changed since the person was asked")
-                picked = _all_of(shown, decision.picked) if shown.pick else None
+                picked = _granted(shown, decision.picked) if shown.pick else None
             if shown.problem:
                 raise ToolFailed(shown.problem if was_seen else UNEXPECTED, person=shown.problem)
             if decision.within and isinstance(tool, Narrowing):
                 tool = tool.within(decision.within)
             ran = await tool.run(arguments, picked, shown)
-            value, told = ran.value, _truth(planned, decision, shown, picked)
-            granted = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
-            shared = granted if ran.shared is None else ran.shared
+            result = {"result": ran.value, **_note(planned, decision, shown, picked)}
+            shared = ran.shared
+            if shared is None:
+                shared = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
             if ran.found is not None:
-                share = (await self.approvals.ask(asking, [(tool.name, "share", arguments, ran.found)], self.surface))[0]
+                question: Question = (tool.name, "share", arguments, ran.found)
+                (share,) = await self.approvals.ask(asking, [question], self.surface)
                 if share.status != "approved" or share.decision is None:
-                    await self.approvals.tell(approval, "ran", note="nothing shared")
+                    await self.approvals.log_result(approval, "ran", note="nothing shared")
                     return await self._refused(call, share, asking)
                 chosen = share.decision.picked or ()
-                value = tool.share(ran, chosen)
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
                 # A rule for a folder must not reveal how many results are outside of it. A person may.
-                told |= {"found": len(chosen if share.decision.standing else ran.found.touched), "shared": len(chosen)}
-        except asyncio.CancelledError:
-            await asyncio.shield(self.approvals.tell(approval, "stopped"))  # it may have run: a thread cannot be stopped
+                found = len(chosen if share.decision.standing else ran.found.touched)
+                result |= {"result": tool.share(ran, chosen), "found": found, "shared": len(chosen)}
+        except asyncio.CancelledError:  # it may have run: a thread cannot be stopped
+            await asyncio.shield(self.approvals.log_result(approval, "stopped"))
             raise
         except Exception as error:
             if not isinstance(error, ToolFailed):
                 log.exception("the tool %s failed", call.name)
-            await self.approvals.tell(approval, "failed", note=type(error).__name__)  # its message may contain content
+            # The log gets only the type: the message may contain content.
+            await self.approvals.log_result(approval, "failed", note=type(error).__name__)
             return _failed(call, error, NOT_CHANGED if tool.effect == "write" and not was_seen else "")
-        result = {"result": value, **told}
-        await self.approvals.tell(approval, "ran", result)
+        await self.approvals.log_result(approval, "ran", result)
         return Outcome(call, result, "done", shared=shared, unread=ran.unread)
 
     async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
@@ -191,33 +197,35 @@ class Executor:
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
         if approval.status == "denied":
             reason = approval.decision.reason if approval.decision is not None else ""
-            return Outcome(call, {"error": CANCELLED, **({"reason": reason} if reason else {})}, "denied", notice)
+            result = {"error": CANCELLED} | ({"reason": reason} if reason else {})
+            return Outcome(call, result, "denied", notice)
         return Outcome(call, {"error": NO_DECISION}, "expired", notice)
 
 
-def _all_of(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
+def _granted(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
     """The keys that edited arguments grant: all that they name, unless the person picked some."""
-    return tuple(one.key for one in shown.touched if not one.missing and (picked is None or one.key in picked))
+    return tuple(key for key in shown.pickable if picked is None or key in picked)
 
 
-def _truth(planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None) -> dict[str, Any]:
+def _note(
+    planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
+) -> dict[str, str]:
     """A note for the model about how its call was changed."""
-    told: dict[str, Any] = {}
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
-        told["note"] = f"Only notes that fit {' or '.join(decision.within)} were looked at."
-    elif edited is not None and dict(edited) != dict(planned.arguments):
-        told["note"] = f"The person changed the arguments to: {json.dumps(dict(edited), ensure_ascii=False)}"
-    elif picked is not None and len(picked) < (there := sum(not one.missing for one in shown.touched)):
-        told["note"] = f"The person allowed {len(picked)} of the {there} that were asked for."
-    return told
+        return {"note": f"Only notes that fit {' or '.join(decision.within)} were looked at."}
+    if edited is not None and dict(edited) != dict(planned.arguments):
+        written = json.dumps(dict(edited), ensure_ascii=False)
+        return {"note": f"The person changed the arguments to: {written}"}
+    if picked is not None and len(picked) < (there := len(shown.pickable)):
+        return {"note": f"The person allowed {len(picked)} of the {there} that were asked for."}
+    return {}
 
 
-def _failed(call: ToolCall, error: Exception, told: str = "") -> Outcome:
-    """The outcome of a failure. The model gets `told`, or the tool's own message.
-
-    Only the person sees the text of an unexpected error: it may contain content.
-    """
-    known = isinstance(error, ToolFailed)
-    person = error.person if isinstance(error, ToolFailed) else str(error) or type(error).__name__
-    return Outcome(call, {"error": told or (str(error) if known else UNEXPECTED)}, "failed", f"Tool execution error: {person}")
+def _failed(call: ToolCall, error: Exception, for_model: str = "") -> Outcome:
+    """Only the person sees the text of an unexpected error: it may contain content."""
+    if isinstance(error, ToolFailed):
+        message, person = str(error), error.person
+    else:
+        message, person = UNEXPECTED, str(error) or type(error).__name__
+    return Outcome(call, {"error": for_model or message}, "failed", f"Tool execution error: {person}")

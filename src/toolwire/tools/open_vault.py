@@ -19,7 +19,9 @@ T = TypeVar("T")
 class Library:
     """An open vault. `refresh` updates the index from the files; nothing else happens without a grant."""
 
-    def __init__(self, root: Path, include: Sequence[str] = (), exclude: Sequence[str] = (), cache: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, include: Sequence[str] = (), exclude: Sequence[str] = (), cache: Path | None = None
+    ) -> None:
         self.vault = Vault(root, include, exclude)
         try:
             self.index = Index(self.vault, cache)
@@ -72,5 +74,7 @@ async def in_thread(do: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(do)
     except PathRefused as refused:
-        told = {"missing": f"File not found: {refused.path}", "index": refused.reason}.get(refused.kind, str(refused))
+        told = {"missing": f"File not found: {refused.path}", "index": refused.reason}.get(
+            refused.kind, str(refused)
+        )
         raise ToolFailed(told, str(refused) if refused.kind == "index" else "") from None

@@ -10,22 +10,33 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
+
 from toolwire.store.store import Store
-from toolwire.tools.contract import Approval, Decision, Grant, Preview, Status
+from toolwire.tools.contract import Approval, Decision, Grant, Status
 
 if TYPE_CHECKING:
     from toolwire.store.engine import Connection
 
 _APPROVAL = (
-    "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, status, decided_at, decided_by, decision,"
-    " vault, asker"
+    "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, "
+    "status, decided_at, decided_by, decision, vault, asker"
 )
 _GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model"
-_AUDIT = "at, owner, event, approval_id, session, surface, model, tool, arguments_sha256, result_sha256, bytes, note"
+_AUDIT = (
+    "at, owner, event, approval_id, session, surface, model, tool, "
+    "arguments_sha256, result_sha256, bytes, note"
+)
 MOST = 200
-_NOTE = f"INSERT INTO audit ({_AUDIT}) VALUES ({', '.join('?' * len(_AUDIT.split(', ')))})"
 Line = Callable[[Approval], Sequence[Any]]
 """The line of the audit log for a decided approval."""
+
+
+def _insert(table: str, columns: str) -> str:
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(columns.split(', ')))})"
+
+
+_NOTE = _insert("audit", _AUDIT)
 
 
 class Records:
@@ -34,38 +45,51 @@ class Records:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    async def _rows(self, query: str, *values: Any) -> list[Any]:
+        return await self._store.run(lambda c: c.execute(query, values).fetchall(), "read")
+
     async def add(self, approvals: Sequence[Approval], most: int | None = None) -> int:
         """Stores the questions of one session, in order, and returns how many.
 
         `most`: how many may wait at once.
         """
-        return await self._store.run(lambda connection: _insert(connection, approvals, most), "write")
+        return await self._store.run(lambda connection: _add(connection, approvals, most), "write")
 
     async def get(self, id: str) -> Approval | None:
-        found = await self._store.run(lambda c: c.execute(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", (id,)).fetchone(), "read")
-        return _approval(found) if found else None
+        found = await self._rows(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", id)
+        return _approval(found[0]) if found else None
 
     async def listed(self, status: Status | None = None, limit: int = MOST) -> list[Approval]:
         """Newest first."""
-        where, values = ("WHERE status = ?", (status,)) if status else ("", ())
+        where, values = ("WHERE status = ?", [status]) if status else ("", [])
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
-        return [_approval(row) for row in await self._store.run(lambda c: c.execute(query, (*values, limit)).fetchall(), "read")]
+        return [_approval(row) for row in await self._rows(query, *values, limit)]
 
     async def decide(
-        self, id: str, token: str, status: Status, at: float, by: str, decision: Decision | None, line: Line, grant: Grant | None = None
+        self,
+        id: str,
+        token: str,
+        status: Status,
+        at: float,
+        by: str,
+        decision: Decision | None,
+        line: Line,
+        grant: Grant | None = None,
     ) -> bool:
         """Decides a pending approval and stores its grant.
 
         False: it is no longer pending, or the token is wrong.
         """
-        written = None if decision is None else json.dumps(decision.to_json())
+        values = (status, at, by, None if decision is None else json.dumps(decision.to_json()))
         where = "id = ? AND token = ? AND status = 'pending'"
-        return await self._store.run(lambda c: _settle(c, (status, at, by, written), where, (id, token), line, grant) == 1, "write")
+        return await self._store.run(
+            lambda c: _settle(c, values, where, (id, token), line, grant) == 1, "write"
+        )
 
     async def expire(self, now: float, line: Line) -> int:
         """Expires every pending approval whose time is over."""
-        where = "status = 'pending' AND expires_at <= ?"
-        return await self._store.run(lambda c: _settle(c, ("expired", now, None, None), where, (now,), line), "write")
+        values, where = ("expired", now, None, None), "status = 'pending' AND expires_at <= ?"
+        return await self._store.run(lambda c: _settle(c, values, where, (now,), line), "write")
 
     async def forget(self, before: float) -> int:
         """Deletes approvals decided before then, with all that they showed; the audit log keeps its lines."""
@@ -73,8 +97,11 @@ class Records:
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
 
     async def grants(self, revoked: bool = False) -> list[Grant]:
-        query = f"SELECT {_GRANT} FROM grants {'' if revoked else 'WHERE revoked_at IS NULL'} ORDER BY created_at, id"
-        return [Grant(*row) for row in await self._store.run(lambda c: c.execute(query).fetchall(), "read")]
+        where = "" if revoked else "WHERE revoked_at IS NULL"
+        return [
+            Grant(*row)
+            for row in await self._rows(f"SELECT {_GRANT} FROM grants {where} ORDER BY created_at, id")
+        ]
 
     async def revoke(self, id: str, at: float) -> bool:
         query = "UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
@@ -85,67 +112,60 @@ class Records:
 
     async def audit(self, limit: int = MOST) -> list[dict[str, Any]]:
         """Newest first."""
-        names = ["number", *_AUDIT.split(", ")]
-        query = f"SELECT number, {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?"
-        return [dict(zip(names, row, strict=True)) for row in await self._store.run(lambda c: c.execute(query, (limit,)).fetchall(), "read")]
+        rows = await self._rows(f"SELECT number, {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", limit)
+        return [dict(zip(["number", *_AUDIT.split(", ")], row, strict=True)) for row in rows]
 
 
-_WAITING = "SELECT COUNT(*) FROM approvals WHERE status = 'pending' AND owner = ? AND session = ? AND expires_at > ?"
+_WAITING = (
+    "SELECT COUNT(*) FROM approvals WHERE status = 'pending' AND owner = ? AND session = ? AND expires_at > ?"
+)
 
 
-def _insert(connection: Connection, approvals: Sequence[Approval], most: int | None) -> int:
+def _add(connection: Connection, approvals: Sequence[Approval], most: int | None) -> int:
     with connection.transaction():
         if most is not None:
             first = approvals[0]
-            waiting = connection.execute(_WAITING, (first.owner, first.session, first.created_at)).fetchone()[0]
-            approvals = approvals[: max(0, most - int(waiting))]
-        rows = [_row(approval) for approval in approvals]
-        if rows:
-            connection.executemany(f"INSERT INTO approvals ({_APPROVAL}) VALUES ({', '.join('?' * len(rows[0]))})", rows)
-    return len(rows)
+            row = connection.execute(_WAITING, (first.owner, first.session, first.created_at)).fetchone()
+            approvals = approvals[: max(0, most - int(row[0]))]
+        if approvals:
+            connection.executemany(_insert("approvals", _APPROVAL), [_row(one) for one in approvals])
+    return len(approvals)
 
 
-def _settle(connection: Connection, values: Sequence[Any], where: str, which: Sequence[Any], line: Line, grant: Grant | None = None) -> int:
+def _settle(
+    connection: Connection,
+    values: Sequence[Any],
+    where: str,
+    which: Sequence[Any],
+    line: Line,
+    grant: Grant | None = None,
+) -> int:
     """Decides the matching approvals, adds their lines to the audit log, and returns how many there were."""
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
+    columns = "status = ?, decided_at = ?, decided_by = ?, decision = ?"
+    query = f"UPDATE approvals SET {columns} WHERE {where} RETURNING {_APPROVAL}"
     with connection.transaction():
-        query = f"UPDATE approvals SET status = ?, decided_at = ?, decided_by = ?, decision = ? WHERE {where} RETURNING {_APPROVAL}"
         settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]
         connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
         if grant is not None and settled:
             remembered = tuple(getattr(grant, name) for name in _GRANT.split(", "))
-            connection.execute(f"INSERT INTO grants ({_GRANT}) VALUES ({', '.join('?' * len(remembered))})", remembered)
+            connection.execute(_insert("grants", _GRANT), remembered)
     return len(settled)
 
 
 def _row(approval: Approval) -> tuple[Any, ...]:
-    return (
-        approval.id,
-        approval.created_at,
-        approval.expires_at,
-        approval.owner,
-        approval.session,
-        approval.surface,
-        approval.model,
-        approval.tool,
-        approval.stage,
-        json.dumps(dict(approval.arguments)),
-        json.dumps(approval.shown.to_json()),
-        approval.token,
-        approval.status,
-        approval.decided_at,
-        approval.decided_by,
-        None if approval.decision is None else json.dumps(approval.decision.to_json()),
-        approval.vault,
-        approval.asker,
-    )
+    decision = approval.decision
+    as_json = {
+        "arguments": json.dumps(dict(approval.arguments)),
+        "shown": json.dumps(approval.shown.to_json()),
+        "decision": None if decision is None else json.dumps(decision.to_json()),
+    }
+    names = _APPROVAL.split(", ")
+    return tuple(as_json[name] if name in as_json else getattr(approval, name) for name in names)
 
 
 def _approval(row: Sequence[Any]) -> Approval:
     named = dict(zip(_APPROVAL.split(", "), row, strict=True))
-    decision = named["decision"]
-    named["arguments"] = json.loads(named["arguments"])
-    named["shown"] = Preview.of(json.loads(named["shown"]))
-    named["decision"] = None if decision is None else Decision.of(json.loads(decision))
-    return Approval(**named)
+    as_json = {name: json.loads(named[name] or "null") for name in ("arguments", "shown", "decision")}
+    return convert(named | as_json, Approval)

@@ -1,5 +1,4 @@
-"""--allow rules: which calls run without asking a person. `TOOL`, or `TOOL:GLOB` for calls on matching paths
-only.
+"""--allow rules: calls that run without asking a person: `TOOL`, or `TOOL:GLOB` for matching paths only.
 
 A rule for a search limits it to matching paths and shares the matching results. If a call lets the person
 pick, the matching things are picked; otherwise all must match. Pure.
@@ -27,7 +26,11 @@ def compiled(glob: str) -> re.Pattern[str]:
 
 def fits(pattern: re.Pattern[str], path: str) -> bool:
     """Whether the pattern matches the path. A path with `.` or `..` never matches."""
-    return not {"", ".", ".."} & set(path.split("/")) and "\\" not in path and pattern.fullmatch(path) is not None
+    return (
+        not {"", ".", ".."} & set(path.split("/"))
+        and "\\" not in path
+        and pattern.fullmatch(path) is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +52,30 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
         tool, colon, glob = one.partition(":")
         if tool not in names:
             near = get_close_matches(tool, names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none, there is no vault'}"
+            hint = f"known: {', '.join(names) or 'none, there is no vault'}"
+            hint = f"did you mean {near[0]}?" if near else hint
             raise ConfigError(f"--allow {one}: there is no tool {tool or '(empty)'}; {hint}")
         if colon and not glob:
-            raise ConfigError(f"--allow {one}: a pattern is missing behind the colon")
+            raise ConfigError(f"--allow {one}: a pattern is missing after the colon")
         rules.append(Rule(one, tool, glob, compiled(glob) if glob else None))
     return rules
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
-    """The decision of the rules, and which rule made it.
-
-    Without one: no, and why. A search is judged by its results.
-    """
+    """The decision of the rules, and which rule made it. Without one: no, and why."""
     shown = approval.shown
     meant = [rule for rule in rules if rule.tool == approval.tool]
     whole = any(rule.pattern is None for rule in meant)
     fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
     by = f"rule {', '.join(rule.written for rule in meant)}"
-    if meant and shown.pick and (fitting or not shown.touched or whole or approval.stage == "share"):  # an empty search has still run
-        return Decision(True, picked=fitting, standing=True), by
     searches = effect == "search" and approval.stage == "run"
-    if meant and not shown.pick and (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
-        return Decision(True, within=tuple(rule.glob for rule in meant) if searches and not whole else (), standing=True), by
+    if not meant:
+        pass
+    elif shown.pick:
+        # An empty search has still run.
+        if fitting or not shown.touched or whole or approval.stage == "share":
+            return Decision(True, picked=fitting, standing=True), by
+    elif (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
+        within = tuple(rule.glob for rule in meant) if searches and not whole else ()
+        return Decision(True, within=within, standing=True), by
     return Decision(False, reason="no --allow rule covers this call, and there is nobody to ask"), "no rule"

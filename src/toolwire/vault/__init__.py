@@ -6,7 +6,7 @@ This package knows nothing of consent: its callers (`tools/`) ask for it.
 from toolwire.vault.edits import Change, Edit, Edits
 from toolwire.vault.graph import Graph
 from toolwire.vault.index import Index, Refresh
-from toolwire.vault.paths import NoteStat, NoteText, Vault
+from toolwire.vault.paths import NoteText, Vault
 from toolwire.vault.policy import PathRefused, VaultLimits
 from toolwire.vault.search import Found, Hit
 
@@ -18,7 +18,6 @@ __all__ = [
     "Graph",
     "Hit",
     "Index",
-    "NoteStat",
     "NoteText",
     "PathRefused",
     "Refresh",

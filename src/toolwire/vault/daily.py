@@ -14,15 +14,14 @@ from toolwire.vault.policy import PathRefused
 DEFAULT_FORMAT = "YYYY-MM-DD"
 MOST_BYTES = 64 * 1024
 _PART = re.compile(r"\[([^\]]*)\]|YYYY|YY|MMMM|MMM|MM|M|DDDD|DDD|Do|DD|D|dddd|ddd|E|gggg|GGGG|ww|WW|w|W|Q")
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = ("January February March April May June July August September October November December").split()
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 
 @dataclass(frozen=True, slots=True)
 class DailySettings:
     folder: str = ""
     format: str = DEFAULT_FORMAT
-    template: str = ""
 
 
 def daily_settings(vault: Vault) -> DailySettings:
@@ -43,9 +42,11 @@ def daily_settings(vault: Vault) -> DailySettings:
         return DailySettings()
     finally:
         os.close(fd)
-    values = {name: found.get(name) for name in ("folder", "format", "template")} if isinstance(found, dict) else {}
-    texts = {name: value.strip() for name, value in values.items() if isinstance(value, str) and value.strip()}
-    return DailySettings(texts.get("folder", "").strip("/"), texts.get("format", DEFAULT_FORMAT), texts.get("template", ""))
+    values = found if isinstance(found, dict) else {}
+    where, pattern = (
+        value.strip() if isinstance(value := values.get(name), str) else "" for name in ("folder", "format")
+    )
+    return DailySettings(where.strip("/"), pattern or DEFAULT_FORMAT)
 
 
 def daily_path(settings: DailySettings, day: date) -> str:
@@ -57,7 +58,9 @@ def daily_path(settings: DailySettings, day: date) -> str:
 def formatted(pattern: str, day: date) -> str:
     """A date in the format of Moment, which Obsidian uses; other text stays."""
     week = day.isocalendar()
-    ordinal = f"{day.day}{'th' if 11 <= day.day <= 13 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10, 'th')}"
+    ordinal = (
+        f"{day.day}{'th' if 11 <= day.day <= 13 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10, 'th')}"
+    )
     values = {
         "YYYY": f"{day.year:04}",
         "YY": f"{day.year % 100:02}",

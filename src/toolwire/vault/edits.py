@@ -29,7 +29,6 @@ from toolwire.vault.policy import SEARCHED, PathRefused, key, shown
 TEMPORARY = re.compile(r"\.toolwire-[0-9a-f]{16}\.tmp")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-_NEWLINE = re.compile(r"\r\n|\r|\n")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -57,12 +56,7 @@ class Change:
     diff: str = field(repr=False)
     added: int = 0
     removed: int = 0
-    before_size: int = 0
     new_folders: tuple[str, ...] = ()
-
-    @property
-    def changes_nothing(self) -> bool:
-        return self.before_sha256 == self.after_sha256
 
 
 class Edits:
@@ -108,7 +102,9 @@ class Edits:
         body = (text if newline == "\n" else text.replace("\n", newline)).encode("utf-8", "surrogatepass")
         return self._change(raw.path, raw, (BOM if raw.data.startswith(BOM) else b"") + body, ())
 
-    def plan_edit(self, path: str, edits: Sequence[Edit] | Iterable[tuple[str, str]], base_sha256: str | None = None) -> Change:
+    def plan_edit(
+        self, path: str, edits: Sequence[Edit] | Iterable[tuple[str, str]], base_sha256: str | None = None
+    ) -> Change:
         """Plans replacements in an existing note, in order; each old text must occur exactly once."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         raw = self._raw(path)
@@ -122,7 +118,12 @@ class Edits:
             raise PathRefused(path, "there is no edit", "limit")
         for number, edit in enumerate(steps, 1):
             text = replaced(path, text, edit, newline, f"edit {number}: " if len(steps) > 1 else "")
-        return self._change(raw.path, raw, (BOM if raw.data.startswith(BOM) else b"") + text.encode("utf-8", "surrogatepass"), ())
+        return self._change(
+            raw.path,
+            raw,
+            (BOM if raw.data.startswith(BOM) else b"") + text.encode("utf-8", "surrogatepass"),
+            (),
+        )
 
     def _raw(self, path: str) -> Raw | None:
         try:
@@ -155,7 +156,6 @@ class Edits:
             diff,
             sum(line.startswith("+") for line in lines),
             sum(line.startswith("-") for line in lines),
-            len(raw.data) if raw is not None else 0,
             new_folders,
         )
 
@@ -232,12 +232,16 @@ class Edits:
                     try:
                         following = os.open(name, OPEN_FOLDER, dir_fd=fd)
                     except OSError as error:
-                        raise PathRefused(change.path, f"the folder can not be made: {error.strerror}", "unreadable") from None
+                        raise PathRefused(
+                            change.path, f"the folder cannot be made: {error.strerror}", "unreadable"
+                        ) from None
                 os.close(fd)
                 fd = following
         except OSError as error:
             os.close(fd)
-            raise PathRefused(change.path, f"the folder can not be made: {error.strerror}", "unreadable") from None
+            raise PathRefused(
+                change.path, f"the folder cannot be made: {error.strerror}", "unreadable"
+            ) from None
         except BaseException:
             os.close(fd)
             raise
@@ -251,7 +255,7 @@ class Edits:
         try:
             fd = os.open(temporary, _NEW_FILE, 0o600 if not change.creates else 0o666, dir_fd=folder)
         except OSError as error:
-            raise PathRefused(change.path, f"can not be written: {error.strerror}", "unreadable") from None
+            raise PathRefused(change.path, f"cannot be written: {error.strerror}", "unreadable") from None
         try:
             with suppress(OSError):  # not every file system has locks
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -268,7 +272,7 @@ class Edits:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
         except OSError as error:
-            raise PathRefused(change.path, f"can not be written: {error.strerror}", "unreadable") from None
+            raise PathRefused(change.path, f"cannot be written: {error.strerror}", "unreadable") from None
         finally:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
@@ -280,10 +284,17 @@ class Edits:
             raw = self.vault.read_raw(change.path)
             here = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except PathRefused as refused:
-            raise PathRefused(change.path, "the note is gone since it was read" if refused.kind == "missing" else refused.reason, "changed") from None
+            raise PathRefused(
+                change.path,
+                "the note is gone since it was read" if refused.kind == "missing" else refused.reason,
+                "changed",
+            ) from None
         except OSError:
             raise PathRefused(change.path, "the note is gone since it was read", "changed") from None
-        if hashlib.sha256(raw.data).hexdigest() != change.before_sha256 or (here.st_dev, here.st_ino) != (raw.stat.st_dev, raw.stat.st_ino):
+        if hashlib.sha256(raw.data).hexdigest() != change.before_sha256 or (here.st_dev, here.st_ino) != (
+            raw.stat.st_dev,
+            raw.stat.st_ino,
+        ):
             raise PathRefused(change.path, "the note has changed since it was read", "changed")
         return stat.S_IMODE(raw.stat.st_mode)
 
@@ -310,7 +321,11 @@ def clean_leftovers(vault: Vault) -> int:
     removed = 0
     for _, folder in vault.folders():
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+            names = [
+                entry.name
+                for entry in entries
+                if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            ]
         for name in names:
             with suppress(OSError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -329,7 +344,10 @@ def clean_leftovers(vault: Vault) -> int:
 def dominant(text: str) -> str:
     """The most frequent line end of a text; `\\n` for a text without any."""
     windows = text.count("\r\n")
-    return max((("\n", text.count("\n") - windows), ("\r\n", windows), ("\r", text.count("\r") - windows)), key=lambda found: found[1])[0]
+    return max(
+        (("\n", text.count("\n") - windows), ("\r\n", windows), ("\r", text.count("\r") - windows)),
+        key=lambda found: found[1],
+    )[0]
 
 
 def replaced(path: str, text: str, edit: Edit, newline: str, which: str = "") -> str:

@@ -93,7 +93,9 @@ class Graph:
 
     def resolve(self, name: str, source: str = "") -> list[str]:
         """The notes that a link may mean, the best first."""
-        return self._ask(lambda connection: [path for path in resolved(connection, name, source) if self._allowed(path)])
+        return self._ask(
+            lambda connection: [path for path in resolved(connection, name, source) if self._allowed(path)]
+        )
 
     def links(self, path: str, most: int = MOST) -> list[LinkOut]:
         """The links of a note, in order."""
@@ -102,8 +104,22 @@ class Graph:
             asked = "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note WHERE path = ? ORDER BY number LIMIT ?"
             found = []
             for target, heading, alias, line, embed in connection.execute(asked, (path, most)).fetchall():
-                leads = next((one for one in resolved(connection, target, path) if self._allowed(one)), None) if target else path
-                found.append(LinkOut(target, heading, alias, line, bool(embed), leads, leads is None and _attachment(target)))
+                leads = (
+                    next((one for one in resolved(connection, target, path) if self._allowed(one)), None)
+                    if target
+                    else path
+                )
+                found.append(
+                    LinkOut(
+                        target,
+                        heading,
+                        alias,
+                        line,
+                        bool(embed),
+                        leads,
+                        leads is None and _attachment(target),
+                    )
+                )
             return found
 
         return self._ask(question) if self._allowed(path) else []
@@ -116,7 +132,9 @@ class Graph:
                        WHERE links.name_key = ? ORDER BY path, number"""
             leads: dict[tuple[str, str], bool] = {}
             found = []
-            for source, target, line, alias, heading, embed in connection.execute(asked, (link_name(sayable(path)),)):
+            for source, target, line, alias, heading, embed in connection.execute(
+                asked, (link_name(sayable(path)),)
+            ):
                 link = (target, source.rpartition("/")[0])
                 if link not in leads:
                     leads[link] = next(iter(resolved(connection, target, source)), None) == path
@@ -125,26 +143,6 @@ class Graph:
                     if len(found) >= most:
                         break
             return found
-
-        return self._ask(question)
-
-    def unresolved(self, most: int = MOST) -> list[tuple[str, int]]:
-        """Targets without a note, with the number of links to them, the most linked first."""
-
-        def question(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-            asked = """SELECT target, count(*) FROM links WHERE target <> '' AND name_key NOT IN (SELECT name_key FROM notes)
-                       GROUP BY target ORDER BY count(*) DESC, target"""
-            return [(target, count) for target, count in connection.execute(asked) if not _attachment(target)][:most]
-
-        return self._ask(question)
-
-    def orphans(self, most: int = MOST) -> list[str]:
-        """Notes without links to them."""
-
-        def question(connection: sqlite3.Connection) -> list[str]:
-            asked = """SELECT path FROM notes WHERE NOT EXISTS
-                       (SELECT 1 FROM links WHERE links.name_key = notes.name_key AND links.note <> notes.id) ORDER BY path"""
-            return list(self._some(connection.execute(asked), most))
 
         return self._ask(question)
 
@@ -168,7 +166,11 @@ class Graph:
         """The notes with a tag or a tag nested in it."""
         wanted = key(sayable(tag).strip().lstrip("#").strip("/"))
         asked = "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note WHERE key = ? OR (key > ? AND key < ?) ORDER BY path"
-        return self._ask(lambda connection: list(self._some(connection.execute(asked, (wanted, f"{wanted}/", f"{wanted}0")), most)))
+        return self._ask(
+            lambda connection: list(
+                self._some(connection.execute(asked, (wanted, f"{wanted}/", f"{wanted}0")), most)
+            )
+        )
 
     def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> FolderListing:
         """The content of a folder and its subfolders down to `depth`; deeper notes are only counted."""
@@ -180,7 +182,9 @@ class Graph:
             counts: dict[str, int] = {}
             files: list[FileLine] = []
             shown = 0
-            for path, size, mtime_ns in connection.execute(asked, (prefix, prefix[:-1] + "0" if prefix else "\U0010ffff")):
+            for path, size, mtime_ns in connection.execute(
+                asked, (prefix, prefix[:-1] + "0" if prefix else "\U0010ffff")
+            ):
                 names = path[len(prefix) :].split("/")
                 for level in range(1, min(len(names) - 1, depth) + 1):
                     inner = prefix + "/".join(names[:level])
@@ -194,7 +198,9 @@ class Graph:
 
         return self._ask(question)
 
-    def tasks(self, done: bool | None = None, path: str | None = None, under: str = "", most: int = MOST) -> list[tuple[str, Task]]:
+    def tasks(
+        self, done: bool | None = None, path: str | None = None, under: str = "", most: int = MOST
+    ) -> list[tuple[str, Task]]:
         """Tasks with the paths of their notes. `done` None: all."""
         prefix = f"{sayable(under).rstrip('/')}/" if under else ""
         asked = "SELECT path, status, text, line FROM tasks JOIN notes ON notes.id = note"
@@ -204,21 +210,31 @@ class Graph:
 
         def question(connection: sqlite3.Connection) -> list[tuple[str, Task]]:
             rows = connection.execute(f"{asked} ORDER BY path, line LIMIT ?", (*values, most))
-            return [(where, Task(status, text, line)) for where, status, text, line in rows if self._allowed(where)]
+            return [
+                (where, Task(status, text, line))
+                for where, status, text, line in rows
+                if self._allowed(where)
+            ]
 
         return self._ask(question)
 
     def properties(self, path: str) -> dict[str, Value]:
         """A note's frontmatter."""
-        asked = "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ? ORDER BY name"
+        asked = (
+            "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ? ORDER BY name"
+        )
         if not self._allowed(path):
             return {}
-        return self._ask(lambda connection: {name: json.loads(value) for name, value in connection.execute(asked, (path,))})
+        return self._ask(
+            lambda connection: {name: json.loads(value) for name, value in connection.execute(asked, (path,))}
+        )
 
     def property_names(self, most: int = MOST) -> list[tuple[str, int]]:
         """The names of properties with the number of notes that have them."""
         asked = "SELECT name, count(*) FROM properties GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
-        return self._ask(lambda connection: [(name, count) for name, count in connection.execute(asked, (most,))])
+        return self._ask(
+            lambda connection: [(name, count) for name, count in connection.execute(asked, (most,))]
+        )
 
 
 def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> list[str]:
@@ -227,13 +243,23 @@ def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> lis
     wanted = link_key(sayable(name))
     if not wanted:
         return []
-    named = [path for (path,) in connection.execute("SELECT path FROM notes WHERE name_key = ?", (link_name(wanted),))]
+    named = [
+        path
+        for (path,) in connection.execute("SELECT path FROM notes WHERE name_key = ?", (link_name(wanted),))
+    ]
     if wanted.startswith(("./", "../")):
         joined = _joined(key(folder), wanted)
         return sorted(path for path in named if joined is not None and link_order(path, joined)[0] is False)
     beside = _joined(key(folder), wanted)
     found = [path for path in named if link_ends(path, wanted)]
-    return sorted(found, key=lambda path: (link_order(path, wanted)[0], link_order(path, beside or wanted)[0], *link_order(path, wanted)[1:]))
+    return sorted(
+        found,
+        key=lambda path: (
+            link_order(path, wanted)[0],
+            link_order(path, beside or wanted)[0],
+            *link_order(path, wanted)[1:],
+        ),
+    )
 
 
 def _joined(folder: str, target: str) -> str | None:

@@ -20,12 +20,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathRefused
-from toolwire.vault.refresh import COLUMNS, INCOMPLETE, SCHEMA, SHIFT, Progress, Refresh, Refresher, fingerprint
+from toolwire.vault.refresh import (
+    COLUMNS,
+    INCOMPLETE,
+    SCHEMA,
+    SHIFT,
+    Progress,
+    Refresh,
+    Refresher,
+    fingerprint,
+)
 
 # --- location ------------------------------------------------------------------------------------
 #
@@ -61,7 +69,11 @@ class Location:
     def unusable(self, error: Exception) -> PathRefused:
         """The error for a folder that cannot hold an index."""
         why = getattr(error, "strerror", None) or error
-        return PathRefused(str(self.folder), f"the index can not be kept here: {why} (XDG_CACHE_HOME may name another folder)", "index")
+        return PathRefused(
+            str(self.folder),
+            f"the index cannot be kept here: {why} (XDG_CACHE_HOME may name another folder)",
+            "index",
+        )
 
     def current(self) -> Path | None:
         """The current database; None if there is none yet."""
@@ -130,13 +142,24 @@ def _newest(folder: Path) -> float:
     return max((file.stat().st_mtime for file in folder.glob("*") if file.exists()), default=0.0)
 
 
+def _named(names: str) -> tuple[str, ...]:
+    return tuple(f"SQLITE_{name}" for name in names.split())
+
+
 APPLICATION = 0x74776976
 MALFORMED = (*(f"no such table: {table}" for table in ("meta", "notes", "words")), INCOMPLETE)
 """Errors that look like a wrong query but mean that the database is damaged."""
-OUTSIDE = tuple(f"SQLITE_{name}" for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED", "CORRUPT", "NOTADB", "NOMEM"))
+OUTSIDE = _named("FULL READONLY IOERR CANTOPEN PERM BUSY LOCKED CORRUPT NOTADB NOMEM")
 """Errors of the folder, the disk or another process, not of this code."""
+INTACT = _named("BUSY LOCKED FULL READONLY INTERRUPT NOMEM IOERR_WRITE")
+DAMAGED = _named("CORRUPT NOTADB CANTOPEN IOERR FORMAT")
 BUSY_MS = 10_000
-_SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA temp_store = MEMORY", f"PRAGMA busy_timeout = {BUSY_MS}")
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA temp_store = MEMORY",
+    f"PRAGMA busy_timeout = {BUSY_MS}",
+)
 
 __all__ = ["COLUMNS", "SHIFT", "Index", "Progress", "Refresh"]
 
@@ -163,7 +186,7 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- queries ---------------------------------------------------------------------------------
@@ -235,7 +258,11 @@ class Index:
         return application == APPLICATION and known == self._identity()
 
     def _identity(self) -> dict[str, str]:
-        return {"root": str(self.vault.root), "policy": self.vault.policy.described(), "fingerprint": fingerprint()}
+        return {
+            "root": str(self.vault.root),
+            "policy": self.vault.policy.described(),
+            "fingerprint": fingerprint(),
+        }
 
     def _ensure(self) -> Path:
         """The current database, created if it is missing or unsound. The caller holds the lock."""
@@ -265,7 +292,9 @@ class Index:
 
     # --- updates ---------------------------------------------------------------------------------
 
-    def refresh(self, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None, wait: bool = True) -> Refresh:
+    def refresh(
+        self, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None, wait: bool = True
+    ) -> Refresh:
         """Updates the index from the files. Raises `PathRefused` if no index can be kept.
 
         `wait=False`: returns `busy` at once if another process is updating.
@@ -273,7 +302,9 @@ class Index:
         with self._usable():
             return self._refreshed(progress, cancelled, wait)
 
-    def _refreshed(self, progress: Progress | None, cancelled: Callable[[], bool] | None, wait: bool) -> Refresh:
+    def _refreshed(
+        self, progress: Progress | None, cancelled: Callable[[], bool] | None, wait: bool
+    ) -> Refresh:
         began = time.monotonic()
         done = Refresh()
         for attempt in (1, 2):
@@ -296,12 +327,20 @@ class Index:
 
     def count(self) -> int:
         """How many notes are indexed."""
-        return int(self.ask(lambda connection: connection.execute("SELECT count(*) FROM notes").fetchone()[0]))
+        return int(
+            self.ask(lambda connection: connection.execute("SELECT count(*) FROM notes").fetchone()[0])
+        )
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Opens an existing database. Transactions begin explicitly."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_MS / 1000,
+    )
     try:
         for setting in _SETTINGS:
             connection.execute(setting)
@@ -314,9 +353,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def damaged(error: sqlite3.DatabaseError) -> bool:
     """Whether an error means a damaged file, and not a lock, a full disk or a wrong query."""
     name = str(getattr(error, "sqlite_errorname", ""))
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT", "SQLITE_NOMEM", "SQLITE_IOERR_WRITE")):
-        return False
-    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FORMAT")) or str(error) in MALFORMED
+    return not name.startswith(INTACT) and (name.startswith(DAMAGED) or str(error) in MALFORMED)
 
 
 # --- watch ---------------------------------------------------------------------------------------
@@ -329,7 +366,9 @@ INTERVAL_S = 2.0
 SHARE = 0.05
 
 
-async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S) -> None:
+async def watch(
+    index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S
+) -> None:
     """Refreshes until it is cancelled. Calls `changed`, in the event loop, after each refresh that found
     changes.
 
@@ -346,7 +385,9 @@ async def watch(index: Index, changed: Callable[[Refresh], None] | None = None, 
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
                 known = isinstance(error, PathRefused) and error.kind == "index"  # callers get it too
-                log.log(logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error)
+                log.log(
+                    logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error
+                )
             await asyncio.sleep(pause)
     finally:
         stop.set()

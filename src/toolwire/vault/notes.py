@@ -87,9 +87,13 @@ _UNDERLINED = re.compile(r" {0,3}([^\s#>\-*+=`~|<\d][^\n]*)")
 _INDENT = re.compile(r" {0,3}")
 _FENCE = re.compile(r"^([ \t>]*(?:[-*+][ \t]+)?)(`{3,}(?=[^`\n]*$)|~{3,})[^\n]*$", re.M)
 _TICKS = re.compile(r"`+")
-_TAG = re.compile(r"#(?<!\S#)([^\u2000-\u200c\u200e-\u206f\u2e00-\u2e7f'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\\s]+)")
+_TAG = re.compile(
+    r"#(?<!\S#)([^\u2000-\u200c\u200e-\u206f\u2e00-\u2e7f'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\\s]+)"
+)
 _WIKI = re.compile(r"\[\[([^\[\]|#\n]*)(?:#([^\[\]|\n]*))?(?:\|([^\[\]\n]*))?\]\]")
-_MARKDOWN = re.compile(r"\[([^\[\]\n]*)\]\((?:<([^<>\n]*)>|([^()\s]*(?:\([^()\s]*\)[^()\s]*)*))(?:[ \t]+\"[^\"\n]*\")?\)")
+_MARKDOWN = re.compile(
+    r"\[([^\[\]\n]*)\]\((?:<([^<>\n]*)>|([^()\s]*(?:\([^()\s]*\)[^()\s]*)*))(?:[ \t]+\"[^\"\n]*\")?\)"
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _TASK = re.compile(r"\[([^\[\]\n])\][ \t]+([^\n]*)")
 _MARKER = re.compile(r"[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+")
@@ -104,10 +108,22 @@ def parse(text: str) -> Note:
     headings = list(_headings(plain, head.end, lines))
     properties = head.properties
     title = next(iter(texts(properties["title"])), "") if "title" in properties else ""
-    aliases = [alias for name in ("aliases", "alias") if name in properties for alias in texts(properties[name], ",")]
+    aliases = [
+        alias for name in ("aliases", "alias") if name in properties for alias in texts(properties[name], ",")
+    ]
     links = _links(plain, lines) if "[" in plain else []
     tasks = _tasks(plain, head.end, lines) if "[" in plain else []
-    return Note(title, properties, headings, _chunks(text, headings, lines), _tags(plain, head), aliases, links, tasks, head.end)
+    return Note(
+        title,
+        properties,
+        headings,
+        _chunks(text, headings, lines),
+        _tags(plain, head),
+        aliases,
+        links,
+        tasks,
+        head.end,
+    )
 
 
 class _Lines:
@@ -146,7 +162,9 @@ def without_code(text: str, start: int = 0) -> str:
         if fence is None:
             return "".join(out)
         mark = fence[2]
-        closing = re.compile(rf"^[ \t>]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$", re.M).search(text, fence.end())
+        closing = re.compile(rf"^[ \t>]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$", re.M).search(
+            text, fence.end()
+        )
         place = closing.end() if closing else len(text)
         out.append(_NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[fence.start() : place]))
 
@@ -174,7 +192,10 @@ def _without_spans(text: str) -> str:
                 paragraph = len(text) if blank < 0 else blank
             if runs[other].end() <= paragraph:
                 end = runs[other].end()
-                out += [text[place:begin], _NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[begin:end])]
+                out += [
+                    text[place:begin],
+                    _NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[begin:end]),
+                ]
                 place, number = end, other + 1
                 continue
         number += 1
@@ -225,7 +246,9 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk
     return found
 
 
-def _cut(text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]) -> None:
+def _cut(
+    text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]
+) -> None:
     """Adds the text from `start` to `end` as chunks, cut at lines if it is long."""
     while True:
         stop = end
@@ -272,7 +295,10 @@ def _links(plain: str, lines: _Lines) -> list[Link]:
                 target, _, heading = unquote(written).partition("#")
                 found.append((match.start(), target, heading, match[1]))
     found.sort()
-    return [Link(target, heading.strip(), alias.strip(), lines.at(place), plain[place - 1 : place] == "!") for place, target, heading, alias in found]
+    return [
+        Link(target, heading.strip(), alias.strip(), lines.at(place), plain[place - 1 : place] == "!")
+        for place, target, heading, alias in found
+    ]
 
 
 def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:

@@ -24,10 +24,17 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, NoReturn
 
-from toolwire.vault.policy import READABLE, PathPolicy, PathRefused, VaultLimits, extension, link_ends, link_key, link_order, name_refused, same
+from toolwire.vault.policy import (
+    READABLE,
+    PathPolicy,
+    PathRefused,
+    VaultLimits,
+    extension,
+    name_refused,
+    same,
+)
 
 _COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 OPEN_FILE = _COMMON | getattr(os, "O_NOCTTY", 0)
@@ -44,9 +51,6 @@ KINDS = (
 GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
 """The errors of opening a folder that was removed or replaced after its name was read."""
 
-FileId = tuple[int, int]
-"""Device and inode."""
-
 
 class Entry(NamedTuple):
     """A file that a walk found, in the folder's spelling."""
@@ -55,14 +59,6 @@ class Entry(NamedTuple):
     size: int
     mtime_ns: int
     inode: int
-
-
-@dataclass(frozen=True, slots=True)
-class NoteStat:
-    path: str
-    size: int
-    mtime_ns: int
-    file_id: FileId
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,6 @@ class NoteText:
     size: int
     sha256: str
     mtime_ns: int
-    file_id: FileId
     start_line: int
     end_line: int
     total_lines: int
@@ -129,7 +124,11 @@ class Vault:
     """A folder of notes. Close it, or use it in a `with` statement. Safe for several threads."""
 
     def __init__(
-        self, root: str | os.PathLike[str], include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None
+        self,
+        root: str | os.PathLike[str],
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        limits: VaultLimits | None = None,
     ) -> None:
         if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
             raise OSError("a vault needs a system that opens files relative to a folder (POSIX)")
@@ -140,7 +139,7 @@ class Vault:
             self._fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except OSError as error:
             kind = "missing" if error.errno == errno.ENOENT else "unreadable"
-            raise PathRefused(str(root), f"the vault can not be opened: {error.strerror}", kind) from None
+            raise PathRefused(str(root), f"the vault cannot be opened: {error.strerror}", kind) from None
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -150,7 +149,7 @@ class Vault:
     def __enter__(self) -> Vault:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- opening ---------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class Vault:
         try:
             fd = os.open(".", OPEN_FOLDER, dir_fd=self._fd)
         except OSError as error:  # the vault was closed, or its disk was removed
-            raise PathRefused(path, f"the vault can not be read: {error.strerror}", "unreadable") from None
+            raise PathRefused(path, f"the vault cannot be read: {error.strerror}", "unreadable") from None
         spelled: list[str] = []
         try:
             for name in names:
@@ -225,19 +224,18 @@ class Vault:
             return None
         try:
             with os.scandir(folder) as entries:
-                found = [entry.name for entry in entries if not entry.name.isascii() and same(entry.name) == wanted]
+                found = [
+                    entry.name for entry in entries if not entry.name.isascii() and same(entry.name) == wanted
+                ]
         except OSError:
             return None
         if len(found) > 1:
-            raise PathRefused(path, "several files have this name and differ only in how accents are spelled", "missing")
+            raise PathRefused(
+                path, "several files have this name and differ only in how accents are spelled", "missing"
+            )
         return found[0] if found and name_refused(found[0], self.limits) is None else None
 
     # --- reading ---------------------------------------------------------------------------------
-
-    def stat(self, path: str) -> NoteStat:
-        fd, real, found = self.open_file(path)
-        os.close(fd)
-        return NoteStat(real, found.st_size, found.st_mtime_ns, (found.st_dev, found.st_ino))
 
     def read_raw(self, path: str) -> Raw:
         """The bytes of a file; raises `PathRefused`, also for a file over the limit."""
@@ -262,7 +260,9 @@ class Vault:
             data = os.read(fd, found.st_size + 1)
             parts = [data] if data else []
             total = len(data)
-            while len(data) and (total != found.st_size or len(parts) > 1):  # a short read, or a file that grows
+            while len(data) and (
+                total != found.st_size or len(parts) > 1
+            ):  # a short read, or a file that grows
                 data = os.read(fd, most + 1 - total)
                 parts.append(data)
                 total += len(data)
@@ -270,19 +270,33 @@ class Vault:
                     raise PathRefused(path, f"too large: more than the limit of {size_shown(most)}", "size")
             after = os.fstat(fd)
         except OSError as error:
-            raise PathRefused(path, f"can not be read: {error.strerror}", "unreadable") from None
+            raise PathRefused(path, f"cannot be read: {error.strerror}", "unreadable") from None
         finally:
             os.close(fd)
-        settled = (after.st_mtime_ns, after.st_size) == (found.st_mtime_ns, found.st_size) == (found.st_mtime_ns, total)
+        settled = (
+            (after.st_mtime_ns, after.st_size)
+            == (found.st_mtime_ns, found.st_size)
+            == (found.st_mtime_ns, total)
+        )
         return Raw(path, parts[0] if len(parts) == 1 else b"".join(parts), after, settled)
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None, max_bytes: int | None = None) -> NoteText:
+    def read(
+        self,
+        path: str,
+        start_line: int | None = None,
+        end_line: int | None = None,
+        max_bytes: int | None = None,
+    ) -> NoteText:
         """The text of a file, or its lines from `start_line` to `end_line`.
 
         `max_bytes` cuts after a whole line.
         """
-        if (start_line is not None and start_line < 1) or (end_line is not None and end_line < (start_line or 1)):
-            raise PathRefused(path, "lines are counted from 1, and the last must not come before the first", "limit")
+        if (start_line is not None and start_line < 1) or (
+            end_line is not None and end_line < (start_line or 1)
+        ):
+            raise PathRefused(
+                path, "lines are counted from 1, and the last must not come before the first", "limit"
+            )
         raw = self.read_raw(path)
         text = unix(decoded(path, raw.data))
         total = text.count("\n") + (not text.endswith("\n") and text != "")
@@ -297,24 +311,9 @@ class Vault:
             last = first + max(0, text.count("\n") - text.endswith("\n"))
         found = raw.stat
         digest = hashlib.sha256(raw.data).hexdigest()
-        return NoteText(raw.path, text, len(raw.data), digest, found.st_mtime_ns, (found.st_dev, found.st_ino), first, last, total, truncated)
-
-    def read_many(self, paths: Sequence[str]) -> list[NoteText | PathRefused]:
-        """Several files within the limits of a call, in order; a file that cannot be read is its refusal."""
-        found: list[NoteText | PathRefused] = []
-        left = self.limits.call_bytes
-        for number, path in enumerate(paths):
-            try:
-                if number >= self.limits.call_files:
-                    raise PathRefused(path, f"not read: one call reads at most {self.limits.call_files} files", "limit")
-                if left <= 0:
-                    raise PathRefused(path, f"not read: one call reads at most {size_shown(self.limits.call_bytes)}", "limit")
-                note = self.read(path, max_bytes=left)
-                left -= len(note.text.encode())
-                found.append(note)
-            except PathRefused as refused:
-                found.append(refused)
-        return found
+        return NoteText(
+            raw.path, text, len(raw.data), digest, found.st_mtime_ns, first, last, total, truncated
+        )
 
     # --- walking ---------------------------------------------------------------------------------
 
@@ -335,7 +334,11 @@ class Vault:
                 continue
             try:
                 yield path, fd
-                stack += [f"{path}/{name}" if path else name for name, is_folder in self._names(fd, path) if is_folder]
+                stack += [
+                    f"{path}/{name}" if path else name
+                    for name, is_folder in self._names(fd, path)
+                    if is_folder
+                ]
             finally:
                 os.close(fd)
 
@@ -348,7 +351,10 @@ class Vault:
             yield entry
 
     def scan(
-        self, under: str = "", extensions: tuple[str, ...] = READABLE, left_out: Callable[[PathRefused], None] | None = None
+        self,
+        under: str = "",
+        extensions: tuple[str, ...] = READABLE,
+        left_out: Callable[[PathRefused], None] | None = None,
     ) -> Iterator[tuple[Entry, int]]:
         """The same, with the descriptor of the file's folder, which is valid until the walk continues.
 
@@ -375,11 +381,19 @@ class Vault:
                             inner = os.open(name, OPEN_FOLDER, dir_fd=fd)
                         except OSError as error:
                             if left_out is not None and error.errno not in GONE:
-                                left_out(PathRefused(path + "/", f"the folder can not be read: {error.strerror}", "unreadable"))
+                                left_out(
+                                    PathRefused(
+                                        path + "/",
+                                        f"the folder cannot be read: {error.strerror}",
+                                        "unreadable",
+                                    )
+                                )
                             continue
                         stack.append((path + "/", inner, self._sorted(inner, path + "/", left_out)))
                         break
-                    if (name.endswith(extensions) or extension(name) in extensions) and self.policy.covers(path):
+                    if (name.endswith(extensions) or extension(name) in extensions) and self.policy.covers(
+                        path
+                    ):
                         try:
                             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
                         except OSError:
@@ -393,12 +407,16 @@ class Vault:
             for _, fd, _ in stack:
                 os.close(fd)
 
-    def _sorted(self, fd: int, prefix: str, left_out: Callable[[PathRefused], None] | None) -> Iterator[tuple[str, bool]]:
+    def _sorted(
+        self, fd: int, prefix: str, left_out: Callable[[PathRefused], None] | None
+    ) -> Iterator[tuple[str, bool]]:
         """The entries of a folder in an order that makes the walk yield sorted paths."""
         names = self._names(fd, prefix.rstrip("/"), left_out)
         return iter(sorted(names, key=lambda found: found[0] + "/" if found[1] else found[0]))
 
-    def _names(self, fd: int, folder: str, left_out: Callable[[PathRefused], None] | None = None) -> list[tuple[str, bool]]:
+    def _names(
+        self, fd: int, folder: str, left_out: Callable[[PathRefused], None] | None = None
+    ) -> list[tuple[str, bool]]:
         prefix = f"{folder}/" if folder else ""
         room = self.limits.path_bytes - len(prefix.encode("utf-8", "surrogateescape"))
         found = []
@@ -407,33 +425,26 @@ class Vault:
                 for entry in entries:
                     name = entry.name
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    if name_refused(name, self.limits) is None and (len(name) * 4 < room or len(name.encode()) <= room):
+                    if name_refused(name, self.limits) is None and (
+                        len(name) * 4 < room or len(name.encode()) <= room
+                    ):
                         if not is_folder or self.policy.open_to(prefix + name):
                             found.append((name, is_folder))
         except OSError as error:
             if not folder:
-                raise PathRefused("", f"the vault can not be read: {error.strerror}", "unreadable") from None
+                raise PathRefused("", f"the vault cannot be read: {error.strerror}", "unreadable") from None
             if left_out is not None:
-                left_out(PathRefused(prefix, f"the folder can not be read: {error.strerror}", "unreadable"))
+                left_out(PathRefused(prefix, f"the folder cannot be read: {error.strerror}", "unreadable"))
             return []
         return found
-
-    def resolve_link(self, name: str, under: str = "") -> list[str]:
-        """The files that a wiki link may mean, the best first: the path itself, then files nearest to the
-        root.
-
-        Walks the vault; `Graph.resolve` answers the same from the index.
-        """
-        wanted = link_key(name)
-        if not wanted:
-            return []
-        found = [entry.path for entry in self.walk(under) if link_ends(entry.path, wanted)]
-        return sorted(found, key=lambda path: link_order(path, wanted))
 
 
 def _regular(found: os.stat_result, path: str) -> None:
     if not stat.S_ISREG(found.st_mode):
-        reason, kind = next(((reason, kind) for is_kind, reason, kind in KINDS if is_kind(found.st_mode)), ("not a regular file", "type"))
+        reason, kind = next(
+            ((reason, kind) for is_kind, reason, kind in KINDS if is_kind(found.st_mode)),
+            ("not a regular file", "type"),
+        )
         raise PathRefused(path, reason, kind)
 
 
@@ -450,4 +461,4 @@ def _refuse(error: OSError, at: int, name: str, path: str, folder: bool = False)
             raise PathRefused(path, "a symbolic link; links are not followed", "link") from None
         if folder:
             raise PathRefused(path, "not found", "missing") from None
-    raise PathRefused(path, f"can not be opened: {error.strerror}", "unreadable") from None
+    raise PathRefused(path, f"cannot be opened: {error.strerror}", "unreadable") from None

@@ -31,7 +31,6 @@ class VaultLimits:
     """The limits of one file, one path and one call."""
 
     file_bytes: int = 4 * 1024 * 1024
-    call_files: int = 50
     call_bytes: int = 8 * 1024 * 1024
     path_bytes: int = 1024
     name_bytes: int = 255
@@ -56,13 +55,21 @@ def shown(path: object, most: int = 160) -> str:
     """A path for a message: on one line, without invisible characters, not too long."""
     text = path if isinstance(path, str) else repr(path)
     text = text if len(text) <= most else text[:most] + "…"
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text) or "(empty)"
+    return (
+        "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+            for letter in text
+        )
+        or "(empty)"
+    )
 
 
 # --- rules ---------------------------------------------------------------------------------------
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[ .].*)?", re.I | re.S)
+_RESERVED = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[ .].*)?", re.I | re.S
+)
 _RESERVED_BEGIN = frozenset("CPANLcpanl")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _ORDINARY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ ()&,'+=@!.-]*[A-Za-z0-9_)])?", re.A)
@@ -75,7 +82,9 @@ def _has(*categories: str) -> Callable[[str], bool]:
 
 def visible(name: str) -> str:
     """The name without invisible characters, which some file systems ignore too."""
-    return name if name.isascii() else "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return (
+        name if name.isascii() else "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    )
 
 
 Rule = tuple[str, Callable[[str], bool]]
@@ -89,13 +98,25 @@ PATH_RULES: tuple[Rule, ...] = (
 NAME_RULES: tuple[Rule, ...] = (
     ("a path must not have empty segments", lambda name: not name),
     ("a path must not have the segments . or ..", lambda name: name in (".", "..")),
-    ("hidden files and folders are not part of the vault", lambda name: visible(name).lstrip().startswith(".")),
+    (
+        "hidden files and folders are not part of the vault",
+        lambda name: visible(name).lstrip().startswith("."),
+    ),
     ("a name must be valid Unicode", _has("Cs")),
     ("a name must not have control characters", _has("Cc", "Zl", "Zp")),
-    ("a name must not have characters that change the direction of writing", lambda name: not _BIDI.isdisjoint(name)),
-    ("a name must not begin or end with a space, nor end with a dot", lambda name: name != name.strip() or name.endswith(".")),
+    (
+        "a name must not have characters that change the direction of writing",
+        lambda name: not _BIDI.isdisjoint(name),
+    ),
+    (
+        "a name must not begin or end with a space, nor end with a dot",
+        lambda name: name != name.strip() or name.endswith("."),
+    ),
     ("a name must be visible", lambda name: not visible(name).strip()),
-    ("the name is reserved for a device on some systems", lambda name: _RESERVED.fullmatch(visible(name)) is not None),
+    (
+        "the name is reserved for a device on some systems",
+        lambda name: _RESERVED.fullmatch(visible(name)) is not None,
+    ),
 )
 
 
@@ -106,7 +127,11 @@ def name_refused(name: str, limits: VaultLimits) -> str | None:
     for reason, broken in NAME_RULES:
         if broken(name):
             return reason
-    return f"a name must not be longer than {limits.name_bytes} bytes" if len(name.encode()) > limits.name_bytes else None
+    return (
+        f"a name must not be longer than {limits.name_bytes} bytes"
+        if len(name.encode()) > limits.name_bytes
+        else None
+    )
 
 
 def extension(name: str) -> str:
@@ -122,7 +147,11 @@ def same(name: str) -> str:
 
 def key(path: str) -> str:
     """A key that is equal for paths that some file system treats as the same."""
-    return path.lower() if path.isascii() else unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
+    return (
+        path.lower()
+        if path.isascii()
+        else unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
+    )
 
 
 # --- patterns ------------------------------------------------------------------------------------
@@ -147,14 +176,18 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
 class PathPolicy:
     """The rules, with the patterns and limits of one vault."""
 
-    def __init__(self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None) -> None:
+    def __init__(
+        self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None
+    ) -> None:
         self.include = tuple(include)
         self.exclude = tuple(exclude)
         self.limits = limits or VaultLimits()
         self._included = _any(self.include)
         self._excluded = _any(self.exclude)
 
-    def segments(self, path: str, folder: bool = False, extensions: tuple[str, ...] = READABLE) -> tuple[str, ...]:
+    def segments(
+        self, path: str, folder: bool = False, extensions: tuple[str, ...] = READABLE
+    ) -> tuple[str, ...]:
         """The names of a path; raises `PathRefused`.
 
         `folder`: the path of a folder; the empty path is the vault.
@@ -192,7 +225,9 @@ class PathPolicy:
         if self._excluded is None and self._included is None:
             return True
         compared = key(path)
-        return not (self._excluded and self._excluded.fullmatch(compared)) and (self._included is None or bool(self._included.fullmatch(compared)))
+        return not (self._excluded and self._excluded.fullmatch(compared)) and (
+            self._included is None or bool(self._included.fullmatch(compared))
+        )
 
     def allows(self, path: str) -> bool:
         """Whether the policy serves the path of a file."""
@@ -204,7 +239,14 @@ class PathPolicy:
 
     def described(self) -> str:
         """A text that is equal for equal policies."""
-        return repr((sorted(map(key, self.include)), sorted(map(key, self.exclude)), self.limits.file_bytes, self.limits.depth))
+        return repr(
+            (
+                sorted(map(key, self.include)),
+                sorted(map(key, self.exclude)),
+                self.limits.file_bytes,
+                self.limits.depth,
+            )
+        )
 
 
 # --- links: how a link's target and a note's path are compared -----------------------------------

@@ -55,7 +55,9 @@ def beginning(text: str) -> int:
     return found.start() if found else 0
 
 
-def _places(compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]) -> list[tuple[int, int, int]]:
+def _places(
+    compared: str, start: int, stop: int, patterns: list[re.Pattern[str]]
+) -> list[tuple[int, int, int]]:
     found: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):
         for count, match in enumerate(pattern.finditer(compared, start, stop)):

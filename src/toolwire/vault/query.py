@@ -94,7 +94,13 @@ def parse_query(text: str) -> Query:
         value, is_quoted = (quote, True) if quote is not None else (word, False)
         no = bool(minus) or negated
         negated = False
-        if not operator and not is_quoted and len(value) > 1 and value[0] == "#" and re.match(r"#[^\W\d]", value):
+        if (
+            not operator
+            and not is_quoted
+            and len(value) > 1
+            and value[0] == "#"
+            and re.match(r"#[^\W\d]", value)
+        ):
             operator, value = "tag", value[1:]
         if operator:
             name = "tags" if operator.lower() == "tag" else "paths"

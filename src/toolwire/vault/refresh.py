@@ -76,7 +76,10 @@ _TABLES: dict[str, str] = {
 }
 _DELETE = f"INSERT INTO words (words, rowid, {', '.join(COLUMNS)}) VALUES ('delete', ?, ?, ?, ?, ?, ?, ?)"
 _OF_NOTE = ("tags", "links", "tasks", "properties")
-_SAMPLE = "---\ntags: [a/b]\naliases: Ä, ß\n---\nx #t `c`\n# H1 #\n日本 ไทย [[L#h|a]]\n```\n# no\n```\nUnder\n---\n" + "word\n" * 2000
+_SAMPLE = (
+    "---\ntags: [a/b]\naliases: Ä, ß\n---\nx #t `c`\n# H1 #\n日本 ไทย [[L#h|a]]\n```\n# no\n```\nUnder\n---\n"
+    + "word\n" * 2000
+)
 
 
 def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str, str, str, str]]:
@@ -90,7 +93,14 @@ def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str
     aliases, tags = indexed(composed(" ".join(note.aliases))), indexed(composed(" ".join(note.tags)))
     folder = indexed(composed(folder))
     for chunk in note.chunks:
-        yield title, aliases, indexed(" ".join(chunk.headings)), tags, folder, indexed(text[chunk.start : chunk.end])
+        yield (
+            title,
+            aliases,
+            indexed(" ".join(chunk.headings)),
+            tags,
+            folder,
+            indexed(text[chunk.start : chunk.end]),
+        )
 
 
 def fingerprint() -> str:
@@ -131,7 +141,12 @@ class Refresher:
     """One refresh. The caller holds the lock."""
 
     def __init__(
-        self, vault: Vault, connection: sqlite3.Connection, done: Refresh, progress: Progress | None, cancelled: Callable[[], bool] | None
+        self,
+        vault: Vault,
+        connection: sqlite3.Connection,
+        done: Refresh,
+        progress: Progress | None,
+        cancelled: Callable[[], bool] | None,
     ) -> None:
         self.vault = vault
         self.connection = connection
@@ -148,7 +163,11 @@ class Refresher:
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         known = self._known()
         row = next(known, None)
-        total = max(1, sum(1 for _ in self.vault.walk(extensions=SEARCHED))) if self.progress and row is None else self._count()
+        total = (
+            max(1, sum(1 for _ in self.vault.walk(extensions=SEARCHED)))
+            if self.progress and row is None
+            else self._count()
+        )
         self.next = int(connection.execute("SELECT coalesce(max(id), 0) + 1 FROM notes").fetchone()[0])
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -206,7 +225,8 @@ class Refresher:
         after = ""
         while True:
             rows = self.connection.execute(
-                "SELECT path, id, size, mtime_ns, inode, racy, sha256 FROM notes WHERE path > ? ORDER BY path LIMIT ?", (after, PAGE)
+                "SELECT path, id, size, mtime_ns, inode, racy, sha256 FROM notes WHERE path > ? ORDER BY path LIMIT ?",
+                (after, PAGE),
             ).fetchall()
             yield from rows
             if len(rows) < PAGE:
@@ -230,7 +250,9 @@ class Refresher:
         digest = hashlib.sha256(raw.data).digest()
         if row is not None and row[6] == digest:
             values = (raw.stat.st_size, raw.stat.st_mtime_ns, raw.stat.st_ino, racy, row[1])
-            self.connection.execute("UPDATE notes SET size = ?, mtime_ns = ?, inode = ?, racy = ? WHERE id = ?", values)
+            self.connection.execute(
+                "UPDATE notes SET size = ?, mtime_ns = ?, inode = ?, racy = ? WHERE id = ?", values
+            )
             self.done.unchanged += 1
             return
         if row is not None:
@@ -256,8 +278,12 @@ class Refresher:
         if found is None:
             raise sqlite3.DatabaseError(INCOMPLETE)
         rows = words_rows(path, found[0], parse(found[0]))
-        self.connection.executemany(_DELETE, ((number << SHIFT | chunk, *row) for chunk, row in enumerate(rows)))
-        self.connection.execute("DELETE FROM chunks WHERE id >= ? AND id < ?", (number << SHIFT, (number + 1) << SHIFT))
+        self.connection.executemany(
+            _DELETE, ((number << SHIFT | chunk, *row) for chunk, row in enumerate(rows))
+        )
+        self.connection.execute(
+            "DELETE FROM chunks WHERE id >= ? AND id < ?", (number << SHIFT, (number + 1) << SHIFT)
+        )
         for table in _OF_NOTE:
             self.connection.execute(f"DELETE FROM {table} WHERE note = ?", (number,))
         self.connection.execute("DELETE FROM texts WHERE id = ?", (number,))
@@ -276,11 +302,17 @@ class Refresher:
         rows["notes"].append((*own, found.st_size, found.st_mtime_ns, found.st_ino, racy, digest, aliases))
         rows["texts"].append((number, text))
         rows["words"] += [(base | place, *row) for place, row in enumerate(words_rows(path, text, note))]
-        rows["chunks"] += [(base | place, "\n".join(chunk[0]), *chunk[1:]) for place, chunk in enumerate(note.chunks)]
+        rows["chunks"] += [
+            (base | place, "\n".join(chunk[0]), *chunk[1:]) for place, chunk in enumerate(note.chunks)
+        ]
         rows["tags"] += [(number, key(tag), tag) for tag in note.tags]
-        rows["links"] += [(number, place, link[0], link_name(link[0]), *link[1:]) for place, link in enumerate(note.links)]
+        rows["links"] += [
+            (number, place, link[0], link_name(link[0]), *link[1:]) for place, link in enumerate(note.links)
+        ]
         rows["tasks"] += [(number, task.line, task.status, task.text) for task in note.tasks]
-        rows["properties"] += [(number, name, json.dumps(value, ensure_ascii=False)) for name, value in note.properties.items()]
+        rows["properties"] += [
+            (number, name, json.dumps(value, ensure_ascii=False)) for name, value in note.properties.items()
+        ]
         self.pending += 1
         self.held += len(text)
         if len(rows["notes"]) >= FLUSH or self.held >= HELD:

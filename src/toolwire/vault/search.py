@@ -95,20 +95,37 @@ class Found:
     hint: str = field(default="")
 
 
-def search(index: Index, query: str, limit: int = DEFAULT_LIMIT, within: Callable[[str], bool] | None = None) -> Found:
+def search(
+    index: Index, query: str, limit: int = DEFAULT_LIMIT, within: Callable[[str], bool] | None = None
+) -> Found:
     """Searches the index in its current state. `within`: which paths are searched and counted."""
     began = time.perf_counter()
     asked = parse_query(query)
     limit = max(1, min(limit, MOST_RESULTS))
     finder: _Search = index.ask(lambda connection: _Search(connection, index, asked, limit, within).run())
     total = max(finder.total, len(finder.hits))
-    return Found(query, tuple(finder.hits), total, total > len(finder.hits), finder.relaxed, time.perf_counter() - began, finder.hint)
+    return Found(
+        query,
+        tuple(finder.hits),
+        total,
+        total > len(finder.hits),
+        finder.relaxed,
+        time.perf_counter() - began,
+        finder.hint,
+    )
 
 
 class _Search:
     """One search within one state of the index."""
 
-    def __init__(self, connection: sqlite3.Connection, index: Index, query: Query, limit: int, within: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        index: Index,
+        query: Query,
+        limit: int,
+        within: Callable[[str], bool] | None = None,
+    ) -> None:
         self.connection = connection
         self.allows = index.vault.policy.allows
         self.query = query
@@ -134,8 +151,14 @@ class _Search:
         else:
             self._steps()
         ranked = sorted(self.order.items(), key=lambda item: (-STEPS[item[1][2]], item[1][1]))
-        found = [(-STEPS[step], rank, hit) for note, (row, rank, step) in ranked[: self.limit] if (hit := self._hit(note, row, rank, step))]
-        self.hits = _settled([hit for *_, hit in sorted(found, key=lambda one: (*one[:2], key(one[2].path), one[2].path))])
+        found = [
+            (-STEPS[step], rank, hit)
+            for note, (row, rank, step) in ranked[: self.limit]
+            if (hit := self._hit(note, row, rank, step))
+        ]
+        self.hits = _settled(
+            [hit for *_, hit in sorted(found, key=lambda one: (*one[:2], key(one[2].path), one[2].path))]
+        )
         self.total = max(self.total, len(self.order))
         return self
 
@@ -177,13 +200,19 @@ class _Search:
                         break
         if not self._wants():
             inner = f"SELECT rowid >> {SHIFT} AS note FROM words WHERE words MATCH ?{self.where} LIMIT {MOST_ROWS}"
-            self.total = int(self.connection.execute(f"SELECT count(DISTINCT note) FROM ({inner})", (match, *self.values)).fetchone()[0])
+            self.total = int(
+                self.connection.execute(
+                    f"SELECT count(DISTINCT note) FROM ({inner})", (match, *self.values)
+                ).fetchone()[0]
+            )
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
         """The matching rows, the best first: a few, and all only if they were not enough."""
         if self._number_of_rows(match) > MOST_ROWS:
             telling = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)
-            yield from sorted({*telling, *self._best(match, MOST_ROWS // 4)}, key=lambda row: (row[1], row[0]))
+            yield from sorted(
+                {*telling, *self._best(match, MOST_ROWS // 4)}, key=lambda row: (row[1], row[0])
+            )
             return
         few = self.limit * 8
         first = self._best(match, MOST_ROWS, few)
@@ -193,11 +222,15 @@ class _Search:
 
     def _best(self, match: str, most: int, shown: int = -1) -> list[tuple[int, float]]:
         inner = f"SELECT rowid AS row, {RANK} AS rank FROM words WHERE words MATCH ?{self.where} LIMIT {most}"
-        return self.connection.execute(f"SELECT row, rank FROM ({inner}) ORDER BY rank, row LIMIT {shown}", (match, *self.values)).fetchall()
+        return self.connection.execute(
+            f"SELECT row, rank FROM ({inner}) ORDER BY rank, row LIMIT {shown}", (match, *self.values)
+        ).fetchall()
 
     def _number_of_rows(self, match: str) -> int:
         inner = f"SELECT 1 FROM words WHERE words MATCH ?{self.where} LIMIT {MOST_ROWS + 1}"
-        return int(self.connection.execute(f"SELECT count(*) FROM ({inner})", (match, *self.values)).fetchone()[0])
+        return int(
+            self.connection.execute(f"SELECT count(*) FROM ({inner})", (match, *self.values)).fetchone()[0]
+        )
 
     def _across(self, query: Query) -> None:
         """Adds notes that match all groups in any of their chunks, by checking the notes of the rarest group."""
@@ -208,18 +241,28 @@ class _Search:
         held = [self._notes_with(match) if number < MOST_ROWS else match for number, match in counted[1:]]
         for row, rank in self._best(counted[0][1], MOST_CANDIDATES):
             note = row >> SHIFT
-            if note not in self.order and all(self._has(note, match) for match in held) and self._passes(note):
+            if (
+                note not in self.order
+                and all(self._has(note, match) for match in held)
+                and self._passes(note)
+            ):
                 self.order[note] = (row, rank, "note")
 
     def _notes_with(self, match: str) -> set[int]:
-        return {row >> SHIFT for (row,) in self.connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (match,))}
+        return {
+            row >> SHIFT
+            for (row,) in self.connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (match,))
+        }
 
     def _has(self, note: int, match: str | set[int]) -> bool:
         """Whether any chunk of a note matches."""
         if isinstance(match, set):
             return note in match
         inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT 1"
-        return self.connection.execute(inside, (match, note << SHIFT, (note + 1) << SHIFT)).fetchone() is not None
+        return (
+            self.connection.execute(inside, (match, note << SHIFT, (note + 1) << SHIFT)).fetchone()
+            is not None
+        )
 
     def _names(self, group: Group) -> None:
         """Adds notes whose name contains the text."""
@@ -245,14 +288,28 @@ class _Search:
 
     def _scan(self) -> None:
         """Adds notes by comparing the stored texts, for signs and emoji."""
-        compared = [[term.literal for term in group] for group in self.query.groups if all(term.literal for term in group)]
+        compared = [
+            [term.literal for term in group]
+            for group in self.query.groups
+            if all(term.literal for term in group)
+        ]
         if not compared:
             return
         literals = [literal for group in compared for literal in group]
-        column = "text" if not any(letter.isalpha() for literal in literals for letter in literal) else "lower(text)"
-        test = " AND ".join(f"({' OR '.join([f'instr({column}, ?) > 0'] * len(group))})" for group in compared)
+        column = (
+            "text"
+            if not any(letter.isalpha() for literal in literals for letter in literal)
+            else "lower(text)"
+        )
+        test = " AND ".join(
+            f"({' OR '.join([f'instr({column}, ?) > 0'] * len(group))})" for group in compared
+        )
         asked = f"SELECT id FROM texts WHERE {test}{self.where_note} ORDER BY id LIMIT {MOST_SCANNED + 1}"
-        others = [match for group in self.query.groups if not all(term.literal for term in group) and (match := expression((group,)))]
+        others = [
+            match
+            for group in self.query.groups
+            if not all(term.literal for term in group) and (match := expression((group,)))
+        ]
         for (note,) in self.connection.execute(asked, (*literals, *self.values)):
             if self._passes(note) and all(self._has(note, match) for match in others):
                 text = self._text(note)[0]
@@ -272,7 +329,9 @@ class _Search:
     def _filters(self, within: Callable[[str], bool] | None) -> tuple[str, tuple[Any, ...]]:
         out, values = "", []
         if within is not None:
-            inside = [note for note, path in self.connection.execute("SELECT id, path FROM notes") if within(path)]
+            inside = [
+                note for note, path in self.connection.execute("SELECT id, path FROM notes") if within(path)
+            ]
             out += f" AND rowid >> {SHIFT} IN (SELECT value FROM json_each(?))"
             values.append(json.dumps(inside))
         for tags, word in ((self.query.tags, "IN"), (self.query.without_tags, "NOT IN")):
@@ -287,7 +346,9 @@ class _Search:
 
     def _passes(self, note: int, verified: bool = True) -> bool:
         """Whether a note contains the literal texts of the query and none of the excluded terms."""
-        if any(self._has(note, term.expression) for term in self.query.without if term.words and not term.literal):
+        if any(
+            self._has(note, term.expression) for term in self.query.without if term.words and not term.literal
+        ):
             return False
         if not any(term.literal for term in (*(self.query.terms if verified else ()), *self.query.without)):
             return True
@@ -295,7 +356,9 @@ class _Search:
         where = f"{text}\n{path}"
         if any(term.literal in where for term in self.query.without if term.literal):
             return False
-        return not verified or all(any(not term.literal or term.literal in where for term in group) for group in self.query.groups)
+        return not verified or all(
+            any(not term.literal or term.literal in where for term in group) for group in self.query.groups
+        )
 
     def _text(self, note: int) -> tuple[str, str, str]:
         """The folded text, the folded path and the text."""
@@ -305,7 +368,10 @@ class _Search:
 
     def _row_at(self, note: int, place: int) -> int:
         asked = "SELECT max(id) FROM chunks WHERE id >= ? AND id < ? AND start <= ?"
-        return self.connection.execute(asked, (note << SHIFT, (note + 1) << SHIFT, max(0, place))).fetchone()[0] or note << SHIFT
+        return (
+            self.connection.execute(asked, (note << SHIFT, (note + 1) << SHIFT, max(0, place))).fetchone()[0]
+            or note << SHIFT
+        )
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -313,7 +379,9 @@ class _Search:
         path, title, size, mtime_ns, aliases = self.connection.execute(_NOTE, (note,)).fetchone()
         if not self.allows(path):
             return None
-        tags = tuple(tag for (tag,) in self.connection.execute("SELECT tag FROM tags WHERE note = ?", (note,)))
+        tags = tuple(
+            tag for (tag,) in self.connection.execute("SELECT tag FROM tags WHERE note = ?", (note,))
+        )
         compared, _, text = self._text(note)
         basename = path.rpartition("/")[2]
         basename = basename[: basename.rfind(".")]
@@ -325,7 +393,9 @@ class _Search:
             headings, first, last, start, stop = self._chunk(self._row_at(note, said))
         shown: Excerpt = excerpt(text, compared, start, stop, patterns)
         named = folded(composed(path[: path.rfind(".")]))
-        counted = sum(1 for pattern in patterns for _ in pattern.finditer(compared)) + sum(1 for pattern in patterns for _ in pattern.finditer(named))
+        counted = sum(1 for pattern in patterns for _ in pattern.finditer(compared)) + sum(
+            1 for pattern in patterns for _ in pattern.finditer(named)
+        )
         fields = {
             "title": f"{basename}\n{title}",
             "aliases": aliases,
@@ -333,12 +403,29 @@ class _Search:
             "tags": " ".join(tags),
             "path": path.rpartition("/")[0],
         }
-        matched = [name for name, value in fields.items() if value and any(pattern.search(folded(composed(value))) for pattern in patterns)]
+        matched = [
+            name
+            for name, value in fields.items()
+            if value and any(pattern.search(folded(composed(value))) for pattern in patterns)
+        ]
         matched += ["body"] if any(pattern.search(compared, start, stop) for pattern in patterns) else []
         score = STEPS[step] * (strength := self._strength(rank)) / (strength + HALF)
         above = tuple(headings.split("\n")) if headings else ()
         lines = (first + shown.lines, first, last)
-        return Hit(path, basename, max(1, counted), shown.text, title, above, *lines, round(score, 4), tuple(matched), tags, size, mtime_ns)
+        return Hit(
+            path,
+            basename,
+            max(1, counted),
+            shown.text,
+            title,
+            above,
+            *lines,
+            round(score, 4),
+            tuple(matched),
+            tags,
+            size,
+            mtime_ns,
+        )
 
     def _chunk(self, row: int) -> tuple[str, int, int, int, int]:
         """Headings, first and last line, start and stop."""
@@ -364,7 +451,10 @@ class _Search:
             return [occurs(list(term.words), term.prefix) for term in loosened(query)]
         if step == "name":
             return [re.compile(re.escape(term.literal or " ".join(term.words))) for term in query.terms]
-        return [re.compile(re.escape(term.literal)) if term.literal else occurs(list(term.words), term.prefix) for term in dict.fromkeys(query.terms)]
+        return [
+            re.compile(re.escape(term.literal)) if term.literal else occurs(list(term.words), term.prefix)
+            for term in dict.fromkeys(query.terms)
+        ]
 
 
 def loosened(query: Query) -> list[Term]:
@@ -374,7 +464,9 @@ def loosened(query: Query) -> list[Term]:
         if term.quoted or any(unspaced(word) for word in term.words):
             found.update({Term(term.words, prefix=term.prefix): None} if term.words else {})
         else:
-            found.update({Term((word,), prefix=term.prefix and word == term.words[-1]): None for word in term.words})
+            found.update(
+                {Term((word,), prefix=term.prefix and word == term.words[-1]): None for word in term.words}
+            )
     return list(found)
 
 

@@ -50,7 +50,11 @@ def sayable(text: str) -> str:
 
 def composed(text: str) -> str:
     """The text as it is indexed: letters and their accents are one character (NFC)."""
-    return text if text.isascii() or unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return (
+        text
+        if text.isascii() or unicodedata.is_normalized("NFC", text)
+        else unicodedata.normalize("NFC", text)
+    )
 
 
 def folded(text: str) -> str:

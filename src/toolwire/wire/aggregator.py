@@ -57,7 +57,11 @@ class ToolCallRecord:
 
     def wire(self) -> dict[str, Any]:
         """The record as an entry of a chat message's `tool_calls`."""
-        return {"id": self.id, "type": self.type, self.type: {"name": self.name, "input" if self.type == "custom" else "arguments": self.arguments}}
+        return {
+            "id": self.id,
+            "type": self.type,
+            self.type: {"name": self.name, "input" if self.type == "custom" else "arguments": self.arguments},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
     blocks: list[TextBlock] = []
     name, pieces, behind, plain, at = "", [""], start, 0, start
     while at < len(text):
-        end = text.find(">", at) + 1 or len(text)  # a block ends with ">", so a block's end is the end of what was fed
+        end = text.find(">", at) + 1 or len(
+            text
+        )  # a block ends with ">", so a block's end is the end of what was fed
         for event in parser.feed(text[at:end]):
             if isinstance(event, CallBegin):
                 name, pieces = event.name, []
@@ -164,7 +170,11 @@ class ToolCallAggregator:
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):
             blocks = self._blocks(self._text(payload))
-            found = [Fragment(at, None, block.name, block.arguments, complete=True) for at, block in enumerate(blocks) if block.name]
+            found = [
+                Fragment(at, None, block.name, block.arguments, complete=True)
+                for at, block in enumerate(blocks)
+                if block.name
+            ]
             if found:
                 update = self._take(found, max(choice, 0), emit=True, all_held=True)
         return update
@@ -175,11 +185,18 @@ class ToolCallAggregator:
         if state is None:
             return ()
         return tuple(
-            ToolCallRecord(call.number, self._id(state, max(choice, 0), call), call.name, call.arguments, call.kind) for call in state.assembler.calls
+            ToolCallRecord(
+                call.number, self._id(state, max(choice, 0), call), call.name, call.arguments, call.kind
+            )
+            for call in state.assembler.calls
         )
 
     def has_calls(self, choice: int | None = None) -> bool:
-        return any(state.assembler.calls for number, state in self._choices.items() if choice is None or number == max(choice, 0))
+        return any(
+            state.assembler.calls
+            for number, state in self._choices.items()
+            if choice is None or number == max(choice, 0)
+        )
 
     def supports_parallel_calls(self) -> bool:
         """False once a payload said `parallel_tool_calls: false`."""
@@ -208,7 +225,10 @@ class ToolCallAggregator:
         updates = [self._take(fragments, number, emit, all_held=whole) for number, fragments in found.items()]
         if len(updates) == 1:
             return updates[0]
-        return Update(any(update.updated for update in updates), tuple(delta for update in updates for delta in update.deltas))
+        return Update(
+            any(update.updated for update in updates),
+            tuple(delta for update in updates for delta in update.deltas),
+        )
 
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
         if not fragments and choice not in self._choices:
@@ -232,7 +252,9 @@ class ToolCallAggregator:
         opener: ToolCallDelta | None = None
         for event in state.held.pop(number, ()):
             if isinstance(event, CallBegin):
-                opener = ToolCallDelta(number, self._id(state, choice, call), event.name, "", event.kind, choice)
+                opener = ToolCallDelta(
+                    number, self._id(state, choice, call), event.name, "", event.kind, choice
+                )
             elif isinstance(event, CallArgs):
                 if opener is None:
                     yield ToolCallDelta(number, arguments=event.delta, type=call.kind, choice=choice)
@@ -261,7 +283,11 @@ class ToolCallAggregator:
         for matcher in () if found else tuple(_patterns.values()):
             try:
                 result = matcher(text)
-                blocks = result[0] if isinstance(result, tuple) and result and not isinstance(result[0], TextBlock) else result
+                blocks = (
+                    result[0]
+                    if isinstance(result, tuple) and result and not isinstance(result[0], TextBlock)
+                    else result
+                )
                 found += [block for block in blocks if isinstance(block, TextBlock)]
             except Exception:  # a stranger's matcher must not take the turn down
                 self.matcher_failures += 1

@@ -34,12 +34,24 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     number.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
-        raise ToolwireError("body_too_large", f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).")
+        raise ToolwireError(
+            "body_too_large",
+            f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).",
+        )
     body = _decode(raw)
     for member in LISTS:
-        if member in body and type(given := body[member]) is list and len(given) > (most := tools if LISTS[member] else messages) > 0:
+        if (
+            member in body
+            and type(given := body[member]) is list
+            and len(given) > (most := tools if LISTS[member] else messages) > 0
+        ):
             told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
-            raise ToolwireError("invalid_value", f"Invalid '{member}': array too long. {told}", param=member, code="array_above_max_length")
+            raise ToolwireError(
+                "invalid_value",
+                f"Invalid '{member}': array too long. {told}",
+                param=member,
+                code="array_above_max_length",
+            )
     return body
 
 
@@ -81,7 +93,10 @@ def _decode(raw: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         raise _invalid(_reason(raw, error)) from error
     if type(body) is not dict:
-        raise ToolwireError("invalid_type", f"Invalid type for the request body: expected an object, but got {json_type(body)} instead.")
+        raise ToolwireError(
+            "invalid_type",
+            f"Invalid type for the request body: expected an object, but got {json_type(body)} instead.",
+        )
     # Counting brackets is a bound that nearly every request stays under; only the others are walked.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
         raise _too_deep()
@@ -109,7 +124,11 @@ def _reason(raw: bytes, error: msgspec.DecodeError) -> str:
     if raw.startswith(b"\xef\xbb\xbf"):
         return "the body begins with a byte order mark"
     text = str(error)
-    if "surrogate" in text or (text == "Input data was truncated" and raw.rstrip().endswith((b"}", b"]", b'"')) and _surrogate.search(raw)):
+    if "surrogate" in text or (
+        text == "Input data was truncated"
+        and raw.rstrip().endswith((b"}", b"]", b'"'))
+        and _surrogate.search(raw)
+    ):
         return "a string holds a lone surrogate escape"
     return text.removeprefix("JSON is malformed: ")
 

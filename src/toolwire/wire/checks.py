@@ -48,7 +48,11 @@ def shown(value: Any) -> str:
     """A client's value for a message: at most `MAX_SHOWN` characters, nothing that could move a cursor or break a line."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    return (
+        cut
+        if cut.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    )
 
 
 def missing(path: str) -> ToolwireError:
@@ -56,7 +60,11 @@ def missing(path: str) -> ToolwireError:
 
 
 def wrong_type(path: str, expected: str, value: Any) -> ToolwireError:
-    return ToolwireError("invalid_type", f"Invalid type for '{path}': expected {expected}, but got {json_type(value)} instead.", param=path)
+    return ToolwireError(
+        "invalid_type",
+        f"Invalid type for '{path}': expected {expected}, but got {json_type(value)} instead.",
+        param=path,
+    )
 
 
 def invalid(path: str, reason: str) -> ToolwireError:
@@ -64,8 +72,14 @@ def invalid(path: str, reason: str) -> ToolwireError:
 
 
 def not_one_of(path: str, value: str, values: Sequence[str]) -> ToolwireError:
-    listed = ", ".join(f"'{v}'" for v in values[:-1]) + f", and '{values[-1]}'" if len(values) > 2 else " and ".join(f"'{v}'" for v in values)
-    return ToolwireError("invalid_value", f"Invalid value: '{shown(value)}'. Supported values are: {listed}.", param=path)
+    listed = (
+        ", ".join(f"'{v}'" for v in values[:-1]) + f", and '{values[-1]}'"
+        if len(values) > 2
+        else " and ".join(f"'{v}'" for v in values)
+    )
+    return ToolwireError(
+        "invalid_value", f"Invalid value: '{shown(value)}'. Supported values are: {listed}.", param=path
+    )
 
 
 # --- rules -------------------------------------------------------------------------------------------------------------------------------------
@@ -100,9 +114,13 @@ def strings(path: str, value: Any) -> None:
 
 def _bounds(path: str, value: float, low: float, high: float, noun: str) -> None:
     if value < low:
-        raise invalid(path, f"{noun} below minimum value. Expected a value >= {low}, but got {shown(value)} instead.")
+        raise invalid(
+            path, f"{noun} below minimum value. Expected a value >= {low}, but got {shown(value)} instead."
+        )
     if value > high:
-        raise invalid(path, f"{noun} above maximum value. Expected a value <= {high}, but got {shown(value)} instead.")
+        raise invalid(
+            path, f"{noun} above maximum value. Expected a value <= {high}, but got {shown(value)} instead."
+        )
 
 
 def number(low: float, high: float) -> Rule:
@@ -149,7 +167,9 @@ def members(rules: Mapping[str, Rule]) -> Rule:
 def metadata(path: str, value: Any) -> None:
     object_(path, value)
     if len(value) > 16:
-        raise invalid(path, f"too many properties. Expected an object with at most 16, but got {len(value)} instead.")
+        raise invalid(
+            path, f"too many properties. Expected an object with at most 16, but got {len(value)} instead."
+        )
     for key, entry in value.items():
         if type(entry) is not str:
             raise wrong_type(path, "an object with string values", entry)
@@ -171,7 +191,9 @@ def stop(path: str, value: Any) -> None:
         raise wrong_type(path, "one of a string or array of strings", value)
     strings(path, value)
     if len(value) > 4:
-        raise invalid(path, f"array too long. Expected an array with maximum length 4, but got {len(value)} instead.")
+        raise invalid(
+            path, f"array too long. Expected an array with maximum length 4, but got {len(value)} instead."
+        )
 
 
 EFFORT = one_of("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -220,7 +242,12 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
             rule(name, value)
     if not _HOLDERS.isdisjoint(sent):
         held = {name: body[name] for name in sent if name in HOLDERS and isinstance(body.get(name), dict)}
-        sent += [f"{name}.{member}" for name, value in held.items() for member in value if member != HOLDERS[name] and value[member]]
+        sent += [
+            f"{name}.{member}"
+            for name, value in held.items()
+            for member in value
+            if member != HOLDERS[name] and value[member]
+        ]
     return frozenset(sent)
 
 
@@ -266,7 +293,10 @@ def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
 def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
     value = required_string(holder, name, path)
     if not value:
-        raise invalid(f"{path}.{name}", "empty string. Expected a string with minimum length 1, but got an empty string instead.")
+        raise invalid(
+            f"{path}.{name}",
+            "empty string. Expected a string with minimum length 1, but got an empty string instead.",
+        )
     return value
 
 
@@ -277,7 +307,10 @@ def required_name(holder: Mapping[str, Any], path: str) -> str:
     """The name of a tool, a namespace or a schema."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
-        raise invalid(f"{path}.name", f"string does not match pattern. Expected a string that matches the pattern '{NAME_PATTERN}'.")
+        raise invalid(
+            f"{path}.name",
+            f"string does not match pattern. Expected a string that matches the pattern '{NAME_PATTERN}'.",
+        )
     return value
 
 

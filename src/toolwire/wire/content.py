@@ -137,7 +137,9 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
     strict = inner.get("strict")
     if strict is not None and type(strict) is not bool:
         raise wrong_type(f"{path}.strict", "a boolean", strict)
-    return OutputFormat("json_schema", name, schema, strict is True, optional_string(inner, "description", path))
+    return OutputFormat(
+        "json_schema", name, schema, strict is True, optional_string(inner, "description", path)
+    )
 
 
 def echo(output: OutputFormat) -> dict[str, Any]:

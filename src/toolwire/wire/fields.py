@@ -169,7 +169,17 @@ class _Case(NamedTuple):
 def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
     choice = turn.tool_choice
     allowed = choice.allowed is not None, can.allowed_tools
-    return _Case(turn.api, choice.mode, turn.output.type, strategy, can.fields, can.tool_choice, *allowed, can.schema, can.strict)
+    return _Case(
+        turn.api,
+        choice.mode,
+        turn.output.type,
+        strategy,
+        can.fields,
+        can.tool_choice,
+        *allowed,
+        can.schema,
+        can.strict,
+    )
 
 
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
@@ -210,7 +220,11 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
     """Of the fields that nobody here reads, those that the backend passes on: what the report says is honoured or passed."""
     told = dict(_told(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
-    return {name: value for name, value in turn.rest.items() if (name not in told if name in FIELDS else named.get(name) == "passed")}
+    return {
+        name: value
+        for name, value in turn.rest.items()
+        if (name not in told if name in FIELDS else named.get(name) == "passed")
+    }
 
 
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
@@ -221,7 +235,9 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
     given = {id(item) for item in asked.items}
     text, sealed = "text" in capabilities.recalls, "sealed" in capabilities.recalls
     for item in sent:
-        reaches = id(item) in given and ((text and (item.content or item.summary)) or (sealed and item.encrypted))
+        reaches = id(item) in given and (
+            (text and (item.content or item.summary)) or (sealed and item.encrypted)
+        )
         if not reaches and (item.content or item.summary or item.encrypted):
             return (("messages.reasoning_content" if turn.api == "chat" else "input.reasoning", "ignored"),)
     return ()
@@ -232,7 +248,9 @@ def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     """Which of these fields are not plainly honoured: most requests have the same ones."""
     found = {name: _disposition(name, FIELDS[name], case) for name in sorted(sent)}
     return tuple(
-        (name, what) for name, what in found.items() if what != "honoured" and (found.get(name.partition(".")[0]) != what or "." not in name)
+        (name, what)
+        for name, what in found.items()
+        if what != "honoured" and (found.get(name.partition(".")[0]) != what or "." not in name)
     )
 
 
@@ -252,7 +270,9 @@ def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
         if rule == "tools":
             return "honoured"
         told = case.allowed_tools if case.allowed else case.tool_choice or mode == "auto"
-        return "honoured" if told else "emulated"  # the answer is checked and asked for again, whatever the server does
+        return (
+            "honoured" if told else "emulated"
+        )  # the answer is checked and asked for again, whatever the server does
     if rule == "format":
         as_text = strategy in ("emulated", "constrained")
         if case.output == "text" or (as_text and mode == "required"):

@@ -45,7 +45,14 @@ LEGACY_ID = ""
 """The call id of a legacy result before pairing. Decoders refuse empty ids, so no client can send it."""
 
 
-REPAIRS = ("duplicate_call", "duplicate_result", "joined_message", "moved_call", "moved_result", "missing_result")
+REPAIRS = (
+    "duplicate_call",
+    "duplicate_result",
+    "joined_message",
+    "moved_call",
+    "moved_result",
+    "missing_result",
+)
 
 
 class Paired(NamedTuple):
@@ -67,7 +74,11 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
     pairing.find_calls()
     pairing.find_results()
     pairing.place()
-    notes = tuple((field, f"healed:{name}" + (f":{count}" if count > 1 else "")) for name, count in pairing.healed.items() if count)
+    notes = tuple(
+        (field, f"healed:{name}" + (f":{count}" if count > 1 else ""))
+        for name, count in pairing.healed.items()
+        if count
+    )
     return Paired(tuple(pairing.out), notes)
 
 

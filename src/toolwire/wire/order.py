@@ -18,7 +18,20 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from toolwire.core.errors import KINDS
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, FinishReason, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    FinishReason,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.ids import IdFactory
 from toolwire.wire.sse import scrub
 
@@ -95,7 +108,12 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 
 def _expanded() -> dict[str, dict[str, Actions]]:
     """The table by state (`idle`, the kind of the open item, `ended`) and symbol; content of the open item's own kind is a DELTA."""
-    columns: dict[str, int] = {"idle": 0, **dict.fromkeys(CONTENT_KINDS, 1), **dict.fromkeys(CALL_KINDS, 2), "ended": 3}
+    columns: dict[str, int] = {
+        "idle": 0,
+        **dict.fromkeys(CONTENT_KINDS, 1),
+        **dict.fromkeys(CALL_KINDS, 2),
+        "ended": 3,
+    }
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
         row = {symbol: cells[column] for symbol, cells in _ROWS.items() if symbol != "content"}
@@ -159,7 +177,11 @@ class Order:
 
     def finish(self) -> list[Step]:
         """The backend stopped. Gives no steps when the run has ended properly."""
-        return [] if self.ended else self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
+        return (
+            []
+            if self.ended
+            else self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
+        )
 
     def stop(self) -> None:
         """Nothing more may be sent: a sibling has failed and taken the whole answer with it."""
@@ -203,7 +225,13 @@ class Order:
     def _opened(self, event: Event, symbol: str) -> Item:
         """The item that opens: a call, or content of the kind that the symbol names."""
         if isinstance(event, CallBegin):
-            self._item = Item(event.kind, self._items, self.calls, scrub(event.id) if event.id else self._ids("call_"), scrub(event.name))
+            self._item = Item(
+                event.kind,
+                self._items,
+                self.calls,
+                scrub(event.id) if event.id else self._ids("call_"),
+                scrub(event.name),
+            )
             self.calls += 1
             self._enter(event.kind, event.index)
             self._bare = True

@@ -14,11 +14,29 @@ from typing import Any
 from toolwire.core.assemble import Fragment
 from toolwire.core.events import CallKind
 
-ENVELOPES = ("params", "msg", "message", "delta", "deltas", "event", "data", "payload", "item", "items", "choices", "response", "output", "result")
+ENVELOPES = (
+    "params",
+    "msg",
+    "message",
+    "delta",
+    "deltas",
+    "event",
+    "data",
+    "payload",
+    "item",
+    "items",
+    "choices",
+    "response",
+    "output",
+    "result",
+)
 ID_KEYS = ("id", "tool_call_id", "toolCallId", "call_id", "callId", "item_id")
 INDEX_KEYS = ("index", "tool_call_index", "toolCallIndex")
 ARGUMENT_KEYS = ("arguments", "arguments_chunk", "argumentsChunk")
-ITEM_KINDS: dict[str, tuple[CallKind, str]] = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+ITEM_KINDS: dict[str, tuple[CallKind, str]] = {
+    "function_call": ("function", "arguments"),
+    "custom_tool_call": ("custom", "input"),
+}
 RESULT_TYPES = ("function_call_output", "custom_tool_call_output")
 GROWING: dict[str, tuple[CallKind, str, bool]] = {
     "function_call_arguments.delta": ("function", "delta", False),
@@ -67,7 +85,15 @@ def _read_item(item: Payload, complete: bool) -> Fragment:
     kind, key = ITEM_KINDS[item["type"]]
     call_id, item_id = _text(item, "call_id", "callId"), _text(item, "id")
     arguments = _arguments(item.get(key))
-    return Fragment(None, call_id, _text(item, "name"), None if arguments == "" else arguments, kind, complete, alias=item_id)
+    return Fragment(
+        None,
+        call_id,
+        _text(item, "name"),
+        None if arguments == "" else arguments,
+        kind,
+        complete,
+        alias=item_id,
+    )
 
 
 def _item(node: Payload, whole: bool) -> list[Fragment]:
@@ -90,12 +116,30 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
     call_id, item_id = _text(node, "call_id", "callId"), _text(node, "item_id", "itemId")
     index = _number(node, "output_index") if call_id is None and item_id is None else None
     value = node.get(key)
-    return [Fragment(index, call_id, _text(node, "name"), value if isinstance(value, str) else None, kind, complete, alias=item_id)]
+    return [
+        Fragment(
+            index,
+            call_id,
+            _text(node, "name"),
+            value if isinstance(value, str) else None,
+            kind,
+            complete,
+            alias=item_id,
+        )
+    ]
 
 
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
     """Codex asks for a dynamic tool: `item/tool/call`, its item, or the older `dynamic_tool_call_request`. The arguments are parsed JSON."""
-    return [Fragment(None, _text(node, "callId", "call_id", "id"), _text(node, "tool"), _arguments(node.get("arguments")), complete=True)]
+    return [
+        Fragment(
+            None,
+            _text(node, "callId", "call_id", "id"),
+            _text(node, "tool"),
+            _arguments(node.get("arguments")),
+            complete=True,
+        )
+    ]
 
 
 def _entry(entry: Payload, whole: bool, position: int | None) -> Fragment:
@@ -105,14 +149,28 @@ def _entry(entry: Payload, whole: bool, position: int | None) -> Fragment:
     keys = (*ARGUMENT_KEYS, "input") if kind == "custom" else ARGUMENT_KEYS
     arguments = next((place[key] for place in places for key in keys if place.get(key) is not None), None)
     name = next((found for place in places if (found := _text(place, "name"))), None)
-    return Fragment(_number(entry, *INDEX_KEYS), _text(entry, *ID_KEYS), name, _arguments(arguments), kind, whole, position=position)
+    return Fragment(
+        _number(entry, *INDEX_KEYS),
+        _text(entry, *ID_KEYS),
+        name,
+        _arguments(arguments),
+        kind,
+        whole,
+        position=position,
+    )
 
 
 def _chat(node: Payload, whole: bool) -> list[Fragment]:
     """`tool_calls` and the older `function_call`, in a chunk's delta or in a message."""
     entries = node.get("tool_calls") or node.get("toolCalls")
-    entries = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list | tuple) else []
-    out = [_entry(entry, whole, at if whole or len(entries) > 1 else None) for at, entry in enumerate(entries)]
+    entries = (
+        [entry for entry in entries if isinstance(entry, Mapping)]
+        if isinstance(entries, list | tuple)
+        else []
+    )
+    out = [
+        _entry(entry, whole, at if whole or len(entries) > 1 else None) for at, entry in enumerate(entries)
+    ]
     if whole:
         _tell_apart(out)
     legacy = node.get("function_call") or node.get("functionCall")
@@ -136,7 +194,12 @@ def _tell_apart(entries: list[Fragment]) -> None:
 
 
 def _is_agent_call(node: Payload) -> bool:
-    return isinstance(node.get("tool"), str) and "arguments" in node and _text(node, "callId", "call_id", "id") is not None and "server" not in node
+    return (
+        isinstance(node.get("tool"), str)
+        and "arguments" in node
+        and _text(node, "callId", "call_id", "id") is not None
+        and "server" not in node
+    )
 
 
 Shape = tuple[Callable[[Payload], bool], Callable[[Payload, bool], list[Fragment]]]
@@ -145,7 +208,12 @@ SHAPES: tuple[Shape, ...] = (
     (lambda node: _event_type(node) in ("output_item.added", "output_item.done"), _item_event),
     (lambda node: _type(node) in ITEM_KINDS, _item),
     (_is_agent_call, _agent_call),
-    (lambda node: any(node.get(key) for key in ("tool_calls", "toolCalls", "function_call", "functionCall")), _chat),
+    (
+        lambda node: any(
+            node.get(key) for key in ("tool_calls", "toolCalls", "function_call", "functionCall")
+        ),
+        _chat,
+    ),
 )
 """Each row: what the shape is known by, and how its fragments are read. The first row that fits a node counts."""
 
@@ -221,7 +289,10 @@ def content(payload: Any) -> str:
         elif isinstance(value, list | tuple | Mapping) and id(value) not in path:
             path.add(id(value))
             stack.append((value, True))
-            stack += [(part, False) for part in (reversed(value) if isinstance(value, list | tuple) else [_spoken(value, steps)])]
+            stack += [
+                (part, False)
+                for part in (reversed(value) if isinstance(value, list | tuple) else [_spoken(value, steps)])
+            ]
     return "".join(texts)
 
 
@@ -230,4 +301,11 @@ def _spoken(node: Payload, steps: Iterator[int]) -> Any:
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):
         return own
-    return next((found for _, (inner, _) in zip(steps, nodes(node, 0), strict=False) if (found := inner.get("content") or inner.get("text"))), None)
+    return next(
+        (
+            found
+            for _, (inner, _) in zip(steps, nodes(node, 0), strict=False)
+            if (found := inner.get("content") or inner.get("text"))
+        ),
+        None,
+    )

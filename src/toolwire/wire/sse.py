@@ -9,7 +9,6 @@ Rules kept here:
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,7 +28,9 @@ json_bytes = msgspec.json.Encoder().encode
 
 def scrub(text: str) -> str:
     """The text as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return (
+        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
 
 
 def encode(value: Any) -> bytes:
@@ -82,7 +83,6 @@ class SseEvent(NamedTuple):
 
 
 _BOM = b"\xef\xbb\xbf"
-_one_event = re.compile(rb"data: ([^\r\n]*+)\n\n").fullmatch
 
 
 class SseReader:
@@ -96,22 +96,17 @@ class SseReader:
         self._name = ""
         self._size = 0
         self._after_cr = False
-        self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
-        self._resting = False  # nothing is pending, and the last block was of the usual kind
-
-    def one(self, block: bytes) -> re.Match[bytes] | None:
-        """The usual read, of one event that is one line of data: a match whose first group is that. None: `feed` it."""
-        return _one_event(block) if self._resting and len(block) <= self._limit else None
+        self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
-        """The events that this block completes. Raises `ToolwireError` of kind `backend` when an event outgrows the limit."""
-        if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and len(block) <= self._limit and self._at_rest():
+        """Returns the events that this block completes. Raises if an event exceeds the limit."""
+        is_pending = self._partial or self._data or self._name or self._head or self._after_cr
+        if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and not is_pending:
             self._head = None
             whole_events = block[6:-2].split(b"\n\ndata: ")
-            if block.count(b"\n") == 2 * len(whole_events):  # the usual read: whole events, of one line of data each
-                self._resting = True
+            # The usual block: whole events of one line each.
+            if block.count(b"\n") == 2 * len(whole_events) and len(block) <= self._limit:
                 return list(whole_events)
-        self._resting = False
         if self._head is not None:
             block = self._behind_mark(block)
         if self._after_cr and block:
@@ -131,7 +126,13 @@ class SseReader:
             self._partial_size = 0
         *whole, rest = block.split(b"\n\n")
         for text in whole:
-            if text[:6] == b"data: " and b"\n" not in text and not self._data and not self._name and len(text) <= self._limit:
+            if (
+                text[:6] == b"data: "
+                and b"\n" not in text
+                and not self._data
+                and not self._name
+                and len(text) <= self._limit
+            ):
                 events.append(text[6:])
             else:
                 self._lines(text.split(b"\n"), events)
@@ -153,10 +154,6 @@ class SseReader:
         self._partial_size = 0
         self._dispatch(events)
         return events
-
-    def _at_rest(self) -> bool:
-        """Nothing is pending; the first block may begin with data as well as with a byte order mark."""
-        return not (self._partial or self._data or self._name or self._head or self._after_cr)
 
     def _behind_mark(self, block: bytes) -> bytes:
         head = (self._head or b"") + block

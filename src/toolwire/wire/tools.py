@@ -112,7 +112,9 @@ class RequestTools:
             self._declare(_function(function, path), f"{path}.name")
             leftover(function, OF_FUNCTION, "functions", self.notes)
 
-    def _callable(self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None) -> tuple[ToolSpec, dict[str, Any]]:
+    def _callable(
+        self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None
+    ) -> tuple[ToolSpec, dict[str, Any]]:
         """A function or custom tool, and its flat form."""
         inner = tool.get(kind)
         for holder in (tool, inner) if type(inner) is dict else (tool,):
@@ -129,7 +131,12 @@ class RequestTools:
             wire = tool if inner is tool else {"type": "custom", **inner}
             return spec, wire if spec.format is None else {**wire, "format": spec.format}
         spec = _function(inner, path, namespace)
-        wire = {"type": "function", "name": spec.name, "description": inner.get("description"), "parameters": spec.parameters}
+        wire = {
+            "type": "function",
+            "name": spec.name,
+            "description": inner.get("description"),
+            "parameters": spec.parameters,
+        }
         return spec, {**wire, "strict": spec.strict}
 
     def _namespace(self, tool: dict[str, Any], path: str) -> None:
@@ -198,7 +205,12 @@ class RequestTools:
     def choose_legacy(self, choice: Any) -> ToolChoice:
         """`function_call`: none, auto or a name."""
         if type(choice) is dict:
-            return ToolChoice("required", self._known(required_string(choice, "name", "function_call"), "function", "function_call.name"))
+            return ToolChoice(
+                "required",
+                self._known(
+                    required_string(choice, "name", "function_call"), "function", "function_call.name"
+                ),
+            )
         if type(choice) is not str:
             raise wrong_type("function_call", "one of a string or an object", choice)
         if choice not in ("none", "auto"):
@@ -219,7 +231,10 @@ class RequestTools:
             raise missing(f"{path}.tools")
         array(f"{path}.tools", tools)
         if not tools:
-            raise invalid(f"{path}.tools", "empty array. Expected an array with minimum length 1, but got an empty array instead.")
+            raise invalid(
+                f"{path}.tools",
+                "empty array. Expected an array with minimum length 1, but got an empty array instead.",
+            )
         names: dict[str, str] = {}
         for i, entry in enumerate(tools):
             where = f"{path}.tools[{i}]"
@@ -229,11 +244,17 @@ class RequestTools:
                 names[self._declared(kind, entry, where)] = kind
             else:
                 self._skip("tool_choice", kind)
-        echo = {"type": "allowed_tools", "mode": mode, "tools": [{"type": kind, "name": name} for name, kind in names.items()]}
+        echo = {
+            "type": "allowed_tools",
+            "mode": mode,
+            "tools": [{"type": kind, "name": name} for name, kind in names.items()],
+        }
         if names:
             return ToolChoice(cast(Literal["auto", "required"], mode), None, tuple(names)), echo
         if mode == "required":
-            raise invalid(f"{path}.tools", "a call is required, but none of the allowed tools can be served here.")
+            raise invalid(
+                f"{path}.tools", "a call is required, but none of the allowed tools can be served here."
+            )
         return NOTHING, {**echo, "tools": tools}
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
@@ -252,7 +273,9 @@ class RequestTools:
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:
-            raise ToolwireError("invalid_value", f"Tool choice '{shown(name)}' not found in 'tools' parameter.", param=path)
+            raise ToolwireError(
+                "invalid_value", f"Tool choice '{shown(name)}' not found in 'tools' parameter.", param=path
+            )
         return name
 
     def _need_tools(self, path: str) -> None:

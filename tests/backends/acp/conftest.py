@@ -26,7 +26,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = ("get_weather", "get_time", "read", "write", "bash")
 
 
-# --- a conversation ------------------------------------------------------------------------------------------------------------------------------
+# --- a conversation ---
 
 
 class Reply:
@@ -39,7 +39,12 @@ class Reply:
     def text(self) -> str:
         if self.api == "chat":
             return self.body["choices"][0]["message"]["content"] or ""
-        return "".join(part["text"] for item in self.body["output"] if item["type"] == "message" for part in item["content"])
+        return "".join(
+            part["text"]
+            for item in self.body["output"]
+            if item["type"] == "message"
+            for part in item["content"]
+        )
 
     @property
     def ids(self) -> list[str]:
@@ -51,7 +56,9 @@ class Reply:
     def calls(self) -> list[tuple[str, Any]]:
         """Names and arguments."""
         if self.api == "chat":
-            functions = [one["function"] for one in self.body["choices"][0]["message"].get("tool_calls") or []]
+            functions = [
+                one["function"] for one in self.body["choices"][0]["message"].get("tool_calls") or []
+            ]
         else:
             functions = [item for item in self.body["output"] if item["type"] == "function_call"]
         return [(one["name"], json.loads(one["arguments"])) for one in functions]
@@ -60,10 +67,24 @@ class Reply:
 class Talk:
     """A client of one API, streamed or not, that keeps the history."""
 
-    def __init__(self, table: Any, judge: Judge, api: Api = "chat", stream: bool = False, tools: tuple[str, ...] = TOOLS) -> None:
+    def __init__(
+        self,
+        table: Any,
+        judge: Judge,
+        api: Api = "chat",
+        stream: bool = False,
+        tools: tuple[str, ...] = TOOLS,
+    ) -> None:
         self._table, self._judge, self.api, self.stream = table, judge, api, stream
-        flat = [{"type": "function", "name": name, "description": f"does {name}", "parameters": CITY} for name in tools]
-        self.tools = [{"type": "function", "function": {k: v for k, v in one.items() if k != "type"}} for one in flat] if api == "chat" else flat
+        flat = [
+            {"type": "function", "name": name, "description": f"does {name}", "parameters": CITY}
+            for name in tools
+        ]
+        self.tools = (
+            [{"type": "function", "function": {k: v for k, v in one.items() if k != "type"}} for one in flat]
+            if api == "chat"
+            else flat
+        )
         self.items: list[dict[str, Any]] = []
         self.last: Reply | None = None
 
@@ -76,13 +97,23 @@ class Talk:
         assert self.last is not None and len(self.last.ids) == len(results)
         for id, result in zip(self.last.ids, results, strict=True):
             told = {"role": "tool", "tool_call_id": id, "content": result}
-            self.items.append(told if self.api == "chat" else {"type": "function_call_output", "call_id": id, "output": result})
+            self.items.append(
+                told
+                if self.api == "chat"
+                else {"type": "function_call_output", "call_id": id, "output": result}
+            )
         return await self._send(**extra)
 
     async def _send(self, **extra: Any) -> Reply:
         key = "messages" if self.api == "chat" else "input"
         tools = {"tools": self.tools} if self.tools else {}
-        request = {key: self.items, **tools, "stream": self.stream, **({} if self.api == "chat" else {"store": False}), **extra}
+        request = {
+            key: self.items,
+            **tools,
+            "stream": self.stream,
+            **({} if self.api == "chat" else {"store": False}),
+            **extra,
+        }
         answer = await self._table.answer(self.api, request)
         kind = dict(answer.headers)[b"x-toolwire-turn"].decode()
         if self.stream:
@@ -92,7 +123,10 @@ class Talk:
         else:
             body = json.loads(answer.body)
             self._judge.body(body, self.api)
-        self.items = [*self.items, *([body["choices"][0]["message"]] if self.api == "chat" else body["output"])]
+        self.items = [
+            *self.items,
+            *([body["choices"][0]["message"]] if self.api == "chat" else body["output"]),
+        ]
         self.last = Reply(self.api, body, kind)
         return self.last
 
@@ -107,7 +141,9 @@ class Talk:
 def talk(table: Any, judge: Judge) -> Callable[..., Talk]:
     """`talk(backend, api, stream, tools)`: a conversation with a backend."""
 
-    def make(backend: AcpBackend, api: Api = "chat", stream: bool = False, tools: tuple[str, ...] = TOOLS) -> Talk:
+    def make(
+        backend: AcpBackend, api: Api = "chat", stream: bool = False, tools: tuple[str, ...] = TOOLS
+    ) -> Talk:
         if table.gateway is None or table.gateway.models["m"] is not backend:
             table.serve(backend)
         return Talk(table, judge, api, stream, tools)
@@ -115,7 +151,7 @@ def talk(table: Any, judge: Judge) -> Callable[..., Talk]:
     return make
 
 
-# --- agents --------------------------------------------------------------------------------------------------------------------------------------
+# --- agents ---
 
 
 class Log:
@@ -131,7 +167,10 @@ class Log:
         return [entry.get("params", {}) for entry in self.entries() if entry.get("method") == method]
 
     def prompts(self) -> list[str]:
-        return ["".join(part.get("text", "") for part in params["prompt"]) for params in self.sent("session/prompt")]
+        return [
+            "".join(part.get("text", "") for part in params["prompt"])
+            for params in self.sent("session/prompt")
+        ]
 
     def answers(self) -> list[dict[str, Any]]:
         return [entry["answer"] for entry in self.entries() if "answer" in entry]
@@ -159,12 +198,18 @@ async def backends() -> AsyncIterator[list[AcpBackend]]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, log: Log, backends: list[AcpBackend], request: pytest.FixtureRequest) -> Callable[..., AcpBackend]:
+def agent(
+    tmp_path: Path, log: Log, backends: list[AcpBackend], request: pytest.FixtureRequest
+) -> Callable[..., AcpBackend]:
     """`agent(*prompts, script={…}, **options)`: a backend whose agent plays a script."""
 
-    def make(*prompts: list[dict[str, Any]], script: dict[str, Any] | None = None, **options: Any) -> AcpBackend:
+    def make(
+        *prompts: list[dict[str, Any]], script: dict[str, Any] | None = None, **options: Any
+    ) -> AcpBackend:
         path = tmp_path / f"script-{len(backends)}.json"
-        path.write_text(json.dumps({"prompts": list(prompts) or None, "log": str(log.path), **(script or {})}))
+        path.write_text(
+            json.dumps({"prompts": list(prompts) or None, "log": str(log.path), **(script or {})})
+        )
         command = (sys.executable, acp_agent.__file__, str(path))
         given = {"profile": "opencode", "settle_ms": 60, "timeout_s": 20.0, **options}
         made = AcpBackend("m", AcpOptions(command, **given))

@@ -23,7 +23,11 @@ Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]
 Living = Callable[[int], set[int]]
 Gone = Callable[[int], Awaitable[bool]]
-LOOP = [{"say": "Let me look."}, {"call": "get_weather", "arguments": {"city": "Oslo"}}, {"say": "It is {result}."}]
+LOOP = [
+    {"say": "Let me look."},
+    {"call": "get_weather", "arguments": {"city": "Oslo"}},
+    {"say": "It is {result}."},
+]
 
 
 @pytest.fixture
@@ -108,11 +112,15 @@ asyncio.run(main())
 """
 
 
-async def test_an_agent_dies_with_toolwire_however_that_dies(tmp_path: Path, living: Living, gone: Gone) -> None:
+async def test_an_agent_dies_with_toolwire_however_that_dies(
+    tmp_path: Path, living: Living, gone: Gone
+) -> None:
     """Also one that ignores the end of its stdin and every signal that can be ignored."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"prompts": [LOOP]}))
-    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, str(script), stdout=subprocess.PIPE)
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, str(script), stdout=subprocess.PIPE
+    )
     assert owner.stdout is not None
     group, folder = json.loads(await owner.stdout.readline())
     for pid in living(group):
@@ -126,16 +134,24 @@ async def test_an_agent_dies_with_toolwire_however_that_dies(tmp_path: Path, liv
     assert not Path(folder).exists()
 
 
-async def test_an_agent_gets_a_small_environment_and_empty_private_folders(agent: Agent, talk: Talks, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_gets_a_small_environment_and_empty_private_folders(
+    agent: Agent, talk: Talks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
     backend = agent([{"say": "ok"}], env={"MINE": "1"})
     await talk(backend).say("Hello.")
     (session,) = backend._live
     words = Path(f"/proc/{session.pid}/environ").read_bytes().decode().split("\0")
     env = dict(word.split("=", 1) for word in words if word)
-    assert env["MINE"] == "1" and "TOOLWIRE_API_KEY" not in env and env["HOME"] == str(session.folder / "home")
-    assert os.readlink(f"/proc/{session.pid}/cwd") == str(session.folder / "work") and not list((session.folder / "work").iterdir())
-    assert session.folder.stat().st_mode & 0o777 == 0o700 and session.folder.name.startswith(f"{PREFIX}{os.getpid()}-")
+    assert (
+        env["MINE"] == "1" and "TOOLWIRE_API_KEY" not in env and env["HOME"] == str(session.folder / "home")
+    )
+    assert os.readlink(f"/proc/{session.pid}/cwd") == str(session.folder / "work") and not list(
+        (session.folder / "work").iterdir()
+    )
+    assert session.folder.stat().st_mode & 0o777 == 0o700 and session.folder.name.startswith(
+        f"{PREFIX}{os.getpid()}-"
+    )
     command = Path(f"/proc/{session.pid}/cmdline").read_bytes()
     assert b"Bearer" not in command and not any("Bearer" in value for value in env.values())
 
@@ -155,7 +171,9 @@ async def test_a_login_is_linked_and_one_that_was_renewed_is_put_back(tmp_path: 
     assert (own / ".x" / "auth.json").read_text() == "new" and not place.path.exists()
 
 
-async def test_the_operators_own_folder_is_used_and_left_alone(agent: Agent, talk: Talks, log: Any, tmp_path: Path) -> None:
+async def test_the_operators_own_folder_is_used_and_left_alone(
+    agent: Agent, talk: Talks, log: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "note.txt").write_text("x")

@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.acp.profiles import PROFILES, AcpOptions, find, launch, listed_names, merged, profile_of, shown_names, without
+from toolwire.backends.acp.profiles import (
+    PROFILES,
+    AcpOptions,
+    find,
+    launch,
+    listed_names,
+    merged,
+    profile_of,
+    shown_names,
+    without,
+)
 from toolwire.backends.acp.requests import is_clients, outcome
 from toolwire.backends.acp.updates import AgentCalls, Announced, failure_of, text_of, usage_of
 from toolwire.backends.registry import OptionError, check
 from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.core.events import Usage
 
-# --- options and profiles ------------------------------------------------------------------------------------------------------------------------
+# --- options and profiles ---
 
 
 @pytest.mark.parametrize(
@@ -66,15 +76,32 @@ def test_names_of_tools_survive_the_prefix(profile: Any) -> None:
     for name in listed:
         assert len(profile.shown[0].format(server="client", tool=name)) <= profile.longest
     shown = shown_names(profile, tuple(listed))
-    assert {shown[pattern.format(server="client", tool=name)] for pattern in profile.shown for name in listed} == set(listed)
+    assert {
+        shown[pattern.format(server="client", tool=name)] for pattern in profile.shown for name in listed
+    } == set(listed)
 
 
-# --- launch --------------------------------------------------------------------------------------------------------------------------------------
+# --- launch ---
 
 
 def _launched(options: AcpOptions, tools: tuple[str, ...] = ()) -> Any:
-    environ = {"PATH": "/bin", "OPENAI_API_KEY": "ours", "TOOLWIRE_API_KEY": "ours", "HOME": "/home/me", "LANG": "C", "NO_PROXY": "intern"}
-    return launch(options, profile_of(options.profile, options.command), "/bin/" + options.command[0], "/h", "/t", environ, tools)
+    environ = {
+        "PATH": "/bin",
+        "OPENAI_API_KEY": "ours",
+        "TOOLWIRE_API_KEY": "ours",
+        "HOME": "/home/me",
+        "LANG": "C",
+        "NO_PROXY": "intern",
+    }
+    return launch(
+        options,
+        profile_of(options.profile, options.command),
+        "/bin/" + options.command[0],
+        "/h",
+        "/t",
+        environ,
+        tools,
+    )
 
 
 def test_an_agent_sees_little_of_our_environment() -> None:
@@ -97,13 +124,19 @@ def test_opencodes_config_is_merged_into_the_operators_and_takes_its_tools_away(
         "permission": {"bash": "allow"},
         "tools": {"bash": True},
         "mcp": {"x": {"type": "local", "command": ["x"]}},
-        "agent": {"build": {"temperature": 0.1, "tools": {"bash": True}, "permission": {"bash": "allow"}}, "mine": {"tools": {"write": True}}},
+        "agent": {
+            "build": {"temperature": 0.1, "tools": {"bash": True}, "permission": {"bash": "allow"}},
+            "mine": {"tools": {"write": True}},
+        },
         "experimental": {"other": 1, "mcp_timeout": 5},
     }
     env = {"OPENCODE_CONFIG_CONTENT": json.dumps(given), "OPENCODE_DB": "opencode.db"}
     started = _launched(AcpOptions(("opencode", "acp"), env=env, model="p/other"))
     config = json.loads(started.env["OPENCODE_CONFIG_CONTENT"])
-    assert config["permission"] == {"*": "deny", "client_*": "allow"} and list(config["permission"]) == ["*", "client_*"]
+    assert config["permission"] == {"*": "deny", "client_*": "allow"} and list(config["permission"]) == [
+        "*",
+        "client_*",
+    ]
     assert "tools" not in config and "mcp" not in config
     assert config["agent"]["build"]["temperature"] == 0.1 and config["agent"]["mine"] == {}
     assert "tools" not in config["agent"]["build"] and "permission" not in config["agent"]["build"]
@@ -118,21 +151,38 @@ def test_a_config_that_is_no_json_is_a_clear_error() -> None:
 
 
 def test_the_model_is_told_as_each_agent_wants_it() -> None:
-    assert _launched(AcpOptions(("gemini", "--acp"), model="g")).command == ("/bin/gemini", "--acp", "--model", "g")
+    assert _launched(AcpOptions(("gemini", "--acp"), model="g")).command == (
+        "/bin/gemini",
+        "--acp",
+        "--model",
+        "g",
+    )
     assert _launched(AcpOptions(("codex-acp",), model="c")).command[-2:] == ("-c", 'model="c"')
     assert _launched(AcpOptions(("claude-code-acp",), model="o")).env["ANTHROPIC_MODEL"] == "o"
 
 
 def test_geminis_settings_allow_the_clients_tools_by_name() -> None:
     files = _launched(AcpOptions(("gemini", "--acp")), ("read", "write")).files
-    assert json.loads(files["/h/.gemini/settings.json"])["tools"]["core"] == ["mcp_client_read", "mcp_client_write"]
-    assert json.loads(_launched(AcpOptions(("gemini", "--acp"))).files["/h/.gemini/settings.json"])["tools"]["core"] == []
+    assert json.loads(files["/h/.gemini/settings.json"])["tools"]["core"] == [
+        "mcp_client_read",
+        "mcp_client_write",
+    ]
+    assert (
+        json.loads(_launched(AcpOptions(("gemini", "--acp"))).files["/h/.gemini/settings.json"])["tools"][
+            "core"
+        ]
+        == []
+    )
 
 
 def test_tables_are_merged_with_ours_last() -> None:
     assert merged({"a": 1, "b": {"x": 1, "y": 2}}, {"b": {"y": 3}, "a": 2}) == {"b": {"x": 1, "y": 3}, "a": 2}
     assert merged({"a": 1}, {"a": {"b": 1}}) == {"a": {"b": 1}}
-    assert without({"a": {"b": 1, "c": 2}, "d": {"e": {"b": 1}}, "f": 3}, ("a.b", "d.*.b", "f.g", "h")) == {"a": {"c": 2}, "d": {"e": {}}, "f": 3}
+    assert without({"a": {"b": 1, "c": 2}, "d": {"e": {"b": 1}}, "f": 3}, ("a.b", "d.*.b", "f.g", "h")) == {
+        "a": {"c": 2},
+        "d": {"e": {}},
+        "f": 3,
+    }
 
 
 def test_a_program_is_found_by_path_and_by_the_agents_own_path(tmp_path: Any) -> None:
@@ -143,7 +193,7 @@ def test_a_program_is_found_by_path_and_by_the_agents_own_path(tmp_path: Any) ->
     assert find(AcpOptions(("agent-x",), env={"PATH": str(tmp_path)}), PROFILES["other"]) == str(program)
 
 
-# --- updates -------------------------------------------------------------------------------------------------------------------------------------
+# --- updates ---
 
 NAMES = {"client_get_weather": "get_weather", "client_get_time": "get_time"}
 
@@ -158,11 +208,11 @@ def test_calls_find_their_announcements_by_name_and_arguments() -> None:
     calls.announce(_told("b", given={"city": "Rome"}))
     calls.announce(_told("c", "client_get_time"))
     assert calls.expected
-    assert [calls.called("get_time", {}), calls.called("get_weather", {"city": "Rome"}), calls.called("get_weather", {"city": "Oslo"})] == [
-        ("c", 3),
-        ("b", 2),
-        ("a", 1),
-    ]
+    assert [
+        calls.called("get_time", {}),
+        calls.called("get_weather", {"city": "Rome"}),
+        calls.called("get_weather", {"city": "Oslo"}),
+    ] == [("c", 3), ("b", 2), ("a", 1)]
     assert not calls.expected
 
 
@@ -188,8 +238,20 @@ def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
 
 def test_codexs_announcements_hold_their_arguments_one_level_below() -> None:
     calls = AgentCalls({"Tool: client/get_weather": "get_weather"})
-    calls.announce(_told("a", "Tool: client/get_weather", {"server": "client", "tool": "get_weather", "arguments": {"city": "Rome"}}))
-    calls.announce(_told("b", "Tool: client/get_weather", {"server": "client", "tool": "get_weather", "arguments": {"city": "Oslo"}}))
+    calls.announce(
+        _told(
+            "a",
+            "Tool: client/get_weather",
+            {"server": "client", "tool": "get_weather", "arguments": {"city": "Rome"}},
+        )
+    )
+    calls.announce(
+        _told(
+            "b",
+            "Tool: client/get_weather",
+            {"server": "client", "tool": "get_weather", "arguments": {"city": "Oslo"}},
+        )
+    )
     assert calls.called("get_weather", {"city": "Oslo"}) == ("b", 2)
 
 
@@ -199,7 +261,12 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["toolCallId", "title", "kind", "rawInput", "status", "content", "sessionUpdate"]), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(["toolCallId", "title", "kind", "rawInput", "status", "content", "sessionUpdate"]),
+        JSON,
+    )
+)
 def test_no_update_breaks_the_reader(update: dict[str, Any]) -> None:
     calls = AgentCalls(NAMES)
     calls.announce(update)
@@ -214,8 +281,22 @@ def test_no_update_breaks_the_reader(update: dict[str, Any]) -> None:
         ({}, None),
         ({"usage": None}, None),
         ({"usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}, Usage(10, 5)),
-        ({"usage": {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 4, "totalTokens": 15}}, Usage(10, 5, 4)),
-        ({"usage": {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 4, "cachedWriteTokens": 1, "totalTokens": 20}}, Usage(15, 5, 4)),
+        (
+            {"usage": {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 4, "totalTokens": 15}},
+            Usage(10, 5, 4),
+        ),
+        (
+            {
+                "usage": {
+                    "inputTokens": 10,
+                    "outputTokens": 5,
+                    "cachedReadTokens": 4,
+                    "cachedWriteTokens": 1,
+                    "totalTokens": 20,
+                }
+            },
+            Usage(15, 5, 4),
+        ),
         ({"_meta": {"usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}}}, Usage(1, 2)),
         ({"_meta": {"quota": {"token_count": {"input_tokens": 50, "output_tokens": 30}}}}, Usage(50, 30)),
         ({"usage": {"inputTokens": "x", "outputTokens": -3, "totalTokens": True}}, None),
@@ -225,12 +306,15 @@ def test_tokens_are_read_as_agents_count_them(result: Any, usage: Usage | None) 
     assert usage_of(result) == usage
 
 
-# --- permissions and failures --------------------------------------------------------------------------------------------------------------------
+# --- permissions and failures ---
 
 
 def test_an_approval_without_a_name_goes_by_what_was_announced() -> None:
     names = {"Tool: client/read": "read"}
-    mine, other = Announced("1", 1, "read", "", "Tool: client/read"), Announced("2", 2, "", "execute", "rm -rf /")
+    mine, other = (
+        Announced("1", 1, "read", "", "Tool: client/read"),
+        Announced("2", 2, "", "execute", "rm -rf /"),
+    )
     asked = {"toolCallId": "1", "title": "Approve MCP tool call"}
     assert is_clients(asked, names, mine, ("Approve MCP tool call",))
     assert not is_clients(asked, names, other, ("Approve MCP tool call",))
@@ -240,7 +324,9 @@ def test_an_approval_without_a_name_goes_by_what_was_announced() -> None:
 
 @given(JSON)
 def test_no_options_break_the_answer_to_a_request_for_permission(options: Any) -> None:
-    assert outcome(options if isinstance(options, list) else (), allow=False) == {"outcome": {"outcome": "cancelled"}}
+    assert outcome(options if isinstance(options, list) else (), allow=False) == {
+        "outcome": {"outcome": "cancelled"}
+    }
 
 
 @given(st.integers(), st.text(), JSON)

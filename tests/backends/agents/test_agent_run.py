@@ -14,7 +14,19 @@ from toolwire.backends.agents.history import Idle, entries, fingerprint, fresh_p
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Event, Failure, Finish, Text, Usage
-from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    Part,
+    Result,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 
 Work = Callable[[AgentRun], Awaitable[None]]
 
@@ -32,7 +44,13 @@ def result(id: str, text: str) -> Result:
 
 
 def turn(*items: Item, choice: ToolChoice | None = None) -> Turn:
-    return Turn("chat", "m", items or (user("hi"),), tools=(ToolSpec("look"), ToolSpec("write")), tool_choice=choice or ToolChoice("auto"))
+    return Turn(
+        "chat",
+        "m",
+        items or (user("hi"),),
+        tools=(ToolSpec("look"), ToolSpec("write")),
+        tool_choice=choice or ToolChoice("auto"),
+    )
 
 
 class Stops:
@@ -45,7 +63,13 @@ class Stops:
         self.count += 1
 
 
-def made(work: Work, asked: Turn | None = None, stop: Stops | None = None, settle_s: float = 0.02, timeout_s: float = 5) -> AgentRun:
+def made(
+    work: Work,
+    asked: Turn | None = None,
+    stop: Stops | None = None,
+    settle_s: float = 0.02,
+    timeout_s: float = 5,
+) -> AgentRun:
     return AgentRun(asked or turn(), work, stop or Stops(), settle_s=settle_s, repeats=3, timeout_s=timeout_s)
 
 
@@ -97,7 +121,9 @@ async def test_calls_made_together_go_out_together_in_the_order_of_their_places(
 
 async def test_a_client_that_wants_one_call_at_a_time_gets_them_one_after_the_other_in_the_same_run() -> None:
     async def work(run: AgentRun) -> None:
-        found = await asyncio.gather(run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1))
+        found = await asyncio.gather(
+            run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1)
+        )
         run.text(" ".join(str(one.parts) for one in found))
 
     run = made(work, replace(turn(), parallel=False))
@@ -188,7 +214,11 @@ async def test_the_same_call_over_and_over_ends_the_run_and_says_so() -> None:
 
 
 async def test_calls_that_the_history_already_holds_count_as_repeated() -> None:
-    before = [item for number in range(3) for item in (Call(f"c{number}", "look", '{ "a":1 }'), result(f"c{number}", "x"))]
+    before = [
+        item
+        for number in range(3)
+        for item in (Call(f"c{number}", "look", '{ "a":1 }'), result(f"c{number}", "x"))
+    ]
 
     async def work(run: AgentRun) -> None:
         await run.call("look", '{"a": 1}')
@@ -226,7 +256,9 @@ async def test_silence_of_an_agent_is_a_timeout_and_signs_of_life_are_not_silenc
     assert said(await segment(made(slow, timeout_s=0.4))) == "there"
 
 
-@pytest.mark.parametrize("noise", [lambda run: run.alive(), lambda run: run.thought("hm ")], ids=["signs of life", "thoughts"])
+@pytest.mark.parametrize(
+    "noise", [lambda run: run.alive(), lambda run: run.thought("hm ")], ids=["signs of life", "thoughts"]
+)
 async def test_an_agent_that_never_falls_silent_does_not_hold_its_calls_back(
     noise: Callable[[AgentRun], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +276,9 @@ async def test_an_agent_that_never_falls_silent_does_not_hold_its_calls_back(
     await run.cancel()
 
 
-async def test_what_nobody_reads_is_bounded_and_the_run_ends_with_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_reads_is_bounded_and_the_run_ends_with_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(agent_run, "UNREAD_LIMIT", 10_000)
     flooded = asyncio.Event()
 
@@ -352,7 +386,12 @@ async def test_a_run_knows_whether_its_required_call_was_made() -> None:
 
     run = made(work, turn(choice=ToolChoice("required")))
     events = await segment(run)
-    assert calls(events) == ["look"] and said(events) == "First, some words." and seen == [True] and not run.lacks_call
+    assert (
+        calls(events) == ["look"]
+        and said(events) == "First, some words."
+        and seen == [True]
+        and not run.lacks_call
+    )
     await run.cancel()
 
 
@@ -380,7 +419,13 @@ async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> N
     await segment(run)
     await run.answer({"c1": result("c1", "sun")})
     await segment(run)
-    history = (user("weather?"), assistant("Let me look."), Call("x9", "look", '{ "a": 1 }'), result("x9", "sun"), assistant("It is sunny."))
+    history = (
+        user("weather?"),
+        assistant("Let me look."),
+        Call("x9", "look", '{ "a": 1 }'),
+        result("x9", "sun"),
+        assistant("It is sunny."),
+    )
     following = turn(*history, user("and tomorrow?"))
     assert fingerprint(asked, run.told) == fingerprint(following, known_part(following))
     assert next_prompt(following) == "and tomorrow?"
@@ -397,7 +442,10 @@ async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> N
     ],
 )
 def test_conversations_about_other_images_or_files_are_other_conversations(parts: tuple[Part, Part]) -> None:
-    one, other = (turn(Message("user", (TextPart("What is it?"), part)), assistant("A cat."), user("And its colour?")) for part in parts)
+    one, other = (
+        turn(Message("user", (TextPart("What is it?"), part)), assistant("A cat."), user("And its colour?"))
+        for part in parts
+    )
     assert fingerprint(one, known_part(one)) != fingerprint(other, known_part(other))
     again = turn(*one.items)
     assert fingerprint(one, known_part(one)) == fingerprint(again, known_part(again))
@@ -415,7 +463,14 @@ async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_shor
 
 
 def test_a_fresh_agent_is_told_names_and_ids_of_what_was_called() -> None:
-    told = fresh_prompt(turn(Message("system", (TextPart("Be kind."),)), user("go"), Call("c1", "look", '{"a":1}'), result("c1", "sun")))
+    told = fresh_prompt(
+        turn(
+            Message("system", (TextPart("Be kind."),)),
+            user("go"),
+            Call("c1", "look", '{"a":1}'),
+            result("c1", "sun"),
+        )
+    )
     for words in ("Be kind.", "User: go", "look", "c1", '{"a":1}', "sun"):
         assert words in told
     assert told.index("Be kind.") < told.index("User: go") < told.index("sun")

@@ -17,7 +17,9 @@ from toolwire.backends.agents.mcp_server import ToolServer, content
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
 
-WEATHER = ToolSpec("get_weather", "The weather.", {"properties": {"city": {"type": "string"}}, "required": ["city"]})
+WEATHER = ToolSpec(
+    "get_weather", "The weather.", {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+)
 MODES = ["legacy", "auto"]
 
 
@@ -65,7 +67,9 @@ async def _official(server: ToolServer, mode: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_official_client_lists_and_calls_the_tools(server: ToolServer, desk: Desk, mode: str) -> None:
+async def test_the_official_client_lists_and_calls_the_tools(
+    server: ToolServer, desk: Desk, mode: str
+) -> None:
     async with _official(server, mode) as client:
         tools = (await client.list_tools()).tools
         assert [(tool.name, tool.description, tool.input_schema["type"]) for tool in tools] == [
@@ -90,7 +94,9 @@ async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: D
             enough.set()
 
     async with _official(server, "legacy") as client:
-        call = asyncio.ensure_future(client.call_tool("get_weather", {"city": "Oslo"}, progress_callback=progress))
+        call = asyncio.ensure_future(
+            client.call_tool("get_weather", {"city": "Oslo"}, progress_callback=progress)
+        )
         await enough.wait()
         desk.go.set()
         assert (await call).content[0].text == "sun in Oslo"
@@ -100,12 +106,18 @@ async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: D
 async def test_calls_wait_beside_each_other(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
     async with _official(server, "legacy") as client:
-        calls = [asyncio.ensure_future(client.call_tool("get_weather", {"city": city})) for city in ("Oslo", "Rome")]
+        calls = [
+            asyncio.ensure_future(client.call_tool("get_weather", {"city": city}))
+            for city in ("Oslo", "Rome")
+        ]
         while len(desk.asked) < 2:
             await asyncio.wait_for(desk.came.wait(), 5)
             desk.came.clear()
         desk.go.set()
-        assert [result.content[0].text for result in await asyncio.gather(*calls)] == ["sun in Oslo", "sun in Rome"]
+        assert [result.content[0].text for result in await asyncio.gather(*calls)] == [
+            "sun in Oslo",
+            "sun in Rome",
+        ]
 
 
 async def test_a_failed_call_is_an_error_result(server: ToolServer, desk: Desk) -> None:
@@ -122,7 +134,9 @@ async def test_calls_that_wait_when_the_server_goes_are_given_up(server: ToolSer
         await desk.came.wait()
         await server.close()
         status, body = await call
-        assert status == 200 and body["result"]["isError"] and "given up" in body["result"]["content"][0]["text"]
+        assert (
+            status == 200 and body["result"]["isError"] and "given up" in body["result"]["content"][0]["text"]
+        )
         with pytest.raises(aiohttp.ClientError):
             await _post(http, server, _call("get_weather", {}))
 
@@ -131,12 +145,21 @@ async def test_calls_that_wait_when_the_server_goes_are_given_up(server: ToolSer
 
 
 def _call(name: Any, arguments: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+    return {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments},
+    }
 
 
-async def _post(http: aiohttp.ClientSession, server: ToolServer, message: Any, **headers: str) -> tuple[int, Any]:
+async def _post(
+    http: aiohttp.ClientSession, server: ToolServer, message: Any, **headers: str
+) -> tuple[int, Any]:
     data = message if isinstance(message, bytes) else json.dumps(message).encode()
-    async with http.post(server.url, data=data, headers={**server.headers, "Accept": "application/json", **headers}) as answer:
+    async with http.post(
+        server.url, data=data, headers={**server.headers, "Accept": "application/json", **headers}
+    ) as answer:
         text = await answer.text()
         return answer.status, json.loads(text) if text.startswith("{") else text
 
@@ -155,7 +178,9 @@ async def _post(http: aiohttp.ClientSession, server: ToolServer, message: Any, *
         ({"Host": "localhost:{port}"}, 200),
     ],
 )
-async def test_only_who_was_told_may_ask(server: ToolServer, desk: Desk, change: dict[str, str], status: int) -> None:
+async def test_only_who_was_told_may_ask(
+    server: ToolServer, desk: Desk, change: dict[str, str], status: int
+) -> None:
     port = server.url.rpartition(":")[2].partition("/")[0]
     async with aiohttp.ClientSession() as http:
         given = {name: value.replace("{port}", port) for name, value in change.items()}
@@ -165,12 +190,18 @@ async def test_only_who_was_told_may_ask(server: ToolServer, desk: Desk, change:
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
 async def test_nothing_but_post_is_answered(server: ToolServer, method: str) -> None:
-    async with aiohttp.ClientSession() as http, http.request(method, server.url, headers=server.headers) as answer:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.request(method, server.url, headers=server.headers) as answer,
+    ):
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
 async def test_another_path_is_not_found(server: ToolServer) -> None:
-    async with aiohttp.ClientSession() as http, http.post(server.url + "/x", headers=server.headers) as answer:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(server.url + "/x", headers=server.headers) as answer,
+    ):
         assert answer.status == 404
 
 
@@ -188,7 +219,9 @@ async def test_another_path_is_not_found(server: ToolServer) -> None:
         (json.dumps(_call("get_weather", {"city": float("nan")})).encode(), 400, -32700),
     ],
 )
-async def test_what_is_no_fair_request_gets_a_clear_error(server: ToolServer, message: Any, status: int, code: int) -> None:
+async def test_what_is_no_fair_request_gets_a_clear_error(
+    server: ToolServer, message: Any, status: int, code: int
+) -> None:
     async with aiohttp.ClientSession() as http:
         given, body = await _post(http, server, message)
     assert (given, body["error"]["code"]) == (status, code)
@@ -202,17 +235,32 @@ async def test_notifications_are_taken_and_versions_are_settled(server: ToolServ
         "params": {"protocolVersion": version},
     }
     async with aiohttp.ClientSession() as http:
-        assert (await _post(http, server, {"jsonrpc": "2.0", "method": "notifications/initialized"}))[0] == 202
-        assert (await _post(http, server, hello("2025-03-26")))[1]["result"]["protocolVersion"] == "2025-03-26"
-        assert (await _post(http, server, hello("1999-01-01")))[1]["result"]["protocolVersion"] == "2025-11-25"
-        status, body = await _post(http, server, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, **{"MCP-Protocol-Version": "1999-01-01"})
+        assert (await _post(http, server, {"jsonrpc": "2.0", "method": "notifications/initialized"}))[
+            0
+        ] == 202
+        assert (await _post(http, server, hello("2025-03-26")))[1]["result"][
+            "protocolVersion"
+        ] == "2025-03-26"
+        assert (await _post(http, server, hello("1999-01-01")))[1]["result"][
+            "protocolVersion"
+        ] == "2025-11-25"
+        status, body = await _post(
+            http,
+            server,
+            {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+            **{"MCP-Protocol-Version": "1999-01-01"},
+        )
         assert (status, body["error"]["code"]) == (400, -32022)
 
 
 async def test_a_stream_of_an_agent_that_hung_up_does_no_harm(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
     async with aiohttp.ClientSession() as http:
-        async with http.post(server.url, json=_call("get_weather", {}), headers={**server.headers, "Accept": "text/event-stream"}) as answer:
+        async with http.post(
+            server.url,
+            json=_call("get_weather", {}),
+            headers={**server.headers, "Accept": "text/event-stream"},
+        ) as answer:
             assert answer.headers["Content-Type"] == "text/event-stream"
             assert (await answer.content.readline()) == b": waiting\n"
         desk.go.set()
@@ -242,7 +290,12 @@ async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_socket() -> Non
 
 
 def test_results_keep_their_images() -> None:
-    parts = (TextPart("a"), ImagePart("data:image/png;base64,AAAA"), ImagePart("https://x.example/a.png"), OtherPart("file", {"id": "f"}))
+    parts = (
+        TextPart("a"),
+        ImagePart("data:image/png;base64,AAAA"),
+        ImagePart("https://x.example/a.png"),
+        OtherPart("file", {"id": "f"}),
+    )
     assert content(parts) == [
         {"type": "text", "text": "a"},
         {"type": "image", "data": "AAAA", "mimeType": "image/png"},

@@ -64,11 +64,19 @@ class Exchange:
 
     def texts(self, role: str | None = None) -> list[str]:
         """The texts of the messages, by role."""
-        messages = [item for item in self.input if item.get("type", "message") == "message" and (role is None or item["role"] == role)]
+        messages = [
+            item
+            for item in self.input
+            if item.get("type", "message") == "message" and (role is None or item["role"] == role)
+        ]
         return [part["text"] for message in messages for part in message["content"] if "text" in part]
 
     def outputs(self) -> dict[str, Any]:
-        return {item["call_id"]: item["output"] for item in self.input if item.get("type") == "function_call_output"}
+        return {
+            item["call_id"]: item["output"]
+            for item in self.input
+            if item.get("type") == "function_call_output"
+        }
 
     def tool_names(self) -> list[str]:
         return [tool.get("name", tool["type"]) for tool in self.body.get("tools", [])]
@@ -85,36 +93,83 @@ USAGE = {
 
 def text(words: str, size: int = 4, id: str = "msg_1") -> list[dict[str, Any]]:
     item = {"type": "message", "id": id, "role": "assistant", "status": "in_progress", "content": []}
-    whole = {**item, "status": "completed", "content": [{"type": "output_text", "text": words, "annotations": []}]}
+    whole = {
+        **item,
+        "status": "completed",
+        "content": [{"type": "output_text", "text": words, "annotations": []}],
+    }
     pieces = [words[at : at + size] for at in range(0, len(words), size)]
     return [
         {"type": "response.output_item.added", "output_index": 0, "item": item},
-        *({"type": "response.output_text.delta", "item_id": id, "output_index": 0, "content_index": 0, "delta": piece} for piece in pieces),
+        *(
+            {
+                "type": "response.output_text.delta",
+                "item_id": id,
+                "output_index": 0,
+                "content_index": 0,
+                "delta": piece,
+            }
+            for piece in pieces
+        ),
         {"type": "response.output_item.done", "output_index": 0, "item": whole},
     ]
 
 
 def call(name: str, arguments: str, id: str) -> list[dict[str, Any]]:
-    item = {"type": "function_call", "id": "fc_" + id, "call_id": id, "name": name, "arguments": arguments, "status": "completed"}
+    item = {
+        "type": "function_call",
+        "id": "fc_" + id,
+        "call_id": id,
+        "name": name,
+        "arguments": arguments,
+        "status": "completed",
+    }
     return [
-        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": "", "status": "in_progress"}},
-        {"type": "response.function_call_arguments.delta", "item_id": item["id"], "output_index": 0, "delta": arguments},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**item, "arguments": "", "status": "in_progress"},
+        },
+        {
+            "type": "response.function_call_arguments.delta",
+            "item_id": item["id"],
+            "output_index": 0,
+            "delta": arguments,
+        },
         {"type": "response.output_item.done", "output_index": 0, "item": item},
     ]
 
 
 def thought(summaries: Sequence[str], raw: str = "") -> list[dict[str, Any]]:
     item: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "content": []}
-    whole = {**item, "encrypted_content": "sealed", "summary": [{"type": "summary_text", "text": one} for one in summaries]}
+    whole = {
+        **item,
+        "encrypted_content": "sealed",
+        "summary": [{"type": "summary_text", "text": one} for one in summaries],
+    }
     if raw:
         whole["content"] = [{"type": "reasoning_text", "text": raw}]
     events: list[dict[str, Any]] = [{"type": "response.output_item.added", "output_index": 0, "item": item}]
     for index, one in enumerate(summaries):
         part = {"item_id": "rs_1", "output_index": 0, "summary_index": index}
-        events.append({"type": "response.reasoning_summary_part.added", **part, "part": {"type": "summary_text", "text": ""}})
+        events.append(
+            {
+                "type": "response.reasoning_summary_part.added",
+                **part,
+                "part": {"type": "summary_text", "text": ""},
+            }
+        )
         events.append({"type": "response.reasoning_summary_text.delta", **part, "delta": one})
     if raw:
-        events.append({"type": "response.reasoning_text.delta", "item_id": "rs_1", "output_index": 0, "content_index": 0, "delta": raw})
+        events.append(
+            {
+                "type": "response.reasoning_text.delta",
+                "item_id": "rs_1",
+                "output_index": 0,
+                "content_index": 0,
+                "delta": raw,
+            }
+        )
     return [*events, {"type": "response.output_item.done", "output_index": 0, "item": whole}]
 
 
@@ -123,16 +178,24 @@ def completed(usage: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def failed(code: str, message: str = "as scripted") -> dict[str, Any]:
-    return {"type": "response.failed", "response": {"id": "resp_1", "error": {"code": code, "message": message}}}
+    return {
+        "type": "response.failed",
+        "response": {"id": "resp_1", "error": {"code": code, "message": message}},
+    }
 
 
 def incomplete(reason: str) -> dict[str, Any]:
-    return {"type": "response.incomplete", "response": {"id": "resp_1", "incomplete_details": {"reason": reason}, "usage": USAGE}}
+    return {
+        "type": "response.incomplete",
+        "response": {"id": "resp_1", "incomplete_details": {"reason": reason}, "usage": USAGE},
+    }
 
 
 def status(code: int, body: dict[str, Any] | None = None) -> Answer:
     async def answer(exchange: Exchange) -> web.StreamResponse:
-        return web.json_response(body or {"error": {"message": "as scripted", "type": "scripted", "code": None}}, status=code)
+        return web.json_response(
+            body or {"error": {"message": "as scripted", "type": "scripted", "code": None}}, status=code
+        )
 
     return answer
 
@@ -169,7 +232,9 @@ class Provider:
             exchange.gone.set()
             raise
 
-    async def stream(self, exchange: Exchange, events: list[dict[str, Any]], end: bool = True) -> web.StreamResponse:
+    async def stream(
+        self, exchange: Exchange, events: list[dict[str, Any]], end: bool = True
+    ) -> web.StreamResponse:
         """Sends the events; `end` False leaves the stream open for more."""
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(exchange.request)
@@ -229,7 +294,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def make(provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., CodexBackend]]:
+async def make(
+    provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., CodexBackend]]:
     """`make(binary, **options)`: a backend whose Codex talks to the test's provider. Closed when the test ends."""
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
@@ -237,7 +304,12 @@ async def make(provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch)
 
     def build(binary: str, **options: Any) -> CodexBackend:
         home = homes / hashlib.sha256(binary.encode()).hexdigest()[:8]
-        given = {"model": "gpt-5.5", "home": str(home), "provider": {"base_url": provider.base_url, "env_key": "SCRIPTED_KEY"}, **options}
+        given = {
+            "model": "gpt-5.5",
+            "home": str(home),
+            "provider": {"base_url": provider.base_url, "env_key": "SCRIPTED_KEY"},
+            **options,
+        }
         made.append(CodexBackend("codex", CodexOptions(bin=binary, **given)))
         return made[-1]
 

@@ -20,12 +20,29 @@ from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Dropped, Event, Failure, Finish, Text, Thought, Usage
-from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OutputFormat,
+    Reasoning,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import Settings
 
 Make = Callable[..., CodexBackend]
-LOOK = ToolSpec("look", "Looks something up", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
+LOOK = ToolSpec(
+    "look",
+    "Looks something up",
+    {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
+)
 TIME = ToolSpec("get-time", "Tells the time")
 PIXEL = (
     "data:image/png;base64,"
@@ -63,7 +80,12 @@ def said(events: list[Event]) -> str:
 def calls(events: list[Event]) -> list[tuple[str | None, str, str]]:
     begun = [event for event in events if isinstance(event, CallBegin)]
     assert [event.index for event in begun] == list(range(len(begun)))
-    pieces = {begin.index: "".join(event.delta for event in events if isinstance(event, CallArgs) and event.index == begin.index) for begin in begun}
+    pieces = {
+        begin.index: "".join(
+            event.delta for event in events if isinstance(event, CallArgs) and event.index == begin.index
+        )
+        for begin in begun
+    }
     return [(begin.id, begin.name, pieces[begin.index]) for begin in begun]
 
 
@@ -99,22 +121,42 @@ async def test_what_comes_without_deltas_is_told_and_what_came_by_them_is_told_o
         told = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
         assert told[-1] == Finish("stop")
         thoughts = [event for event in told if isinstance(event, Thought)]
-        return said(told), "".join(one.text for one in thoughts if one.summary), "".join(one.text for one in thoughts if not one.summary)
+        return (
+            said(told),
+            "".join(one.text for one in thoughts if one.summary),
+            "".join(one.text for one in thoughts if not one.summary),
+        )
 
-    words, other, thought = provider.text("So it is."), provider.text("Else.", id="msg_2"), provider.thought(["First.", "Second."], raw="hmm")
+    words, other, thought = (
+        provider.text("So it is."),
+        provider.text("Else.", id="msg_2"),
+        provider.thought(["First.", "Second."], raw="hmm"),
+    )
     whole = ("So it is.", "First.\n\nSecond.", "hmm")
     assert await answer(*thought, *words) == whole
     assert await answer(*without_deltas(thought), *without_deltas(words)) == whole
     assert await answer(*without_deltas(thought, 1), *without_deltas(words, 1)) == whole
-    assert await answer(*without_deltas(words), *without_deltas(other)) == await answer(*words, *other) == ("So it is.\n\nElse.", "", "")
-    assert await answer(*without_deltas(words), *other) == await answer(*words, *without_deltas(other)) == ("So it is.\n\nElse.", "", "")
+    assert (
+        await answer(*without_deltas(words), *without_deltas(other))
+        == await answer(*words, *other)
+        == ("So it is.\n\nElse.", "", "")
+    )
+    assert (
+        await answer(*without_deltas(words), *other)
+        == await answer(*words, *without_deltas(other))
+        == ("So it is.\n\nElse.", "", "")
+    )
     contradicting = {**words[-1], "item": {**words[-1]["item"], "content": other[-1]["item"]["content"]}}
     assert await answer(*words[:-1], contradicting) == ("So it is.", "", "")
 
 
-async def test_text_without_deltas_stands_before_its_calls_and_behind_their_results(make: Make, new_codex: str, provider: Any) -> None:
+async def test_text_without_deltas_stands_before_its_calls_and_behind_their_results(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     words = without_deltas(provider.text("I look."))
-    provider.play([*words, *provider.call("look", '{"q":"a"}', "call_a")], without_deltas(provider.text("Found.")))
+    provider.play(
+        [*words, *provider.call("look", '{"q":"a"}', "call_a")], without_deltas(provider.text("Found."))
+    )
     run = (await ready(make, new_codex)).open(turn())
     events = await gather(run.segment())
     assert [type(event) for event in events[:2]] == [Text, CallBegin] and said(events) == "I look."
@@ -122,7 +164,9 @@ async def test_text_without_deltas_stands_before_its_calls_and_behind_their_resu
     assert said(await gather(run.segment())) == "Found."
 
 
-async def test_the_provider_sees_nothing_that_the_turn_does_not_hold(make: Make, new_codex: str, provider: Any) -> None:
+async def test_the_provider_sees_nothing_that_the_turn_does_not_hold(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("ok"))
     backend = await ready(make, new_codex)
     await gather(backend.run(turn(user("hi"), instructions="Be brief.")))
@@ -140,7 +184,9 @@ async def test_the_provider_sees_nothing_that_the_turn_does_not_hold(make: Make,
     assert provider.seen[1].texts() == ["hi"]
 
 
-async def test_a_model_that_codex_would_give_its_own_tools_gets_only_the_clients(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_model_that_codex_would_give_its_own_tools_gets_only_the_clients(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.call("look", '{"q":"a"}', "call_a"))
     backend = await ready(make, new_codex, model="gpt-6.1-sol")
     events = await gather(backend.run(turn(user("hi"))))
@@ -149,8 +195,14 @@ async def test_a_model_that_codex_would_give_its_own_tools_gets_only_the_clients
     assert provider.seen[0].tool_names() == ["look", "get-time"]
 
 
-async def test_calls_come_in_model_order_with_verbatim_arguments_and_go_on_with_their_results(make: Make, new_codex: str, provider: Any) -> None:
-    wanted = [("call_a", "look", '{"q":  "ä\\u00e4",\n "k": 1.0}'), ("call_b", "get-time", "{}"), ("call_c", "look", '{"q":"c","q":"d"}')]
+async def test_calls_come_in_model_order_with_verbatim_arguments_and_go_on_with_their_results(
+    make: Make, new_codex: str, provider: Any
+) -> None:
+    wanted = [
+        ("call_a", "look", '{"q":  "ä\\u00e4",\n "k": 1.0}'),
+        ("call_b", "get-time", "{}"),
+        ("call_c", "look", '{"q":"c","q":"d"}'),
+    ]
     first = provider.text("Let me look. ")
     for id, name, arguments in wanted:
         first += provider.call(name, arguments, id)
@@ -162,7 +214,13 @@ async def test_calls_come_in_model_order_with_verbatim_arguments_and_go_on_with_
     assert calls(events) == wanted
     assert events[-2:] == [Usage(11, 7, 4, 2), Finish("tool_calls")]
     assert live.pending == ("call_a", "call_b", "call_c")
-    await live.answer({"call_c": result("call_c", "third"), "call_a": result("call_a", "first"), "call_b": Result("call_b", ())})
+    await live.answer(
+        {
+            "call_c": result("call_c", "third"),
+            "call_a": result("call_a", "first"),
+            "call_b": Result("call_b", ()),
+        }
+    )
     events = await gather(live.segment())
     assert said(events) == "It is noon."
     assert events[-2:] == [Usage(11, 7, 4, 2), Finish("stop")]
@@ -175,20 +233,36 @@ async def test_calls_come_in_model_order_with_verbatim_arguments_and_go_on_with_
 
 
 async def test_a_run_may_park_again_and_again(make: Make, new_codex: str, provider: Any) -> None:
-    provider.play(provider.call("look", '{"q":"1"}', "call_0"), provider.call("look", '{"q":"2"}', "call_0"), provider.text("Done."))
+    provider.play(
+        provider.call("look", '{"q":"1"}', "call_0"),
+        provider.call("look", '{"q":"2"}', "call_0"),
+        provider.text("Done."),
+    )
     live = (await ready(make, new_codex)).open(turn())
     for words in ("one", "two"):
         events = await gather(live.segment())
         assert events[-1] == Finish("tool_calls") and live.pending == ("call_0",)
         await live.answer({"call_0": result("call_0", words)})
     assert said(await gather(live.segment())) == "Done."
-    assert [item["output"] for item in provider.seen[2].input if item["type"] == "function_call_output"] == ["one", "two"]
+    assert [item["output"] for item in provider.seen[2].input if item["type"] == "function_call_output"] == [
+        "one",
+        "two",
+    ]
 
 
 @pytest.mark.parametrize("model", ["gpt-5.5", "our-model", "team/our-model"])
-async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(make: Make, new_codex: str, provider: Any, model: str) -> None:
-    full = {"input_tokens": 271_000, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 900, "total_tokens": 271_900}
-    provider.play([*provider.call("look", '{"q":"a"}', "call_a"), provider.completed(full)], provider.text("Done."))
+async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(
+    make: Make, new_codex: str, provider: Any, model: str
+) -> None:
+    full = {
+        "input_tokens": 271_000,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 900,
+        "total_tokens": 271_900,
+    }
+    provider.play(
+        [*provider.call("look", '{"q":"a"}', "call_a"), provider.completed(full)], provider.text("Done.")
+    )
     live = (await ready(make, new_codex, model=model)).open(turn(user("long")))
     assert (await gather(live.segment()))[-2] == Usage(271_000, 900)
     await live.answer({"call_a": result("call_a", "x" * 1_300_000)})
@@ -204,17 +278,24 @@ async def test_a_model_outside_of_the_catalog_is_asked_as_it_is_and_says_itself_
     provider.play(provider.text("ok"), [provider.failed("context_length_exceeded")])
     backend = await ready(make, new_codex, model="our-model")
     await gather(backend.run(turn(user("hi"))))
-    assert provider.seen[0].body["model"] == "our-model" and "effort" not in provider.seen[0].body["reasoning"]
+    assert (
+        provider.seen[0].body["model"] == "our-model" and "effort" not in provider.seen[0].body["reasoning"]
+    )
     assert provider.seen[0].texts() == ["hi"] and provider.seen[0].tool_names() == ["look", "get-time"]
     [failure] = await gather(backend.run(turn(user("hi"))))
     assert isinstance(failure, Failure) and failure.kind == "context_length"
 
 
-async def test_without_a_mark_of_the_responses_end_a_silence_ends_it(make: Make, new_codex: str, provider: Any) -> None:
-    provider.play(provider.call("look", '{"q":"a"}', "call_a") + provider.call("look", '{"q":"b"}', "call_b"), provider.text("Done."))
+async def test_without_a_mark_of_the_responses_end_a_silence_ends_it(
+    make: Make, new_codex: str, provider: Any
+) -> None:
+    provider.play(
+        provider.call("look", '{"q":"a"}', "call_a") + provider.call("look", '{"q":"b"}', "call_b"),
+        provider.text("Done."),
+    )
     backend = await ready(make, new_codex, settle_ms=80)
     assert backend.home is not None
-    backend._home = replace(backend.home, features=replace(backend.home.features, response_mark=False))
+    backend.home = replace(backend.home, features=replace(backend.home.features, response_mark=False))
     live = backend.open(turn())
     events = await gather(live.segment())
     assert [call[0] for call in calls(events)] == ["call_a", "call_b"]
@@ -224,7 +305,9 @@ async def test_without_a_mark_of_the_responses_end_a_silence_ends_it(make: Make,
     assert said(events) == "Done." and events[-1] == Finish("stop")
 
 
-async def test_with_replay_the_run_ends_at_its_calls_and_the_next_one_brings_the_history(make: Make, new_codex: str, provider: Any) -> None:
+async def test_with_replay_the_run_ends_at_its_calls_and_the_next_one_brings_the_history(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.call("look", '{"q": "a"}', "call_a"), provider.text("Found."))
     backend = await ready(make, new_codex, tools="replay")
     assert backend.strategy == "native"
@@ -239,7 +322,9 @@ async def test_with_replay_the_run_ends_at_its_calls_and_the_next_one_brings_the
     assert provider.seen[1].outputs() == {"call_a": "it"}
 
 
-async def test_the_whole_history_reaches_the_provider_in_order(make: Make, new_codex: str, provider: Any) -> None:
+async def test_the_whole_history_reaches_the_provider_in_order(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("ok"))
     backend = await ready(make, new_codex)
     items = (
@@ -275,7 +360,9 @@ async def test_the_whole_history_reaches_the_provider_in_order(make: Make, new_c
     assert [part["type"] for part in got[7]["output"]] == ["input_text", "input_image"]
 
 
-async def test_an_image_in_a_parked_result_reaches_the_provider(make: Make, new_codex: str, provider: Any) -> None:
+async def test_an_image_in_a_parked_result_reaches_the_provider(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.call("look", '{"q":"a"}', "call_a"), provider.text("A pixel."))
     live = (await ready(make, new_codex)).open(turn())
     await gather(live.segment())
@@ -284,18 +371,25 @@ async def test_an_image_in_a_parked_result_reaches_the_provider(make: Make, new_
     assert [part["type"] for part in provider.seen[1].outputs()["call_a"]] == ["input_text", "input_image"]
 
 
-async def test_an_image_that_would_have_to_be_fetched_is_refused(make: Make, new_codex: str, provider: Any) -> None:
+async def test_an_image_that_would_have_to_be_fetched_is_refused(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     backend = await ready(make, new_codex)
     events = await gather(backend.run(turn(Message("user", (ImagePart("https://example.com/a.png"),)))))
     assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "unsupported_value"
     assert provider.seen == []
 
 
-async def test_reasoning_comes_as_thoughts_and_effort_and_summary_are_passed_on(make: Make, new_codex: str, provider: Any) -> None:
+async def test_reasoning_comes_as_thoughts_and_effort_and_summary_are_passed_on(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.thought(["First.", "Second."], raw="hmm") + provider.text("So."))
     backend = await ready(make, new_codex, effort="low")
     events = await gather(backend.run(turn(sampling=Sampling(effort="high", summary="detailed"))))
-    assert "".join(event.text for event in events if isinstance(event, Thought) and event.summary) == "First.\n\nSecond."
+    assert (
+        "".join(event.text for event in events if isinstance(event, Thought) and event.summary)
+        == "First.\n\nSecond."
+    )
     assert said(events) == "So."
     assert provider.seen[0].body["reasoning"] == {"effort": "high", "summary": "detailed"}
     await gather(backend.run(turn(sampling=Sampling(verbosity="high"))))
@@ -303,20 +397,32 @@ async def test_reasoning_comes_as_thoughts_and_effort_and_summary_are_passed_on(
     assert provider.seen[1].body["text"] == {"verbosity": "high"}
 
 
-async def test_a_schema_is_passed_on_where_a_provider_would_take_it_strictly_and_told_where_not(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_schema_is_passed_on_where_a_provider_would_take_it_strictly_and_told_where_not(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text('{"a": 1}'))
     backend = await ready(make, new_codex)
-    closed = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+    closed = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     await gather(backend.run(turn(output=OutputFormat("json_schema", "x", closed))))
     shape = provider.seen[0].body["text"]["format"]
     assert shape["type"] == "json_schema" and shape["schema"] == closed
-    for output in (OutputFormat("json_schema", "x", {"type": "object", "properties": {"a": {}}}), OutputFormat("json_object")):
+    for output in (
+        OutputFormat("json_schema", "x", {"type": "object", "properties": {"a": {}}}),
+        OutputFormat("json_object"),
+    ):
         await gather(backend.run(turn(output=output)))
         assert "format" not in provider.seen[-1].body.get("text", {})
         assert "JSON" in provider.seen[-1].texts("developer")[-1]
 
 
-async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(make: Make, new_codex: str, provider: Any) -> None:
+async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     backend = await ready(make, new_codex)
     for name, arguments, kind in (
         ("nope", "{}", "unknown"),
@@ -334,7 +440,9 @@ async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(make: Mak
         assert len(provider.seen) == 2 and list(provider.seen[1].outputs()) == ["call_x"]
 
 
-async def test_codexs_own_tools_run_nothing_on_this_machine(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_codexs_own_tools_run_nothing_on_this_machine(
+    make: Make, new_codex: str, provider: Any, tmp_path: Path
+) -> None:
     backend = await ready(make, new_codex)
     target = tmp_path / "written"
     for name, arguments in {
@@ -350,7 +458,10 @@ async def test_codexs_own_tools_run_nothing_on_this_machine(make: Make, new_code
 
 
 async def test_a_good_call_beside_a_bad_one_is_served(make: Make, new_codex: str, provider: Any) -> None:
-    provider.play(provider.call("nope", "{}", "call_x") + provider.call("look", '{"q":"a"}', "call_a"), provider.text("Done."))
+    provider.play(
+        provider.call("nope", "{}", "call_x") + provider.call("look", '{"q":"a"}', "call_a"),
+        provider.text("Done."),
+    )
     live = (await ready(make, new_codex)).open(turn())
     events = await gather(live.segment())
     assert calls(events) == [("call_a", "look", '{"q":"a"}')] and live.pending == ("call_a",)
@@ -359,8 +470,13 @@ async def test_a_good_call_beside_a_bad_one_is_served(make: Make, new_codex: str
     assert provider.seen[1].outputs()["call_a"] == "found"
 
 
-async def test_where_one_call_at_a_time_is_allowed_the_model_is_told_so(make: Make, new_codex: str, provider: Any) -> None:
-    provider.play(provider.call("look", '{"q":"a"}', "call_a") + provider.call("look", '{"q":"b"}', "call_b"), provider.text("Done."))
+async def test_where_one_call_at_a_time_is_allowed_the_model_is_told_so(
+    make: Make, new_codex: str, provider: Any
+) -> None:
+    provider.play(
+        provider.call("look", '{"q":"a"}', "call_a") + provider.call("look", '{"q":"b"}', "call_b"),
+        provider.text("Done."),
+    )
     live = (await ready(make, new_codex)).open(turn(parallel=False))
     events = await gather(live.segment())
     assert calls(events) == [("call_a", "look", '{"q":"a"}')] and Dropped("parallel") in events
@@ -369,7 +485,9 @@ async def test_where_one_call_at_a_time_is_allowed_the_model_is_told_so(make: Ma
     assert "only one at a time" in provider.seen[1].outputs()["call_b"]
 
 
-async def test_tool_choice_decides_which_tools_the_model_is_told_of(make: Make, new_codex: str, provider: Any) -> None:
+async def test_tool_choice_decides_which_tools_the_model_is_told_of(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     backend = await ready(make, new_codex)
     provider.play(provider.text("No tools."))
     assert said(await gather(backend.run(turn(tool_choice=ToolChoice("none"))))) == "No tools."
@@ -381,15 +499,28 @@ async def test_tool_choice_decides_which_tools_the_model_is_told_of(make: Make, 
     assert provider.seen[0].texts("developer") == ["You must call the tool get-time now."]
 
 
-async def test_a_required_call_is_asked_for_once_more_and_then_missed_clearly(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_required_call_is_asked_for_once_more_and_then_missed_clearly(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     backend = await ready(make, new_codex)
     gateway = Gateway(Settings(), backends={backend.id: backend})
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-    asked = {"model": backend.id, "messages": [{"role": "user", "content": "Look."}], "tools": tools, "tool_choice": "required"}
-    provider.play(provider.text("I would rather talk."), provider.text("Well. ", id="msg_2") + provider.call("look", '{"q":"a"}', "call_a"))
+    asked = {
+        "model": backend.id,
+        "messages": [{"role": "user", "content": "Look."}],
+        "tools": tools,
+        "tool_choice": "required",
+    }
+    provider.play(
+        provider.text("I would rather talk."),
+        provider.text("Well. ", id="msg_2") + provider.call("look", '{"q":"a"}', "call_a"),
+    )
     answer = json.loads((await gateway.respond("chat", json.dumps(asked).encode(), Caller())).body or b"")
     message = answer["choices"][0]["message"]
-    assert (message["content"], [call["function"]["name"] for call in message["tool_calls"]]) == ("Well. ", ["look"])
+    assert (message["content"], [call["function"]["name"] for call in message["tool_calls"]]) == (
+        "Well. ",
+        ["look"],
+    )
     assert answer["usage"]["prompt_tokens"] == 22 and answer["usage"]["completion_tokens"] == 14
     assert provider.seen[1].texts("user")[-1].startswith("You did not make the tool call")
     provider.play(provider.text("I would rather talk."))
@@ -404,8 +535,13 @@ async def test_eight_turns_at_once_are_not_mixed(make: Make, new_codex: str, pro
         words = exchange.texts("user")[-1]
         results = [item for item in exchange.input if item["type"] == "function_call_output"]
         if results:
-            return await provider.stream(exchange, provider.text(f"{words} got {results[-1]['output']}", size=1))
-        return await provider.stream(exchange, provider.text(f"{words}. ", size=1) + provider.call("look", json.dumps({"q": words}), "call_0"))
+            return await provider.stream(
+                exchange, provider.text(f"{words} got {results[-1]['output']}", size=1)
+            )
+        return await provider.stream(
+            exchange,
+            provider.text(f"{words}. ", size=1) + provider.call("look", json.dumps({"q": words}), "call_0"),
+        )
 
     provider.play(echo)
     backend = await ready(make, new_codex)
@@ -422,7 +558,9 @@ async def test_eight_turns_at_once_are_not_mixed(make: Make, new_codex: str, pro
     assert backend.pool is not None and len(backend.pool.workers) == 1
 
 
-async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(make: Make, new_codex: str, provider: Any) -> None:
+async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.stalled(provider.text("Once upon")[:-1]))
     backend = await ready(make, new_codex)
     run = backend.run(turn())
@@ -507,13 +645,26 @@ ERRORS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "401": (lambda p: p.status(401), "backend_auth"),
     "403": (lambda p: p.status(403), "backend_auth"),
     "429": (lambda p: p.status(429), "rate_limit"),
-    "usage limit": (lambda p: p.status(429, {"error": {"type": "usage_limit_reached", "message": "m", "resets_at": 2000000000}}), "quota"),
-    "400": (lambda p: p.status(400, {"error": {"message": "Bad schema", "type": "invalid_request_error", "code": "bad_schema"}}), "invalid_request"),
+    "usage limit": (
+        lambda p: p.status(
+            429, {"error": {"type": "usage_limit_reached", "message": "m", "resets_at": 2000000000}}
+        ),
+        "quota",
+    ),
+    "400": (
+        lambda p: p.status(
+            400, {"error": {"message": "Bad schema", "type": "invalid_request_error", "code": "bad_schema"}}
+        ),
+        "invalid_request",
+    ),
     "404": (lambda p: p.status(404), "model_not_found"),
     "500": (lambda p: p.status(500), "backend"),
     "503": (lambda p: p.status(503), "overloaded"),
     "cut": (lambda p: [*p.text("Half")[:-1], {"type": "cut"}], "backend_cut"),
-    "rate limit in the stream": (lambda p: [p.failed("rate_limit_exceeded", "Rate limit reached. Please try again in 1.5s.")], "rate_limit"),
+    "rate limit in the stream": (
+        lambda p: [p.failed("rate_limit_exceeded", "Rate limit reached. Please try again in 1.5s.")],
+        "rate_limit",
+    ),
     "context": (lambda p: [p.failed("context_length_exceeded")], "context_length"),
     "quota": (lambda p: [p.failed("insufficient_quota")], "quota"),
     "overloaded": (lambda p: [p.failed("server_is_overloaded")], "overloaded"),
@@ -533,14 +684,20 @@ async def test_every_failure_of_the_provider_has_its_kind(make: Make, new_codex:
         assert "http://" not in ends[0].message and "sk-scripted" not in ends[0].message
         assert len(provider.seen) == 1, "retries are the gateway's"
         got[name] = ends[0]
-    assert {name: failure.kind for name, failure in got.items()} == {name: kind for name, (_, kind) in ERRORS.items()}
+    assert {name: failure.kind for name, failure in got.items()} == {
+        name: kind for name, (_, kind) in ERRORS.items()
+    }
     assert "SCRIPTED_KEY" in got["401"].message
     assert got["400"].message == "Bad schema" and got["400"].code == "bad_schema"
     assert got["rate limit in the stream"].retry_after_s == 1.5
 
 
-@pytest.mark.parametrize(("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
-async def test_an_incomplete_response_is_a_way_to_finish(make: Make, new_codex: str, provider: Any, reason: str, finish: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
+)
+async def test_an_incomplete_response_is_a_way_to_finish(
+    make: Make, new_codex: str, provider: Any, reason: str, finish: str
+) -> None:
     provider.play([*provider.text("Half"), provider.incomplete(reason)])
     events = await gather((await ready(make, new_codex)).run(turn()))
     assert said(events) == "Half"

@@ -26,27 +26,51 @@ from toolwire.testing.judges import Judge
 
 Make = Callable[..., CodexBackend]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-CHAT_TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("get_weather", "get_time", "write")]
-FLAT_TOOLS = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("get_weather", "get_time", "write")]
+CHAT_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("get_weather", "get_time", "write")
+]
+FLAT_TOOLS = [
+    {"type": "function", "name": name, "parameters": SCHEMA} for name in ("get_weather", "get_time", "write")
+]
 
 
 def ask(api: Api, question: str = "Weather?", **extra: Any) -> dict[str, Any]:
     if api == "chat":
-        return {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": question}], "tools": CHAT_TOOLS, **extra}
-    return {"instructions": "Be kind.", "input": [{"role": "user", "content": question}], "tools": FLAT_TOOLS, "store": False, **extra}
+        return {
+            "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": question}],
+            "tools": CHAT_TOOLS,
+            **extra,
+        }
+    return {
+        "instructions": "Be kind.",
+        "input": [{"role": "user", "content": question}],
+        "tools": FLAT_TOOLS,
+        "store": False,
+        **extra,
+    }
 
 
 def calls_of(api: Api, body: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Id, name and arguments."""
     if api == "chat":
-        return [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in body["choices"][0]["message"].get("tool_calls") or []]
-    return [(item["call_id"], item["name"], item["arguments"]) for item in body["output"] if item["type"] == "function_call"]
+        return [
+            (one["id"], one["function"]["name"], one["function"]["arguments"])
+            for one in body["choices"][0]["message"].get("tool_calls") or []
+        ]
+    return [
+        (item["call_id"], item["name"], item["arguments"])
+        for item in body["output"]
+        if item["type"] == "function_call"
+    ]
 
 
 def text_of(api: Api, body: dict[str, Any]) -> str:
     if api == "chat":
         return body["choices"][0]["message"]["content"] or ""
-    return "".join(part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"])
+    return "".join(
+        part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"]
+    )
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
@@ -55,15 +79,26 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
         message = body["choices"][0]["message"]
-        made = [{"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(json.loads(text))}} for id, name, text in calls]
+        made = [
+            {
+                "id": id,
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(json.loads(text))},
+            }
+            for id, name, text in calls
+        ]
         assistant = {"role": "assistant", "content": message["content"] or "", "tool_calls": made}
         told = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
         return {**request, "messages": [*request["messages"], assistant, *told]}
-    told = [{"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers]
+    told = [
+        {"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers
+    ]
     return {**request, "input": [*request["input"], *body["output"], *told]}
 
 
-async def send(table: Any, judge: Judge, api: Api, request: dict[str, Any], stream: bool) -> tuple[dict[str, Any], str]:
+async def send(
+    table: Any, judge: Judge, api: Api, request: dict[str, Any], stream: bool
+) -> tuple[dict[str, Any], str]:
     """The answer, judged, and what the header says of the turn."""
     answer = await table.answer(api, {**request, "stream": stream})
     kind = dict(answer.headers)[b"x-toolwire-turn"].decode()
@@ -83,7 +118,10 @@ def written(*calls: tuple[str, str], before: str = "") -> Any:
         async def play(exchange: Any) -> web.StreamResponse:
             found = re.search(r"<tool_call:([0-9a-z]+)>", json.dumps(exchange.body, ensure_ascii=False))
             assert found is not None
-            blocks = "".join(f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call:{found[1]}>\n' for name, text in calls)
+            blocks = "".join(
+                f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call:{found[1]}>\n'
+                for name, text in calls
+            )
             response: web.StreamResponse = await provider.stream(exchange, provider.text(before + blocks))
             return response
 
@@ -114,32 +152,59 @@ async def test_a_tool_loop_is_one_run_over_two_requests(
     second, kind = await send(table, judge, api, follow_up(api, request, first, "sunny"), stream)
     assert (kind, text_of(api, second)) == ("resumed", "It is sunny.")
     assert len(provider.seen) == 2 and provider.seen[1].outputs() == {"c1": "sunny"}
-    assert provider.seen[0].body["prompt_cache_key"] == provider.seen[1].body["prompt_cache_key"]  # the same thread
-    assert provider.seen[0].texts("developer") == ["Be kind."] and provider.seen[0].texts("user") == ["Weather?"]
+    assert (
+        provider.seen[0].body["prompt_cache_key"] == provider.seen[1].body["prompt_cache_key"]
+    )  # the same thread
+    assert provider.seen[0].texts("developer") == ["Be kind."] and provider.seen[0].texts("user") == [
+        "Weather?"
+    ]
     assert sorted(provider.seen[0].tool_names()) == ["get_time", "get_weather", "write"]
 
 
-async def test_three_parallel_calls_in_model_order(table: Any, judge: Judge, make: Make, new_codex: str, provider: Any) -> None:
+async def test_three_parallel_calls_in_model_order(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
+) -> None:
     names = ["write", "get_weather", "get_time"]
     provider.play(
-        [event for place, name in enumerate(names) for event in provider.call(name, f'{{"city":"{place}"}}', f"c{place}")], provider.text("ok")
+        [
+            event
+            for place, name in enumerate(names)
+            for event in provider.call(name, f'{{"city":"{place}"}}', f"c{place}")
+        ],
+        provider.text("ok"),
     )
     table.serve(make(new_codex))
     for stream in (False, True):
         provider.play(
-            [event for place, name in enumerate(names) for event in provider.call(name, f'{{"city":"{place}"}}', f"c{place}")], provider.text("ok")
+            [
+                event
+                for place, name in enumerate(names)
+                for event in provider.call(name, f'{{"city":"{place}"}}', f"c{place}")
+            ],
+            provider.text("ok"),
         )
         request = ask("chat")
         first, _ = await send(table, judge, "chat", request, stream)
-        assert [call[1:] for call in calls_of("chat", first)] == [(name, f'{{"city":"{place}"}}') for place, name in enumerate(names)]
-        second, kind = await send(table, judge, "chat", follow_up("chat", request, first, "a", "b", "c"), stream)
+        assert [call[1:] for call in calls_of("chat", first)] == [
+            (name, f'{{"city":"{place}"}}') for place, name in enumerate(names)
+        ]
+        second, kind = await send(
+            table, judge, "chat", follow_up("chat", request, first, "a", "b", "c"), stream
+        )
         assert (kind, text_of("chat", second)) == ("resumed", "ok")
         assert provider.seen[-1].outputs() == {"c0": "a", "c1": "b", "c2": "c"}
 
 
 def _edited(request: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     changed = follow_up("chat", request, body, "sunny", "noon")
-    return {**changed, "messages": [changed["messages"][0], {"role": "user", "content": "Weather, please?"}, *changed["messages"][2:]]}
+    return {
+        **changed,
+        "messages": [
+            changed["messages"][0],
+            {"role": "user", "content": "Weather, please?"},
+            *changed["messages"][2:],
+        ],
+    }
 
 
 COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
@@ -153,7 +218,10 @@ async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api, stream: bool
 ) -> None:
     one = [*provider.text("One."), *provider.call("get_weather", "{}", "c1")]
-    provider.play([*one, *provider.text("Two."), *provider.call("get_time", "{}", "c2")], provider.text("Both are there."))
+    provider.play(
+        [*one, *provider.text("Two."), *provider.call("get_time", "{}", "c2")],
+        provider.text("Both are there."),
+    )
     table.serve(make(new_codex))
     first, _ = await send(table, judge, api, ask(api), stream)
     assert text_of(api, first) == "One.\n\nTwo." and len(calls_of(api, first)) == 2
@@ -169,7 +237,10 @@ async def test_after_a_forced_call_the_model_has_all_tools_again(
     """As the Agents SDK goes on: it leaves `tool_choice` out once the call was made."""
     provider.play(provider.call("get_time", "{}", "c1"), provider.call("get_weather", "{}", "c2"))
     table.serve(make(new_codex))
-    forced = {"chat": {"type": "function", "function": {"name": "get_time"}}, "responses": {"type": "function", "name": "get_time"}}[api]
+    forced = {
+        "chat": {"type": "function", "function": {"name": "get_time"}},
+        "responses": {"type": "function", "name": "get_time"},
+    }[api]
     first, _ = await send(table, judge, api, ask(api, tool_choice=forced), False)
     assert provider.seen[0].tool_names() == ["get_time"]
     second, kind = await send(table, judge, api, follow_up(api, ask(api), first, "noon"), False)
@@ -182,7 +253,10 @@ async def test_after_a_forced_call_the_model_has_all_tools_again(
 async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, why: str
 ) -> None:
-    provider.play([*provider.call("get_weather", "{}", "c1"), *provider.call("get_time", "{}", "c2")], provider.text("Both are there."))
+    provider.play(
+        [*provider.call("get_weather", "{}", "c1"), *provider.call("get_time", "{}", "c2")],
+        provider.text("Both are there."),
+    )
     backend = make(new_codex)
     table.serve(backend)
     if why == "expired":
@@ -200,7 +274,9 @@ async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
     elif why == "restarted gateway":
         await table.gateway.close()
         table.serve(make(new_codex))
-    following = COLD[why](request, first) if why in COLD else follow_up("chat", request, first, "sunny", "noon")
+    following = (
+        COLD[why](request, first) if why in COLD else follow_up("chat", request, first, "sunny", "noon")
+    )
     second, kind = await send(table, judge, "chat", following, False)
     assert (text_of("chat", second), kind) == ("Both are there.", "replayed")
     outputs = provider.seen[-1].outputs()
@@ -208,18 +284,24 @@ async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
     assert len(table.gateway.parking) == 0
 
 
-async def test_a_long_park_goes_on(table: Any, judge: Judge, make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_long_park_goes_on(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
+) -> None:
     wait = float(os.environ.get("TOOLWIRE_LONG_PARK_S", "10"))
     provider.play(provider.call("get_weather", "{}", "c1"), provider.text("At last."))
     table.serve(make(new_codex))
     request = ask("responses")
     first, _ = await send(table, judge, "responses", request, True)
     await asyncio.sleep(wait)
-    second, kind = await send(table, judge, "responses", follow_up("responses", request, first, "sunny"), True)
+    second, kind = await send(
+        table, judge, "responses", follow_up("responses", request, first, "sunny"), True
+    )
     assert (text_of("responses", second), kind, len(provider.seen)) == ("At last.", "resumed", 2)
 
 
-async def test_32_turns_at_once_are_neither_lost_nor_mixed(table: Any, judge: Judge, make: Make, new_codex: str, provider: Any) -> None:
+async def test_32_turns_at_once_are_neither_lost_nor_mixed(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
+) -> None:
     async def play(exchange: Any) -> web.StreamResponse:
         number = exchange.texts("user")[0].split()[-1]
         results = exchange.outputs()
@@ -238,7 +320,9 @@ async def test_32_turns_at_once_are_neither_lost_nor_mixed(table: Any, judge: Ju
         request = ask("chat", f"number {number}")
         first, _ = await send(table, judge, "chat", request, number % 2 == 0)
         assert calls_of("chat", first)[0][2] == f'{{"city":"{number}"}}'
-        second, kind = await send(table, judge, "chat", follow_up("chat", request, first, f"r{number}"), number % 2 == 1)
+        second, kind = await send(
+            table, judge, "chat", follow_up("chat", request, first, f"r{number}"), number % 2 == 1
+        )
         return text_of("chat", second), kind
 
     async with asyncio.timeout(100):
@@ -260,9 +344,15 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
     async def slowly(exchange: Any) -> web.StreamResponse:
         response: web.StreamResponse = await provider.stream(exchange, provider.text("one "), end=False)
         await asyncio.sleep(0.05)
-        for event in provider.call("get_weather", "{}", "c1") if not exchange.outputs() else provider.text("done", id="msg_2"):
+        for event in (
+            provider.call("get_weather", "{}", "c1")
+            if not exchange.outputs()
+            else provider.text("done", id="msg_2")
+        ):
             await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
-        await response.write(f"event: response.completed\ndata: {json.dumps(provider.completed())}\n\n".encode())
+        await response.write(
+            f"event: response.completed\ndata: {json.dumps(provider.completed())}\n\n".encode()
+        )
         return response
 
     async def kill(after: float) -> None:
@@ -319,27 +409,39 @@ async def test_a_codex_without_tools_is_taught_them(
     table: Any, judge: Judge, make: Make, old_codex: str, provider: Any, api: Api, stream: bool
 ) -> None:
     provider.play(
-        written(("get_weather", '{"city":  "Paris"}'), ("get_time", "{}"), before="Let me look.\n")(provider), provider.text("It is sunny.")
+        written(("get_weather", '{"city":  "Paris"}'), ("get_time", "{}"), before="Let me look.\n")(provider),
+        provider.text("It is sunny."),
     )
     table.serve(make(old_codex))
     request = ask(api)
     first, kind = await send(table, judge, api, request, stream)
-    assert [call[1:] for call in calls_of(api, first)] == [("get_weather", '{"city":  "Paris"}'), ("get_time", "{}")]
+    assert [call[1:] for call in calls_of(api, first)] == [
+        ("get_weather", '{"city":  "Paris"}'),
+        ("get_time", "{}"),
+    ]
     second, kind = await send(table, judge, api, follow_up(api, request, first, "sunny", "noon"), stream)
     assert (kind, text_of(api, second)) == ("new", "It is sunny.")
     assert "sunny" in json.dumps(provider.seen[1].body)
     instructions = provider.seen[0].body.get("instructions") or ""
-    assert "tool_call" not in instructions and any("# Tools" in text for text in provider.seen[0].texts("developer"))
+    assert "tool_call" not in instructions and any(
+        "# Tools" in text for text in provider.seen[0].texts("developer")
+    )
 
 
-async def test_names_that_codex_does_not_take_travel_under_another(table: Any, judge: Judge, make: Make, new_codex: str, provider: Any) -> None:
+async def test_names_that_codex_does_not_take_travel_under_another(
+    table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
+) -> None:
     names = ["exec_command", "shell_command", "mcp__a__b", "a.b", "x" * 100, "plain"]
     tools = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in names]
 
     async def play(exchange: Any) -> web.StreamResponse:
         events = provider.text("ok")
         if not exchange.outputs():
-            events = [event for place, name in enumerate(exchange.tool_names()) for event in provider.call(name, "{}", f"c{place}")]
+            events = [
+                event
+                for place, name in enumerate(exchange.tool_names())
+                for event in provider.call(name, "{}", f"c{place}")
+            ]
         response: web.StreamResponse = await provider.stream(exchange, events)
         return response
 
@@ -358,15 +460,24 @@ async def test_names_that_codex_does_not_take_travel_under_another(table: Any, j
 # --- names ------------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies(table: Any, make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies(
+    table: Any, make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("hi"))
     gateway = Gateway(Settings(), backends={"codex": make(new_codex)})
     assert gateway.catalog.listed()[:3] == ["codex", "codex-low", "codex-medium"]
     table.gateway = gateway
-    for name, effort in (("codex-high", "high"), ("gpt-5.2-codex-L", "low"), ("codex-5-medium", "medium"), ("codex", None)):
+    for name, effort in (
+        ("codex-high", "high"),
+        ("gpt-5.2-codex-L", "low"),
+        ("codex-5-medium", "medium"),
+        ("codex", None),
+    ):
         body = await table.body("chat", {"model": name, "messages": [{"role": "user", "content": "?"}]})
         assert body["model"] == name
-        assert (provider.seen[-1].body.get("reasoning") or {}).get("effort") in ((effort,) if effort else (None, "low", "medium", "high"))
+        assert (provider.seen[-1].body.get("reasoning") or {}).get("effort") in (
+            (effort,) if effort else (None, "low", "medium", "high")
+        )
     with pytest.raises(ToolwireError, match="does not exist"):
         await table.body("chat", {"model": "codex-9000", "messages": [{"role": "user", "content": "?"}]})
 
@@ -384,7 +495,9 @@ async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
 
     async def play(exchange: Any) -> web.StreamResponse:
         name = next(name for name in exchange.tool_names() if "exec_command" in name)
-        changing = provider.call(name, json.dumps({"cmd": "sed -i s/old/new/ note.txt && cat note.txt"}), "c1")
+        changing = provider.call(
+            name, json.dumps({"cmd": "sed -i s/old/new/ note.txt && cat note.txt"}), "c1"
+        )
         events = provider.text("The note is changed.") if exchange.outputs() else changing
         response: web.StreamResponse = await provider.stream(exchange, events)
         return response

@@ -28,7 +28,13 @@ from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, 
 
 Make = Callable[..., CodexBackend]
 Living = Callable[[int], set[int]]
-TURN = Turn("chat", "codex", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+TURN = Turn(
+    "chat",
+    "codex",
+    (Message("user", (TextPart("hi"),)),),
+    tools=(ToolSpec("look"),),
+    tool_choice=ToolChoice("auto"),
+)
 
 
 async def gather(batches: AsyncGenerator[Batch, None]) -> list[Event]:
@@ -74,13 +80,17 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
         events = [event for event in await gather(run) if not isinstance(event, Text)]
         assert len(events) == 1 and isinstance(events[0], Failure)
         assert (events[0].kind, events[0].message) == ("backend_cut", "Codex was killed by signal 9.")
-    assert caplog.text.count("Codex was killed by signal 9. It said: ") == 1  # real Codex warns of the test's folder at every start
+    assert (
+        caplog.text.count("Codex was killed by signal 9. It said: ") == 1
+    )  # real Codex warns of the test's folder at every start
     provider.play(provider.text("Fine."))
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert worker_of(backend).pid != leader
 
 
-async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(make: Make, new_codex: str, provider: Any, living: Living) -> None:
+async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(
+    make: Make, new_codex: str, provider: Any, living: Living
+) -> None:
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex)
     await gather(backend.run(TURN))
@@ -90,7 +100,9 @@ async def test_when_only_the_starter_script_is_killed_codex_does_not_live_on(mak
     assert said(await gather(backend.run(TURN))) == "Fine."
 
 
-async def test_a_process_that_died_unnoticed_is_replaced_before_a_model_is_asked(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_process_that_died_unnoticed_is_replaced_before_a_model_is_asked(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex)
     await gather(backend.run(TURN))
@@ -100,7 +112,9 @@ async def test_a_process_that_died_unnoticed_is_replaced_before_a_model_is_asked
     assert len(provider.seen) == 2
 
 
-async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.call("look", "{}", "call_a"))
     live = (backend := await ready(make, new_codex)).open(TURN)
     assert (await gather(live.segment()))[-1] == Finish("tool_calls")
@@ -111,7 +125,9 @@ async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(make: Ma
     await live.cancel()
 
 
-async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_codex: str, provider: Any, living: Living) -> None:
+async def test_closing_leaves_no_process_behind(
+    make: Make, new_codex: str, old_codex: str, provider: Any, living: Living
+) -> None:
     for binary in (new_codex, old_codex):
         provider.play(provider.stalled(provider.text("Once upon")[:-1]))
         backend = await ready(make, binary)
@@ -125,7 +141,9 @@ async def test_closing_leaves_no_process_behind(make: Make, new_codex: str, old_
         assert len(events) == 1
 
 
-async def test_what_codex_logs_is_gone_with_its_process(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_what_codex_logs_is_gone_with_its_process(
+    make: Make, new_codex: str, provider: Any, tmp_path: Path
+) -> None:
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex, home=str(tmp_path))
     await gather(backend.run(TURN))
@@ -139,7 +157,9 @@ async def test_what_codex_logs_is_gone_with_its_process(make: Make, new_codex: s
 
 def test_what_a_killed_gateway_left_is_swept_away() -> None:
     child = subprocess.run(
-        [sys.executable, "-c", "from toolwire.backends.codex.home import scratch; print(scratch())"], capture_output=True, text=True
+        [sys.executable, "-c", "from toolwire.backends.codex.home import scratch; print(scratch())"],
+        capture_output=True,
+        text=True,
     )
     left = Path(child.stdout.strip())
     assert left.is_dir()
@@ -164,7 +184,9 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
 
         asyncio.run(main())
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     with process:
         leader = int(await asyncio.to_thread(process.stdout.readline))
@@ -173,7 +195,9 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
     await until(lambda: not living(leader))
 
 
-async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex: str, provider: Any, living: Living) -> None:
+async def test_the_servers_own_event_loop_serves_as_well(
+    homes: Path, new_codex: str, provider: Any, living: Living
+) -> None:
     provider.play(provider.call("look", "{}", "call_a"), provider.text("Fine."))
     program = f"""
         import uvloop
@@ -195,7 +219,11 @@ async def test_the_servers_own_event_loop_serves_as_well(homes: Path, new_codex:
         uvloop.run(main())
     """
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", textwrap.dedent(program), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        textwrap.dedent(program),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     said, errors = (text.decode() for text in await child.communicate())
     assert child.returncode == 0 and errors == ""
@@ -224,7 +252,9 @@ def imitation(tmp_path: Path) -> Iterator[Callable[..., str]]:
     yield write
 
 
-async def test_an_approval_that_codex_asks_for_is_refused_at_once(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+async def test_an_approval_that_codex_asks_for_is_refused_at_once(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make
+) -> None:
     binary = imitation("""
         hello = hear()
         say(id=hello["id"], result={"userAgent": "toolwire/0.166.0"})
@@ -245,7 +275,9 @@ async def test_an_approval_that_codex_asks_for_is_refused_at_once(imitation: Cal
     lease.release(True)
 
 
-async def test_an_overloaded_codex_is_asked_again(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+async def test_an_overloaded_codex_is_asked_again(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make
+) -> None:
     binary = imitation("""
         say(id=hear()["id"], result={"userAgent": "toolwire/0.166.0"})
         hear()
@@ -261,7 +293,9 @@ async def test_an_overloaded_codex_is_asked_again(imitation: Callable[[str], str
     lease.release(True)
 
 
-async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make
+) -> None:
     mark = tmp_path / "healed"
     binary = imitation(f"""
         if not os.path.exists({str(mark)!r}):
@@ -329,7 +363,9 @@ async def test_a_codex_that_can_not_start_tells_a_client_no_paths(
     assert "/home/alice/.ssh" in caplog.text and str(tmp_path / "home") in caplog.text
 
 
-async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+async def test_a_codex_that_does_not_answer_is_given_up(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make
+) -> None:
     binary = imitation("""
         sys.stderr.write("still thinking\\n"); sys.stderr.flush()
         time.sleep(60)
@@ -342,7 +378,12 @@ async def test_a_codex_that_does_not_answer_is_given_up(imitation: Callable[[str
 
 @pytest.mark.parametrize(("more", "version"), [(False, "0.89.0"), (True, "0.89.0"), (False, "0.126.0")])
 async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
-    imitation: Callable[..., str], tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, more: bool, version: str
+    imitation: Callable[..., str],
+    tmp_path: Path,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    more: bool,
+    version: str,
 ) -> None:
     monkeypatch.setattr("toolwire.backends.codex.runs.AFTER_ANSWER_S", 0.2)
     binary = imitation(
@@ -380,7 +421,9 @@ async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process
     pids = tmp_path / "pids"
     for times in (1, 2):
         events = await gather(backend.run(asked))
-        assert said(events) == {"0.126.0": "I plan.\n\nMore."}.get(version, "I plan.\n\nDone." if more else "I plan.")
+        assert said(events) == {"0.126.0": "I plan.\n\nMore."}.get(
+            version, "I plan.\n\nDone." if more else "I plan."
+        )
         assert events[-2:] == [Usage(2, 2), Finish("stop")]
         if version == "0.126.0":
             return
@@ -389,7 +432,9 @@ async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process
     await until(lambda: not Path(f"/proc/{first}").exists())
 
 
-async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imitation: Callable[[str], str], tmp_path: Path, make: Make) -> None:
+async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(
+    imitation: Callable[[str], str], tmp_path: Path, make: Make
+) -> None:
     binary = imitation("""
         say(id=hear()["id"], result={"userAgent": "toolwire/0.166.0"})
         for line in sys.stdin:
@@ -411,7 +456,9 @@ async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(imi
 # --- age -------------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_codex: str, provider: Any, living: Living) -> None:
+async def test_an_old_process_finishes_its_threads_and_ends(
+    make: Make, new_codex: str, provider: Any, living: Living
+) -> None:
     provider.play(provider.call("look", "{}", "call_a"))
     backend = await ready(make, new_codex, max_threads=2)
     parked = backend.open(TURN)
@@ -428,7 +475,9 @@ async def test_an_old_process_finishes_its_threads_and_ends(make: Make, new_code
     await until(lambda: not living(first))
 
 
-async def test_a_process_that_holds_too_much_memory_is_replaced(make: Make, new_codex: str, provider: Any) -> None:
+async def test_a_process_that_holds_too_much_memory_is_replaced(
+    make: Make, new_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("Fine."))
     backend = await ready(make, new_codex, max_rss_mb=1)
     for _ in range(2):
@@ -436,7 +485,9 @@ async def test_a_process_that_holds_too_much_memory_is_replaced(make: Make, new_
     assert backend.pool is not None and backend.pool.workers == ()
 
 
-async def test_more_workers_start_one_after_another_in_a_fresh_home(make: Make, new_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_more_workers_start_one_after_another_in_a_fresh_home(
+    make: Make, new_codex: str, provider: Any, tmp_path: Path
+) -> None:
     provider.play(provider.call("look", "{}", "call_a"))
     backend = await ready(make, new_codex, workers=2, home=str(tmp_path / "home"))
     runs = [backend.open(TURN) for _ in range(3)]
@@ -459,7 +510,9 @@ async def test_a_missing_binary_is_one_clear_line(tmp_path: Path) -> None:
     assert facts["installed"] is False and "npm install" in facts["problem"]
 
 
-async def test_the_home_is_private_and_the_persons_own_is_not_touched(new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_home_is_private_and_the_persons_own_is_not_touched(
+    new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "config.toml").write_text('model = "mine"\n')
@@ -473,7 +526,9 @@ async def test_the_home_is_private_and_the_persons_own_is_not_touched(new_codex:
         assert made is not None and made.path.is_relative_to(tmp_path / "state")
         assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
         assert stat.S_IMODE((made.path / "config.toml").stat().st_mode) == 0o600
-        assert (made.path / "auth.json").is_symlink() and os.readlink(made.path / "auth.json") == str(own / "auth.json")
+        assert (made.path / "auth.json").is_symlink() and os.readlink(made.path / "auth.json") == str(
+            own / "auth.json"
+        )
         config = tomllib.loads((made.path / "config.toml").read_text())
         assert config["model_providers"]["toolwire"]["requires_openai_auth"] is True
         assert config["features"]["shell_tool"] is False
@@ -486,11 +541,15 @@ async def test_codex_gets_its_providers_key_and_no_other_secret(make: Make, new_
     backend = await ready(make, new_codex)
     assert backend.home is not None
     assert backend.home.env["SCRIPTED_KEY"] == "sk-scripted"
-    assert set(backend.home.env) <= {"PATH", "HOME", "CODEX_HOME", "SCRIPTED_KEY"} | {name for name in os.environ if "proxy" in name.lower()}
+    assert set(backend.home.env) <= {"PATH", "HOME", "CODEX_HOME", "SCRIPTED_KEY"} | {
+        name for name in os.environ if "proxy" in name.lower()
+    }
     assert not (backend.home.path / "auth.json").exists()
 
 
-async def test_nobody_is_logged_in_and_the_error_says_how_to(new_codex: str, old_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_logged_in_and_the_error_says_how_to(
+    new_codex: str, old_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "nobody"))
     for binary in (new_codex, old_codex):
         options = CodexOptions(bin=binary, home=str(tmp_path / Path(binary).parents[2].name))
@@ -505,7 +564,9 @@ async def test_nobody_is_logged_in_and_the_error_says_how_to(new_codex: str, old
         assert "codex login" in events[0].message and "https://auth.openai.com/" in events[0].message
 
 
-async def test_a_login_of_the_persons_own_is_seen(new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_login_of_the_persons_own_is_seen(
+    new_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-of-the-person"}))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "own"))

@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.codex.config import patched_catalog, settings, to_toml
-from toolwire.backends.codex.failures import INFO_KINDS, REQUEST_KINDS, STATUS_KINDS, WORD_KINDS, end_of, refused
+from toolwire.backends.codex.config import config_toml, patched_catalog
+from toolwire.backends.codex.failures import (
+    INFO_KINDS,
+    REQUEST_KINDS,
+    STATUS_KINDS,
+    WORD_KINDS,
+    end_of,
+    refused,
+)
 from toolwire.backends.codex.home import _sweep
 from toolwire.backends.codex.items import output_schema, output_words, tool_json
 from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
@@ -47,10 +54,22 @@ def test_features_begin_with_their_version() -> None:
 
 @pytest.mark.parametrize("version", [Version(0, 89), Version(0, 166)])
 def test_the_config_is_toml_that_says_what_was_meant(version: Version) -> None:
-    options = CodexOptions(provider={"base_url": "https://a.example/v1", "env_key": "K", "name": 'An "odd"\tname'})
-    meant = settings(options, version, home='/a home/with \\ and "', catalog="/c.json")
-    assert tomllib.loads(to_toml(meant)) == meant
-    assert meant["model_providers"]["toolwire"]["request_max_retries"] == meant["model_providers"]["toolwire"]["stream_max_retries"] == 0
+    options = CodexOptions(
+        provider={"base_url": "https://a.example/v1", "env_key": "K", "name": 'An "odd"\tname'}
+    )
+    home = '/a home/with \\ and "'
+    meant = tomllib.loads(config_toml(options, version, home=home, catalog="/c.json"))
+    provider = meant["model_providers"]["toolwire"]
+    assert (provider["base_url"], provider["env_key"], provider["name"]) == tuple(
+        (options.provider or {})[key] for key in ("base_url", "env_key", "name")
+    )
+    assert meant["model_catalog_json"] == "/c.json"
+    assert all(skill["path"].startswith(home + "/skills/") for skill in meant["skills"].get("config", ()))
+    assert (
+        meant["model_providers"]["toolwire"]["request_max_retries"]
+        == meant["model_providers"]["toolwire"]["stream_max_retries"]
+        == 0
+    )
     assert meant["approval_policy"] == "never" and meant["features"]["shell_tool"] is False
     assert ("config" in meant["skills"]) == (version < Version(0, 121))
 
@@ -66,20 +85,44 @@ def test_a_model_of_the_catalog_loses_codexs_own_tools_and_prompts_and_gains_no_
     }
     ours, _ = patched_catalog({"models": [model]}, foreign=False)["models"]
     foreign, _ = patched_catalog({"models": [model]}, foreign=True)["models"]
-    assert ours == {"slug": "m", "apply_patch_tool_type": None, "base_instructions": "", "use_responses_lite": True, "x": 1}
+    assert ours == {
+        "slug": "m",
+        "apply_patch_tool_type": None,
+        "base_instructions": "",
+        "use_responses_lite": True,
+        "x": 1,
+    }
     assert foreign == {**ours, "use_responses_lite": False}
 
 
 def test_the_catalog_has_an_entry_for_every_other_model_with_what_all_entries_have() -> None:
-    one = {"slug": "a", "context_window": 1, "default_reasoning_level": "high", "upgrade": {"model": "b"}, "x": 1, "only_here": 1}
+    one = {
+        "slug": "a",
+        "context_window": 1,
+        "default_reasoning_level": "high",
+        "upgrade": {"model": "b"},
+        "x": 1,
+        "only_here": 1,
+    }
     other = {"slug": "b", "context_window": 2, "default_reasoning_level": "low", "upgrade": None, "x": 1}
     *_, rest = patched_catalog({"models": [one, other]}, foreign=False)["models"]
-    assert rest == {"slug": "", "context_window": 100_000_000, "default_reasoning_level": None, "upgrade": None, "x": 1}
+    assert rest == {
+        "slug": "",
+        "context_window": 100_000_000,
+        "default_reasoning_level": None,
+        "upgrade": None,
+        "x": 1,
+    }
     assert patched_catalog({"models": []}, foreign=False) == {"models": []}
 
 
 def test_every_kind_of_the_tables_is_known() -> None:
-    kinds = {*INFO_KINDS.values(), *STATUS_KINDS.values(), *(kind for _, kind in WORD_KINDS), *(kind for _, kind, _ in REQUEST_KINDS)}
+    kinds = {
+        *INFO_KINDS.values(),
+        *STATUS_KINDS.values(),
+        *(kind for _, kind in WORD_KINDS),
+        *(kind for _, kind, _ in REQUEST_KINDS),
+    }
     assert kinds <= set(KINDS)
 
 
@@ -88,7 +131,11 @@ def test_every_kind_of_the_tables_is_known() -> None:
     [
         ("unauthorized", "m", "backend_auth"),
         ({"httpConnectionFailed": {"httpStatusCode": 401}}, "m", "backend_auth"),
-        ({"httpConnectionFailed": {"httpStatusCode": None}}, "error sending request for url (http://127.0.0.1:9/v1)", "backend_unavailable"),
+        (
+            {"httpConnectionFailed": {"httpStatusCode": None}},
+            "error sending request for url (http://127.0.0.1:9/v1)",
+            "backend_unavailable",
+        ),
         ({"responseTooManyFailedAttempts": {"httpStatusCode": 502}}, "m", "backend"),
         ({"responseStreamDisconnected": {"httpStatusCode": None}}, "m", "backend_cut"),
         ("other", "unexpected status 418 I'm a teapot: ", "invalid_request"),
@@ -108,12 +155,17 @@ def test_an_error_has_one_kind(info: Any, message: str, kind: str) -> None:
 
 
 def test_an_incomplete_answer_is_no_error() -> None:
-    assert end_of(TurnError("Incomplete response returned, reason: max_output_tokens", "other")) == Finish("length")
+    assert end_of(TurnError("Incomplete response returned, reason: max_output_tokens", "other")) == Finish(
+        "length"
+    )
     assert isinstance(end_of(TurnError("Incomplete response returned, reason: boredom", "other")), Failure)
 
 
 def test_what_codex_refuses_names_the_clients_field() -> None:
-    assert refused("turn/start", "Invalid request: unknown variant `x`, expected one of `none`, `minimal`").param == "reasoning_effort"
+    assert (
+        refused("turn/start", "Invalid request: unknown variant `x`, expected one of `none`, `minimal`").param
+        == "reasoning_effort"
+    )
     assert refused("thread/start", "dynamic tool name is invalid: a b").kind == "invalid_request"
     assert refused("thread/start", "no idea").kind == "backend"
 
@@ -139,9 +191,18 @@ def test_arguments_are_read_as_codex_reads_them(text: str, fits: bool) -> None:
 
 
 def test_a_schema_is_asked_for_where_it_can_be_held_to() -> None:
-    closed = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+    closed = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     assert output_schema(OutputFormat("json_schema", "x", closed)) == closed
-    for loose in ({**closed, "required": []}, {**closed, "properties": {"a": {"type": "object"}}}, {"anyOf": [{"type": "object"}]}):
+    for loose in (
+        {**closed, "required": []},
+        {**closed, "properties": {"a": {"type": "object"}}},
+        {"anyOf": [{"type": "object"}]},
+    ):
         assert output_schema(OutputFormat("json_schema", "x", loose)) is None
         assert output_words(OutputFormat("json_schema", "x", loose))
         assert output_schema(OutputFormat("json_schema", "x", loose, strict=True)) == loose
@@ -150,7 +211,11 @@ def test_a_schema_is_asked_for_where_it_can_be_held_to() -> None:
 
 def test_a_tool_always_has_a_schema_of_an_object() -> None:
     assert tool_json(ToolSpec("t"))["inputSchema"] == {"type": "object", "properties": {}}
-    assert tool_json(ToolSpec("t", "", {"anyOf": [{}]}))["inputSchema"] == {"type": "object", "properties": {}, "anyOf": [{}]}
+    assert tool_json(ToolSpec("t", "", {"anyOf": [{}]}))["inputSchema"] == {
+        "type": "object",
+        "properties": {},
+        "anyOf": [{}],
+    }
 
 
 @pytest.mark.parametrize(

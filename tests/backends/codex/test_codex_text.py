@@ -21,7 +21,13 @@ from toolwire.core.turn import ImagePart, Item, Message, OutputFormat, Sampling,
 
 Make = Callable[..., CodexBackend]
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-LEFT_OVER_TOOLS = {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource", "update_plan", "view_image"}
+LEFT_OVER_TOOLS = {
+    "list_mcp_resources",
+    "list_mcp_resource_templates",
+    "read_mcp_resource",
+    "update_plan",
+    "view_image",
+}
 LEFT_OVER_TEXTS = ("<permissions instructions>", "<environment_context>")
 """What Codex 0.89 adds to every request, whatever it is told."""
 
@@ -62,14 +68,18 @@ async def test_the_strategy_follows_from_the_version_that_is_installed(make: Mak
         backend.open(turn())
 
 
-async def test_text_comes_once_although_codex_tells_it_three_times(make: Make, old_codex: str, provider: Any) -> None:
+async def test_text_comes_once_although_codex_tells_it_three_times(
+    make: Make, old_codex: str, provider: Any
+) -> None:
     provider.play(provider.text("Hello, wörld!", size=5))
     events = await gather((await ready(make, old_codex)).run(turn()))
     assert [event.text for event in events if isinstance(event, Text)] == ["Hello", ", wör", "ld!"]
     assert events[-2:] == [Usage(11, 7, 4, 2), Finish("stop")]
 
 
-async def test_the_provider_sees_the_turn_and_the_documented_remainder(make: Make, old_codex: str, provider: Any, homes: Path) -> None:
+async def test_the_provider_sees_the_turn_and_the_documented_remainder(
+    make: Make, old_codex: str, provider: Any, homes: Path
+) -> None:
     provider.play(provider.text("ok"))
     backend = await ready(make, old_codex, model="some-model")
     items = (
@@ -91,8 +101,15 @@ async def test_the_provider_sees_the_turn_and_the_documented_remainder(make: Mak
 
 
 async def test_a_long_history_is_not_replaced_by_a_summary(make: Make, old_codex: str, provider: Any) -> None:
-    full = {"input_tokens": 600_000, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 9, "total_tokens": 600_009}
-    provider.play([*provider.call("nothing", "{}", "call_a"), provider.completed(full)], provider.text("Done."))
+    full = {
+        "input_tokens": 600_000,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 9,
+        "total_tokens": 600_009,
+    }
+    provider.play(
+        [*provider.call("nothing", "{}", "call_a"), provider.completed(full)], provider.text("Done.")
+    )
     assert said(await gather((await ready(make, old_codex)).run(turn(message("user", "long"))))) == "Done."
     assert len(provider.seen) == 2 and own(provider.seen[1].texts()) == ["long"]
     assert "call_a" in provider.seen[1].outputs()
@@ -127,22 +144,30 @@ async def test_images_reasoning_and_a_schema_are_passed_on(make: Make, old_codex
         (lambda p: [*p.text("Half")[:-1], {"type": "cut"}], "backend_cut"),
     ],
 )
-async def test_failures_have_their_kind(make: Make, old_codex: str, provider: Any, answer: Callable[[Any], Any], kind: str) -> None:
+async def test_failures_have_their_kind(
+    make: Make, old_codex: str, provider: Any, answer: Callable[[Any], Any], kind: str
+) -> None:
     provider.play(answer(provider))
     events = await gather((await ready(make, old_codex)).run(turn()))
     assert isinstance(events[-1], Failure) and events[-1].kind == kind
     assert len(provider.seen) == 1
 
 
-async def test_a_model_that_asks_for_this_machines_files_gets_none(make: Make, old_codex: str, provider: Any, tmp_path: Path) -> None:
+async def test_a_model_that_asks_for_this_machines_files_gets_none(
+    make: Make, old_codex: str, provider: Any, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(base64.b64decode(IMAGE.partition(",")[2]))
     backend = await ready(make, old_codex)
-    provider.play(provider.call("view_image", json.dumps({"path": str(secret)}), "call_v"), provider.text("I see."))
+    provider.play(
+        provider.call("view_image", json.dumps({"path": str(secret)}), "call_v"), provider.text("I see.")
+    )
     events = []
     async for batch in backend.run(turn()):
         events += batch
-        await asyncio.sleep(0.5)  # a gateway that is busy with what it was told: Codex must have been stopped before
+        await asyncio.sleep(
+            0.5
+        )  # a gateway that is busy with what it was told: Codex must have been stopped before
     assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
     assert len(provider.seen) == 1
     target = tmp_path / "written"
@@ -154,17 +179,24 @@ async def test_a_model_that_asks_for_this_machines_files_gets_none(make: Make, o
     }.items():
         provider.play(provider.call(name, json.dumps(arguments), "call_x"), provider.text("Well."))
         assert said(await gather(backend.run(turn()))) == "Well."
-        assert "rejected" in provider.seen[1].outputs()["call_x"] or "unsupported" in provider.seen[1].outputs()["call_x"]
+        assert (
+            "rejected" in provider.seen[1].outputs()["call_x"]
+            or "unsupported" in provider.seen[1].outputs()["call_x"]
+        )
     assert not target.exists()
 
 
-async def test_an_effort_that_this_version_does_not_know_is_a_clear_error(make: Make, old_codex: str, provider: Any) -> None:
+async def test_an_effort_that_this_version_does_not_know_is_a_clear_error(
+    make: Make, old_codex: str, provider: Any
+) -> None:
     events = await gather((await ready(make, old_codex)).run(turn(sampling=Sampling(effort="bogus"))))
     assert len(events) == 1 and isinstance(events[0], Failure)
     assert events[0].kind == "unsupported_value" and "bogus" in events[0].message
 
 
-async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(make: Make, old_codex: str, provider: Any) -> None:
+async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(
+    make: Make, old_codex: str, provider: Any
+) -> None:
     provider.play(provider.dripping("Once "))  # this version hangs up with the next event that comes
     run = (await ready(make, old_codex)).run(turn())
     assert said(await anext(run)).startswith("Once")
@@ -173,10 +205,20 @@ async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(make: Make, 
         await provider.seen[0].gone.wait()
 
 
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        },
+    }
+]
 
 
-async def test_the_gateway_finds_the_calls_in_its_text(table: Any, make: Make, old_codex: str, provider: Any) -> None:
+async def test_the_gateway_finds_the_calls_in_its_text(
+    table: Any, make: Make, old_codex: str, provider: Any
+) -> None:
     async def model(exchange: Any) -> Any:
         prompt = "\n".join(exchange.texts("developer"))
         token = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
@@ -191,7 +233,9 @@ async def test_the_gateway_finds_the_calls_in_its_text(table: Any, make: Make, o
     body = await table.body("chat", {"messages": messages, "tools": TOOLS})
     answer = body["choices"][0]["message"]
     assert body["choices"][0]["finish_reason"] == "tool_calls" and answer["content"].strip() == "Looking."
-    assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in answer["tool_calls"]] == [("look", {"q": "a"})]
+    assert [
+        (call["function"]["name"], json.loads(call["function"]["arguments"])) for call in answer["tool_calls"]
+    ] == [("look", {"q": "a"})]
     result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "result 1"}
     body = await table.body("chat", {"messages": [*messages, answer, result], "tools": TOOLS})
     assert body["choices"][0]["message"]["content"] == "It is result 1."

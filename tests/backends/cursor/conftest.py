@@ -20,7 +20,12 @@ KEY = "crsr_0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def no_cursor_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CURSOR_API_KEY", "CURSOR_SDK_BRIDGE_URL", "CURSOR_SDK_BRIDGE_TOKEN", "CURSOR_SDK_BRIDGE_BIN"):
+    for name in (
+        "CURSOR_API_KEY",
+        "CURSOR_SDK_BRIDGE_URL",
+        "CURSOR_SDK_BRIDGE_TOKEN",
+        "CURSOR_SDK_BRIDGE_BIN",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
 
@@ -53,7 +58,11 @@ class Launcher:
     """A command that starts the scripted bridge. `seen` are the requests that its processes got."""
 
     def __init__(self, folder: Path) -> None:
-        self._script, self._log, self._file = folder / "script.json", folder / "log.jsonl", folder / "cursor-sdk-bridge"
+        self._script, self._log, self._file = (
+            folder / "script.json",
+            folder / "log.jsonl",
+            folder / "cursor-sdk-bridge",
+        )
 
     def __call__(self, *script: Any, flags: str = "") -> str:
         self._script.write_text(json.dumps(script))
@@ -64,13 +73,19 @@ class Launcher:
             str(self._log),
             *(["--script", str(self._script)] if script else []),
         ]
-        self._file.write_text(f'#!/bin/sh\n{shlex.join(words)} {flags} "$@"\n')  # like the real one, the launcher waits beside the bridge
+        self._file.write_text(
+            f'#!/bin/sh\n{shlex.join(words)} {flags} "$@"\n'
+        )  # like the real one, the launcher waits beside the bridge
         self._file.chmod(0o755)
         return str(self._file)
 
     @property
     def seen(self) -> list[tuple[str, dict[str, Any]]]:
-        return [tuple(json.loads(line)) for line in self._log.read_text().splitlines()] if self._log.exists() else []
+        return (
+            [tuple(json.loads(line)) for line in self._log.read_text().splitlines()]
+            if self._log.exists()
+            else []
+        )
 
     def bodies(self, method: str) -> list[dict[str, Any]]:
         return [body for name, body in self.seen if name == method]

@@ -22,13 +22,19 @@ from doubles.cursor_bridge import FakeCursorBridge
 from toolwire.backends.cursor import CursorBackend, CursorOptions
 from toolwire.backends.cursor.bridge import Bridge
 from toolwire.backends.cursor.client import AGENT, CONTROL, BridgeClient, ConnectError
-from toolwire.backends.cursor.find import Where, bundled
+from toolwire.backends.cursor.options import BridgeTarget, bundled
 from toolwire.backends.cursor.session import create_agent
 from toolwire.core.events import Failure
 from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
-TURN = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+TURN = Turn(
+    "chat",
+    "m",
+    (Message("user", (TextPart("hi"),)),),
+    tools=(ToolSpec("look"),),
+    tool_choice=ToolChoice("auto"),
+)
 
 
 def _missing(what: str) -> None:
@@ -56,17 +62,31 @@ def real_bridge() -> str:
     return found
 
 
-# --- the official client on the scripted bridge ----------------------------------------------------------------------------------------------------
+# --- the official client on the scripted bridge ---
 
 
 def scripted(launcher: Any, *script: Any, flags: str = "") -> list[str]:
     return [launcher(*script, flags=flags)]
 
 
-async def test_the_official_client_runs_the_whole_loop_with_parallel_parked_calls(sdk: Any, launcher: Any) -> None:
+async def test_the_official_client_runs_the_whole_loop_with_parallel_parked_calls(
+    sdk: Any, launcher: Any
+) -> None:
     calls = [{"call": "look", "args": {"n": 1}, "id": "a"}, {"call": "look", "args": {"n": 2}, "id": "b"}]
-    usage = {"input_tokens": 9, "output_tokens": 4, "cache_read_tokens": 1, "cache_write_tokens": 0, "total_tokens": 14}
-    script = [{"think": "Hm."}, {"text": "Let me look. "}, {"calls": calls}, {"usage": usage}, {"text": "Found {results}."}]
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "cache_read_tokens": 1,
+        "cache_write_tokens": 0,
+        "total_tokens": 14,
+    }
+    script = [
+        {"think": "Hm."},
+        {"text": "Let me look. "},
+        {"calls": calls},
+        {"usage": usage},
+        {"text": "Found {results}."},
+    ]
     parked: dict[str, asyncio.Future[str]] = {}
 
     async def look(arguments: Any, context: Any) -> str:
@@ -74,12 +94,17 @@ async def test_the_official_client_runs_the_whole_loop_with_parallel_parked_call
         return f"{arguments['n']}:{await waiting}"
 
     wait = float(os.environ.get("TOOLWIRE_LONG_PARK_S", "5"))
-    async with asyncio.timeout(wait + 60), await sdk.AsyncClient.launch_bridge(scripted(launcher, script)) as client:
+    async with (
+        asyncio.timeout(wait + 60),
+        await sdk.AsyncClient.launch_bridge(scripted(launcher, script)) as client,
+    ):
         models = await client.list_models(api_key="crsr_x")
         assert [model.id for model in models] == ["auto", "composer-2"]
         tool = sdk.CustomTool(execute=look, description="looks", input_schema={"type": "object"})
         local = sdk.LocalAgentOptions(cwd="/", custom_tools={"look": tool})
-        async with await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_x", local=local, tools=["mcp"])) as agent:
+        async with await client.agents.create(
+            sdk.AgentOptions(model="auto", api_key="crsr_x", local=local, tools=["mcp"])
+        ) as agent:
             deltas: list[str] = []
             run = await agent.send("hi", sdk.SendOptions(on_delta=lambda update: deltas.append(update.type)))
             waiting = asyncio.ensure_future(run.wait())
@@ -103,15 +128,33 @@ async def test_the_official_client_can_cancel_and_is_told_errors(sdk: Any, launc
     script = [
         {"when": "wait", "steps": [{"text": "a"}, {"hang": True}]},
         {"when": "fail", "steps": [{"status": "ERROR", "code": "upstream", "message": "It broke."}]},
-        {"when": "limit", "steps": [{"error": "resource_exhausted", "message": "slow", "sdk": "SDK_ERROR_CODE_RATE_LIMIT_EXCEEDED"}]},
+        {
+            "when": "limit",
+            "steps": [
+                {
+                    "error": "resource_exhausted",
+                    "message": "slow",
+                    "sdk": "SDK_ERROR_CODE_RATE_LIMIT_EXCEEDED",
+                }
+            ],
+        },
     ]
-    async with asyncio.timeout(60), await sdk.AsyncClient.launch_bridge(scripted(launcher, *script, flags="--api-key crsr_right")) as client:
+    async with (
+        asyncio.timeout(60),
+        await sdk.AsyncClient.launch_bridge(
+            scripted(launcher, *script, flags="--api-key crsr_right")
+        ) as client,
+    ):
         local = sdk.LocalAgentOptions(cwd="/")
         with pytest.raises(sdk.AuthenticationError):
             await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_wrong", local=local))
         with pytest.raises(sdk.ConfigurationError):
-            await client.agents.create(sdk.AgentOptions(model="gpt-nonsense", api_key="crsr_right", local=local))
-        async with await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_right", local=local)) as agent:
+            await client.agents.create(
+                sdk.AgentOptions(model="gpt-nonsense", api_key="crsr_right", local=local)
+            )
+        async with await client.agents.create(
+            sdk.AgentOptions(model="auto", api_key="crsr_right", local=local)
+        ) as agent:
             run = await agent.send("wait")
             await run.cancel()
             assert (await run.wait()).status == "cancelled"
@@ -124,11 +167,15 @@ async def test_the_official_client_can_cancel_and_is_told_errors(sdk: Any, launc
 async def test_the_official_client_attaches_with_the_right_token_only(sdk: Any) -> None:
     async with asyncio.timeout(60), FakeCursorBridge([{"text": "Hello."}]) as bridge:
         async with sdk.AsyncClient.connect(bridge.url, bridge.token) as client:
-            agent = await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/")))
+            agent = await client.agents.create(
+                sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/"))
+            )
             assert await (await agent.send("hi")).text() == "Hello."
         with pytest.raises(sdk.AuthenticationError):
             async with sdk.AsyncClient.connect(bridge.url, "guessed") as client:
-                await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/")))
+                await client.agents.create(
+                    sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/"))
+                )
 
 
 async def test_the_official_client_may_answer_late(sdk: Any, launcher: Any) -> None:
@@ -141,38 +188,52 @@ async def test_the_official_client_may_answer_late(sdk: Any, launcher: Any) -> N
     script = [{"call": "look", "within": 0.3}, {"text": "I could not wait: {result}."}]
     async with asyncio.timeout(60), await sdk.AsyncClient.launch_bridge(scripted(launcher, script)) as client:
         local = sdk.LocalAgentOptions(cwd="/", custom_tools={"look": sdk.CustomTool(execute=look)})
-        agent = await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_x", local=local, tools=["mcp"]))
+        agent = await client.agents.create(
+            sdk.AgentOptions(model="auto", api_key="crsr_x", local=local, tools=["mcp"])
+        )
         assert await (await agent.send("hi")).text() == "I could not wait: gave up."
         released.set()
         assert await (await agent.send("again")).text() == "I could not wait: too late."
 
 
 async def test_the_official_client_notices_that_the_bridge_died(sdk: Any, launcher: Any) -> None:
-    async with asyncio.timeout(60), await sdk.AsyncClient.launch_bridge(scripted(launcher, [{"text": "a"}, {"die": True}])) as client:
-        agent = await client.agents.create(sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/")))
+    async with (
+        asyncio.timeout(60),
+        await sdk.AsyncClient.launch_bridge(scripted(launcher, [{"text": "a"}, {"die": True}])) as client,
+    ):
+        agent = await client.agents.create(
+            sdk.AgentOptions(model="auto", api_key="crsr_x", local=sdk.LocalAgentOptions(cwd="/"))
+        )
         with pytest.raises(sdk.CursorAgentError):
             await (await agent.send("hi")).wait()
 
 
-# --- the real bridge -------------------------------------------------------------------------------------------------------------------------------
+# --- the real bridge ---
 
 
-async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_makes_an_agent(real_bridge: str) -> None:
-    bridge = Bridge(Where(command=real_bridge), 60, 30)
+async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_makes_an_agent(
+    real_bridge: str,
+) -> None:
+    bridge = Bridge(BridgeTarget(command=real_bridge), 60, 30)
     try:
-        line = await bridge.line()
-        assert (await line.client.unary(f"{CONTROL}/Ping", {}))["message"] == "pong"
-        assert (await line.client.unary(f"{CONTROL}/GetVersion", {}))["protocolVersion"] == "sdk.v1"
-        made = await line.client.unary(f"{AGENT}/CreateAgent", create_agent(str(uuid.uuid4()), CursorOptions(), "", TURN.tools, line.work))
+        connection = await bridge.connect()
+        assert (await connection.client.unary(f"{CONTROL}/Ping", {}))["message"] == "pong"
+        assert (await connection.client.unary(f"{CONTROL}/GetVersion", {}))["protocolVersion"] == "sdk.v1"
+        made = await connection.client.unary(
+            f"{AGENT}/CreateAgent",
+            create_agent(str(uuid.uuid4()), CursorOptions(), "", TURN.tools, connection.work),
+        )
         assert made["agentId"] and made["model"] == {"id": "auto"}
-        without = await line.client.unary(f"{AGENT}/CreateAgent", create_agent(str(uuid.uuid4()), CursorOptions(), "", (), line.work))
+        without = await connection.client.unary(
+            f"{AGENT}/CreateAgent", create_agent(str(uuid.uuid4()), CursorOptions(), "", (), connection.work)
+        )
         assert without["agentId"] != made["agentId"]
         with pytest.raises(ConnectError) as caught:
-            await line.client.unary(f"{AGENT}/CloseAgent", {"agentId": "nobody"})
+            await connection.client.unary(f"{AGENT}/CloseAgent", {"agentId": "nobody"})
         assert caught.value.code == "not_found"
-        process = line.process
+        process = connection.process
         assert process is not None and process.home is not None
-        stranger = BridgeClient((line.client._url), "guessed", 10)
+        stranger = BridgeClient((connection.client._url), "guessed", 10)
         try:
             with pytest.raises(ConnectError) as caught:
                 await stranger.unary(f"{CONTROL}/GetVersion", {})
@@ -200,5 +261,7 @@ async def test_a_key_that_cursor_can_not_look_at_or_does_not_know_is_one_clear_e
 def test_the_core_never_imports_the_proprietary_package() -> None:
     import subprocess
 
-    program = "import sys, toolwire.backends.cursor, toolwire.backends.cursor.source, doubles.cursor_bridge; sys.exit('cursor_sdk' in sys.modules)"
+    program = (
+        "import sys, toolwire.backends.cursor, doubles.cursor_bridge; sys.exit('cursor_sdk' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

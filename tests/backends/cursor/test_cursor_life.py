@@ -21,14 +21,20 @@ import pytest
 from toolwire.backends.agents.processes import sweep
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor import CursorBackend, inspect
-from toolwire.backends.cursor.process import PREFIX, Process
+from toolwire.backends.cursor.process import PREFIX, BridgeProcess
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallBegin, Event, Failure, Finish, Text
 from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 
 Make = Callable[..., CursorBackend]
 Living = Callable[[int], set[int]]
-TURN = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+TURN = Turn(
+    "chat",
+    "m",
+    (Message("user", (TextPart("hi"),)),),
+    tools=(ToolSpec("look"),),
+    tool_choice=ToolChoice("auto"),
+)
 KEY = "crsr_0123456789abcdef"
 
 
@@ -43,7 +49,11 @@ def said(events: list[Event]) -> str:
 
 def folders() -> set[Path]:
     """What the bridges of this process have on disk, or in memory."""
-    return {path for parent in ("/dev/shm", tempfile.gettempdir()) for path in Path(parent).glob(f"{PREFIX}{os.getpid()}-*")}
+    return {
+        path
+        for parent in ("/dev/shm", tempfile.gettempdir())
+        for path in Path(parent).glob(f"{PREFIX}{os.getpid()}-*")
+    }
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -57,11 +67,15 @@ def leader_of(backend: CursorBackend) -> int:
     return backend.bridge.process.pid
 
 
-# --- what it gets to see -------------------------------------------------------------------------------------------------------------------------
+# --- what it gets to see ---
 
 
 async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
-    make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, living: Living
+    make: Make,
+    launcher: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    living: Living,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("CURSOR_API_KEY", KEY)
@@ -74,7 +88,9 @@ async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
     for pid in living(process.pid):
         facts = Path(f"/proc/{pid}/environ").read_text() + Path(f"/proc/{pid}/cmdline").read_text()
         assert KEY not in facts and "a-secret-of-ours" not in facts
-    assert list(process.home.work.iterdir()) == [] and os.readlink(f"/proc/{process.pid}/cwd") == str(process.home.work)
+    assert list(process.home.work.iterdir()) == [] and os.readlink(f"/proc/{process.pid}/cwd") == str(
+        process.home.work
+    )
     assert process.home.path.stat().st_mode & 0o777 == 0o700
     token = next(process.home.temporary.glob("*/auth-token")).read_text()
     assert launcher.bodies("CreateAgent")[0]["options"]["apiKey"] == KEY
@@ -82,7 +98,7 @@ async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
     assert not any(secret in caplog.text for secret in (token, callback, KEY, "auth-token"))
 
 
-# --- getting ready -------------------------------------------------------------------------------------------------------------------------------
+# --- getting ready ---
 
 
 @pytest.mark.parametrize("how", ["file", "inline", "noisy"])
@@ -94,17 +110,24 @@ async def test_a_bridge_may_say_in_several_ways_that_it_is_ready(make: Make, lau
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--ready garbage", "does not say where and how"),
-        ("--ready schema", "not known here"),
+        ("--ready garbage", "unknown format"),
+        ("--ready schema", "unknown protocol"),
         ("--ready never", "not ready within"),
         ("--ready exit", "exit status 1. It said: no licence file was found"),
         ("--protocol sdk.v2", "speaks sdk.v2"),
     ],
 )
-async def test_a_bridge_that_can_not_be_used_is_one_clear_error_and_is_gone(make: Make, launcher: Any, flags: str, words: str) -> None:
+async def test_a_bridge_that_can_not_be_used_is_one_clear_error_and_is_gone(
+    make: Make, launcher: Any, flags: str, words: str
+) -> None:
     backend = make(bridge_bin=launcher(flags=flags), start_timeout_s=1.5 if "never" in flags else 20)
     events = await gather(backend.run(TURN))
-    assert len(events) == 1 and isinstance(events[0], Failure) and events[0].kind == "backend_unavailable" and words in events[0].message
+    assert (
+        len(events) == 1
+        and isinstance(events[0], Failure)
+        and events[0].kind == "backend_unavailable"
+        and words in events[0].message
+    )
     assert not folders()
     again = await gather(backend.run(TURN))
     assert isinstance(again[0], Failure) and "tried again in" in again[0].message and again[0].retry_after_s
@@ -112,14 +135,20 @@ async def test_a_bridge_that_can_not_be_used_is_one_clear_error_and_is_gone(make
 
 async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     options = make(bridge_bin=launcher()).options
-    assert await inspect(options) == {"installed": True, "path": options.bridge_bin, "answers": True, "key": True, "problem": None}
+    assert await inspect(options) == {
+        "installed": True,
+        "path": options.bridge_bin,
+        "answers": True,
+        "key": True,
+        "problem": None,
+    }
     facts = await inspect(make(bridge_bin="no-such-bridge").options)
     assert not facts["installed"] and "no-such-bridge" in facts["problem"]
     facts = await inspect(make(bridge_bin=launcher(), api_key="").options)
     assert facts["answers"] and not facts["key"] and "CURSOR_API_KEY" in facts["problem"]
 
 
-# --- death ---------------------------------------------------------------------------------------------------------------------------------------
+# --- death ---
 
 
 async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_works(
@@ -135,8 +164,12 @@ async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_w
     for run in runs:
         events = [event for event in await gather(run) if not isinstance(event, Text)]
         assert len(events) == 1 and isinstance(events[0], Failure)
-        assert events[0].kind == "backend_cut" and events[0].message == "Cursor's bridge was killed by signal 9."
-    assert caplog.text.count("Cursor's bridge was killed by signal 9. It said: ") == 1  # to the operator, and once
+        assert (
+            events[0].kind == "backend_cut" and events[0].message == "Cursor's bridge was killed by signal 9."
+        )
+    assert (
+        caplog.text.count("Cursor's bridge was killed by signal 9. It said: ") == 1
+    )  # to the operator, and once
     again = Turn("chat", "m", (Message("user", (TextPart("again"),)),))
     assert said(await gather(backend.run(again))) == "Fine."
     assert leader_of(backend) != leader and backend.bridge.starts == 2
@@ -150,7 +183,14 @@ async def test_agents_that_wait_on_a_dead_bridge_are_not_asked(make: Make, launc
     os.killpg(leader_of(backend), signal.SIGKILL)
     await until(lambda: not backend.bridge.alive)
     history = (*TURN.items, Message("assistant", (TextPart("One."),)), Message("user", (TextPart("and?"),)))
-    assert said(await gather(backend.run(Turn("chat", "m", history, tools=TURN.tools, tool_choice=TURN.tool_choice)))) == "One."
+    assert (
+        said(
+            await gather(
+                backend.run(Turn("chat", "m", history, tools=TURN.tools, tool_choice=TURN.tool_choice))
+            )
+        )
+        == "One."
+    )
     assert len(launcher.bodies("CreateAgent")) == 2
     await until(lambda: len(backend.bridge.agents) == 1)
 
@@ -167,7 +207,9 @@ async def test_a_parked_run_whose_bridge_died_fails_when_it_is_resumed(make: Mak
     await live.cancel()
 
 
-async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path: Path, living: Living) -> None:
+async def test_nothing_outlives_a_gateway_that_is_killed(
+    launcher: Any, tmp_path: Path, living: Living
+) -> None:
     program = tmp_path / "gateway.py"
     program.write_text(
         textwrap.dedent(f"""
@@ -176,14 +218,16 @@ async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path
 
         async def main():
             backend = CursorBackend("m", CursorOptions(bridge_bin={launcher()!r}, api_key="crsr_x"))
-            await backend.bridge.line()
+            await backend.bridge.connect()
             print(backend.bridge.process.pid, flush=True)
             await asyncio.Event().wait()
 
         asyncio.run(main())
         """)
     )
-    gateway = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    gateway = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), stdout=asyncio.subprocess.PIPE
+    )
     assert gateway.stdout is not None
     leader = int(await gateway.stdout.readline())
     assert len(living(leader)) >= 3, "launcher, bridge and watcher"
@@ -195,7 +239,9 @@ async def test_nothing_outlives_a_gateway_that_is_killed(launcher: Any, tmp_path
         assert not list(Path(parent).glob(f"{PREFIX}{gateway.pid}-*")), "the next gateway clears up"
 
 
-async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(make: Make, launcher: Any, living: Living) -> None:
+async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(
+    make: Make, launcher: Any, living: Living
+) -> None:
     rounds = int(os.environ.get("TOOLWIRE_CURSOR_ROUNDS", "5"))
     chance = random.Random(5)
     command = launcher([{"text": "Once upon a time"}, {"call": "look"}, {"hang": True}])
@@ -206,7 +252,7 @@ async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(mak
         way = ("close", "kill the group", "kill the launcher", "close at once", "cancel")[number % 5]
         ways[way] = ways.get(way, 0) + 1
         if way == "close at once":
-            starting = asyncio.ensure_future(backend.bridge.line())
+            starting = asyncio.ensure_future(backend.bridge.connect())
             await asyncio.sleep(chance.uniform(0, 0.3))
             await backend.close()
             await asyncio.gather(starting, return_exceptions=True)
@@ -223,20 +269,32 @@ async def test_rounds_of_starting_and_killing_leave_no_process_and_no_folder(mak
     await until(lambda: not any(living(leader) for leader in leaders))
     assert len(leaders) >= rounds * 4 // 5 and not folders()
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    assert [pid for pid in children if "cursor" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")] == []
+    assert [
+        pid for pid in children if "cursor" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    ] == []
     print("rounds:", ways)
 
 
 async def test_memory_does_not_grow_with_the_turns(make: Make, launcher: Any) -> None:
     turns = int(os.environ.get("TOOLWIRE_CURSOR_TURNS", "60"))
-    backend = make(bridge_bin=launcher([{"call": "look"}, {"text": "It was {result}. " + "x" * 500}]), sessions=4, settle_ms=5)
+    backend = make(
+        bridge_bin=launcher([{"call": "look"}, {"text": "It was {result}. " + "x" * 500}]),
+        sessions=4,
+        settle_ms=5,
+    )
 
     def memory() -> float:
         gc.collect()
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     async def one(number: int) -> None:
-        asked = Turn("chat", "m", (Message("user", (TextPart(f"number {number} " + "y" * 20_000),)),), tools=TURN.tools, tool_choice=TURN.tool_choice)
+        asked = Turn(
+            "chat",
+            "m",
+            (Message("user", (TextPart(f"number {number} " + "y" * 20_000),)),),
+            tools=TURN.tools,
+            tool_choice=TURN.tool_choice,
+        )
         live = backend.open(asked)
         assert (await gather(live.segment()))[-1] == Finish("tool_calls")
         if number % 5:
@@ -253,18 +311,18 @@ async def test_memory_does_not_grow_with_the_turns(make: Make, launcher: Any) ->
     print(f"memory: {before:.1f} MB, {grown:+.1f} MB after {turns} turns")
     await until(lambda: len(asyncio.all_tasks()) <= tasks + 2)
     assert grown < 6 and backend.idle == 4 and len(backend.bridge.agents) == 4
-    line = await backend.bridge.line()
-    assert line.alive and backend.bridge.starts == 1
+    connection = await backend.bridge.connect()
+    assert connection.alive and backend.bridge.starts == 1
 
 
 async def test_closing_twice_and_asking_afterwards_is_clear(make: Make, launcher: Any) -> None:
     backend = make(bridge_bin=launcher())
     bridge = backend.bridge
-    await bridge.line()
+    await bridge.connect()
     await backend.close()
     await backend.close()
     with pytest.raises(ToolwireError, match="closing"):
-        await bridge.line()
+        await bridge.connect()
     events = await gather(backend.run(TURN))
     assert len(events) == 1 and isinstance(events[0], Failure) and "closing" in events[0].message
     assert not folders()
@@ -272,7 +330,7 @@ async def test_closing_twice_and_asking_afterwards_is_clear(make: Make, launcher
 
 async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_folder() -> None:
     for moments in range(1, 8):
-        process = Process("/bin/true", {"PATH": "/bin:/usr/bin"})
+        process = BridgeProcess("/bin/true", {"PATH": "/bin:/usr/bin"})
         starting = asyncio.ensure_future(process.start(5))
         for _ in range(moments):
             await asyncio.sleep(0)
@@ -281,7 +339,9 @@ async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_folder() -> Non
         assert not folders()
 
 
-async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_next_ones_their_tools(make: Make, bridge: Any) -> None:
+async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_next_ones_their_tools(
+    make: Make, bridge: Any
+) -> None:
     for moments in range(1, 12):
         bridge.play([{"call": "look", "args": {}}])
         backend = make()
@@ -293,7 +353,9 @@ async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_ne
         await asyncio.gather(reading, return_exceptions=True)
         await first.cancel()
         second = backend.open(TURN)
-        assert [event.name for event in await gather(second.segment()) if isinstance(event, CallBegin)] == ["look"]
+        assert [event.name for event in await gather(second.segment()) if isinstance(event, CallBegin)] == [
+            "look"
+        ]
         await second.cancel()
         await backend.close()
 

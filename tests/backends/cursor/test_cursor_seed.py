@@ -30,7 +30,14 @@ FOLLOW_UP = (
 READ = {"call": "read", "args": {"filePath": "README.md"}}
 AGENT: list[Any] = [
     {"when": "result of tool read, id call_0.*# README", "steps": [{"text": "The README says: # README"}]},
-    {"when": "add a line", "steps": [READ, {"call": "write", "args": {"filePath": "README.md", "content": "# README\nline"}}, {"text": "Added."}]},
+    {
+        "when": "add a line",
+        "steps": [
+            READ,
+            {"call": "write", "args": {"filePath": "README.md", "content": "# README\nline"}},
+            {"text": "Added."},
+        ],
+    },
     {"when": "Read README.md", "steps": [READ, {"text": "It says: {result}"}]},
 ]
 
@@ -45,7 +52,10 @@ async def url(make: Make, bridge: FakeCursorBridge, on_a_socket: Callable[..., A
 
 async def curl(url: str, body: str, judge: Judge) -> tuple[dict[str, Any], str]:
     """The stream as one answer, and how the turn came about."""
-    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=body, headers={"Content-Type": "application/json"}) as response,
+    ):
         raw = await response.read()
         assert response.status == 200, raw
         judge.stream(raw, "chat")
@@ -67,13 +77,17 @@ async def test_the_request_with_tools_gets_a_call_of_read(url: str, judge: Judge
     assert calls(answer) == [("read", {"filePath": "README.md"})] and ended(answer)[1] == "tool_calls"
 
 
-async def test_the_follow_up_without_tools_gets_text(url: str, judge: Judge, bridge: FakeCursorBridge) -> None:
+async def test_the_follow_up_without_tools_gets_text(
+    url: str, judge: Judge, bridge: FakeCursorBridge
+) -> None:
     answer, kind = await curl(url, FOLLOW_UP, judge)
     assert (*ended(answer), kind) == ("The README says: # README", "stop", "replayed")
     assert bridge.bodies("CreateAgent")[-1]["options"]["tools"] == {"names": []}
 
 
-async def test_the_follow_up_with_tools_gets_text_and_the_agent_keeps_them(url: str, judge: Judge, bridge: FakeCursorBridge) -> None:
+async def test_the_follow_up_with_tools_gets_text_and_the_agent_keeps_them(
+    url: str, judge: Judge, bridge: FakeCursorBridge
+) -> None:
     body = {**json.loads(FOLLOW_UP), "tools": json.loads(FIRST)["tools"]}
     answer, _ = await curl(url, json.dumps(body), judge)
     assert ended(answer) == ("The README says: # README", "stop")
@@ -81,23 +95,42 @@ async def test_the_follow_up_with_tools_gets_text_and_the_agent_keeps_them(url: 
 
 
 @pytest.mark.parametrize("with_tools", [True, False])
-async def test_the_whole_flow_with_the_ids_that_came(url: str, judge: Judge, bridge: FakeCursorBridge, with_tools: bool) -> None:
+async def test_the_whole_flow_with_the_ids_that_came(
+    url: str, judge: Judge, bridge: FakeCursorBridge, with_tools: bool
+) -> None:
     first = json.loads(FIRST)
     answer, _ = await curl(url, FIRST, judge)
     message = answer["choices"][0]["message"]
     id = message["tool_calls"][0]["id"]
     assistant = {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}
-    following = {**first, "messages": [*first["messages"], assistant, {"role": "tool", "tool_call_id": id, "content": "# README\n..."}]}
+    following = {
+        **first,
+        "messages": [
+            *first["messages"],
+            assistant,
+            {"role": "tool", "tool_call_id": id, "content": "# README\n..."},
+        ],
+    }
     if not with_tools:
         del following["tools"]
         bridge.play({"when": f"id {id}.*# README", "steps": [{"text": "It says: # README\n..."}]})
     answer, kind = await curl(url, json.dumps(following), judge)
-    assert (*ended(answer), kind) == ("It says: # README\n...", "stop", "resumed" if with_tools else "replayed")
+    assert (*ended(answer), kind) == (
+        "It says: # README\n...",
+        "stop",
+        "resumed" if with_tools else "replayed",
+    )
 
 
 async def test_read_then_write_in_several_steps(url: str, judge: Judge, bridge: FakeCursorBridge) -> None:
     def tool(name: str) -> dict[str, Any]:
-        return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"filePath": {"type": "string"}}}}}
+        return {
+            "type": "function",
+            "function": {
+                "name": name,
+                "parameters": {"type": "object", "properties": {"filePath": {"type": "string"}}},
+            },
+        }
 
     body: dict[str, Any] = {"model": "gpt-4o", "stream": True, "tools": [tool("read"), tool("write")]}
     body["messages"] = [{"role": "user", "content": "Read README.md and add a line to it"}]
@@ -106,6 +139,9 @@ async def test_read_then_write_in_several_steps(url: str, judge: Judge, bridge: 
         assert [call[0] for call in calls(answer)] == [name] and ended(answer)[1] == "tool_calls"
         message = answer["choices"][0]["message"]
         told = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
-        body["messages"] += [{"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}, told]
+        body["messages"] += [
+            {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]},
+            told,
+        ]
     answer, kind = await curl(url, json.dumps(body), judge)
     assert (*ended(answer), kind) == ("Added.", "stop", "resumed") and len(bridge.bodies("Send")) == 1

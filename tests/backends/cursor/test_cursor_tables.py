@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.cursor.client import END, SDK_KINDS, ConnectError, Envelopes, Malformed, envelope, error_of, of_error, of_run
-from toolwire.backends.cursor.find import find_bridge
-from toolwire.backends.cursor.options import CursorOptions
+from toolwire.backends.cursor.client import (
+    END,
+    SDK_KINDS,
+    ConnectError,
+    Envelopes,
+    Malformed,
+    envelope,
+    run_failure,
+)
+from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.process import read_ready
 from toolwire.backends.cursor.session import content, create_agent, inline
 from toolwire.backends.registry import OptionError, check, is_source
 from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
 
-# --- Connect -------------------------------------------------------------------------------------------------------------------------------------
+# --- Connect ---
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 1000])
@@ -30,20 +37,28 @@ def test_envelopes_are_read_however_they_are_cut(size: int) -> None:
 
 
 def test_a_stream_that_ends_with_an_error_raises_it_with_its_details() -> None:
-    detail = {"type": "sdk.v1.SdkErrorDetails", "debug": {"message": "exactly this", "sdkErrorCode": "SDK_ERROR_CODE_AGENT_BUSY"}, "value": "aaa"}
-    raw = envelope({"error": {"code": "internal", "message": "vaguely", "details": [None, {"debug": 5}, detail]}}, END)
+    detail = {
+        "type": "sdk.v1.SdkErrorDetails",
+        "debug": {"message": "exactly this", "sdkErrorCode": "SDK_ERROR_CODE_AGENT_BUSY"},
+        "value": "aaa",
+    }
+    raw = envelope(
+        {"error": {"code": "internal", "message": "vaguely", "details": [None, {"debug": 5}, detail]}}, END
+    )
     with pytest.raises(ConnectError, match="exactly this") as caught:
         list(Envelopes().feed(raw))
-    assert caught.value.code == "internal" and caught.value.details["sdkErrorCode"] == "SDK_ERROR_CODE_AGENT_BUSY"
+    assert (caught.value.code, caught.value.failure.kind) == ("internal", "overloaded")
 
 
-@pytest.mark.parametrize("raw", [b"\x01\x00\x00\x00\x02{}", b"\x00\xff\xff\xff\xff", envelope([1]), b"\x00\x00\x00\x00\x03{{{"])
+@pytest.mark.parametrize(
+    "raw", [b"\x01\x00\x00\x00\x02{}", b"\x00\xff\xff\xff\xff", envelope([1]), b"\x00\x00\x00\x00\x03{{{"]
+)
 def test_what_is_no_connect_is_refused(raw: bytes) -> None:
     with pytest.raises(Malformed):
         list(Envelopes().feed(raw))
 
 
-# --- failures ------------------------------------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 
 def test_every_code_of_the_bridge_has_a_kind_that_exists() -> None:
@@ -62,39 +77,71 @@ def test_every_code_of_the_bridge_has_a_kind_that_exists() -> None:
         ({"code": "internal", "message": "x"}, "backend"),
         ({"code": "deadline_exceeded", "message": "x"}, "timeout"),
         ({}, "backend"),
-        ({"code": "internal", "details": [{"debug": {"sdkErrorCode": "SDK_ERROR_CODE_PLAN_REQUIRED", "message": "x"}}]}, "backend_auth"),
+        (
+            {
+                "code": "internal",
+                "details": [{"debug": {"sdkErrorCode": "SDK_ERROR_CODE_PLAN_REQUIRED", "message": "x"}}],
+            },
+            "backend_auth",
+        ),
     ],
 )
 def test_errors_of_the_bridge_have_kinds(error: dict[str, Any], kind: str) -> None:
-    assert of_error(error_of(error)).kind == kind
+    assert ConnectError.read(error).failure.kind == kind
 
 
 def test_what_a_person_is_told_holds_no_key_and_no_address() -> None:
-    failure = of_run("", "[unauthenticated] key crsr_0123456789abcdef refused by https://api2.cursor.sh/auth?x=1")
-    assert failure.kind == "backend_auth" and "crsr_" not in failure.message and "cursor.sh" not in failure.message
-    assert of_run("", "").message and len(of_run("", "x" * 9999).message) < 1000
-    assert of_run("usage_limit_exceeded", "x").kind == "quota"
+    failure = run_failure(
+        "", "[unauthenticated] key crsr_0123456789abcdef refused by https://api2.cursor.sh/auth?x=1"
+    )
+    assert (
+        failure.kind == "backend_auth"
+        and "crsr_" not in failure.message
+        and "cursor.sh" not in failure.message
+    )
+    assert run_failure("", "").message and len(run_failure("", "x" * 9999).message) < 1000
+    assert run_failure("usage_limit_exceeded", "x").kind == "quota"
 
 
-# --- the wire ------------------------------------------------------------------------------------------------------------------------------------
+# --- the wire ---
 
 
 def test_a_tools_schema_goes_in_verbatim() -> None:
-    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}, "additionalProperties": False}
-    made = create_agent("a1", CursorOptions(params={"effort": "high"}), "", (ToolSpec("a.b-c", "", schema), ToolSpec("plain")), Path("/empty"))[
-        "options"
-    ]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/x"}},
+        "$defs": {"x": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    made = create_agent(
+        "a1",
+        CursorOptions(params={"effort": "high"}),
+        "",
+        (ToolSpec("a.b-c", "", schema), ToolSpec("plain")),
+        Path("/empty"),
+    )["options"]
     assert made["local"]["customTools"] == {
         "a.b-c": {"inputSchema": schema},
         "plain": {"inputSchema": {"type": "object", "properties": {}}},
     }
-    assert made["model"] == {"id": "auto", "params": [{"id": "effort", "value": "high"}]} and "apiKey" not in made and made["agentId"] == "a1"
+    assert (
+        made["model"] == {"id": "auto", "params": [{"id": "effort", "value": "high"}]}
+        and "apiKey" not in made
+        and made["agentId"] == "a1"
+    )
 
 
 def test_a_result_keeps_its_parts() -> None:
-    parts = (TextPart("a"), ImagePart("data:image/gif;base64,R0lG"), ImagePart("https://x/y.png"), OtherPart("file", {}))
+    parts = (
+        TextPart("a"),
+        ImagePart("data:image/gif;base64,R0lG"),
+        ImagePart("https://x/y.png"),
+        OtherPart("file", {}),
+    )
     made = content(Result("c", parts))
-    assert [part["type"] for part in made["content"]] == ["text", "image", "text", "text"] and made["isError"] is False
+    assert [part["type"] for part in made["content"]] == ["text", "image", "text", "text"] and made[
+        "isError"
+    ] is False
     assert content(Result("c", ()))["content"] == [{"type": "text", "text": ""}]
 
 
@@ -130,12 +177,21 @@ def test_a_ready_line_that_is_not_known_is_refused_without_its_secret(line: str)
 
 
 def test_a_ready_line_without_url_is_put_together() -> None:
-    facts = {"schemaVersion": 1, "transport": "tcp", "protocol": "connect", "host": "::1", "port": 5, "authToken": "t\n"}
+    facts = {
+        "schemaVersion": 1,
+        "transport": "tcp",
+        "protocol": "connect",
+        "host": "::1",
+        "port": 5,
+        "authToken": "t\n",
+    }
     ready = read_ready(json.dumps(facts))
-    assert (ready.url, ready.token) == ("http://[::1]:5", "t") and "t" not in repr(ready).replace("token", "").replace("http", "")
+    assert (ready.url, ready.token) == ("http://[::1]:5", "t") and "t" not in repr(ready).replace(
+        "token", ""
+    ).replace("http", "")
 
 
-# --- options and finding ---------------------------------------------------------------------------------------------------------------------------
+# --- options and finding ---
 
 
 @pytest.mark.parametrize(
@@ -166,16 +222,23 @@ def test_where_a_bridge_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monkey
     for file in (named, other):
         file.write_text("#!/bin/sh\n")
         file.chmod(0o755)
-    monkeypatch.setattr("toolwire.backends.cursor.find.bundled", lambda: None)
+    monkeypatch.setattr("toolwire.backends.cursor.options.bundled", lambda: None)
     path = {"PATH": str(tmp_path)}
     attach = {"CURSOR_SDK_BRIDGE_URL": "http://127.0.0.1:1/", "CURSOR_SDK_BRIDGE_TOKEN": "t"}
     binary = {"CURSOR_SDK_BRIDGE_BIN": str(named)}
     assert find_bridge(CursorOptions(), path).command == str(other)
     assert find_bridge(CursorOptions(), {**path, **binary}).command == str(named)
     assert find_bridge(CursorOptions(), {**path, **binary, **attach}).url == "http://127.0.0.1:1"
-    assert find_bridge(CursorOptions(bridge_bin="cursor-sdk-bridge"), {**path, **attach}).command == str(other)
-    assert find_bridge(CursorOptions(bridge_url="http://localhost:2", bridge_token="x"), {**path, **attach}).token == "x"
-    monkeypatch.setattr("toolwire.backends.cursor.find.bundled", lambda: "/bundled/bridge")
+    assert find_bridge(CursorOptions(bridge_bin="cursor-sdk-bridge"), {**path, **attach}).command == str(
+        other
+    )
+    assert (
+        find_bridge(
+            CursorOptions(bridge_url="http://localhost:2", bridge_token="x"), {**path, **attach}
+        ).token
+        == "x"
+    )
+    monkeypatch.setattr("toolwire.backends.cursor.options.bundled", lambda: "/bundled/bridge")
     assert find_bridge(CursorOptions(), path).command == "/bundled/bridge"
     for options, environ in (
         (CursorOptions(bridge_url="http://127.0.0.1:1"), {}),

@@ -35,9 +35,16 @@ Serving = Callable[..., AbstractAsyncContextManager[tuple[HostedBackend, Any]]]
 
 
 @asynccontextmanager
-async def _serving(provider: str, *answers: Any, model: str = "", key: str = "", models: Any = None, **options: Any) -> AsyncIterator[Any]:
+async def _serving(
+    provider: str, *answers: Any, model: str = "", key: str = "", models: Any = None, **options: Any
+) -> AsyncIterator[Any]:
     async with SERVERS[provider](*answers, models=models) as server:
-        table = {"model": f"{provider}:{model or MODELS[provider]}", "base_url": server.base_url, "api_key": key or server.key, **options}
+        table = {
+            "model": f"{provider}:{model or MODELS[provider]}",
+            "base_url": server.base_url,
+            "api_key": key or server.key,
+            **options,
+        }
         backend = HostedBackend("m", table)
         try:
             yield backend, server

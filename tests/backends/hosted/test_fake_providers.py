@@ -27,14 +27,21 @@ WHOLE = Message(
     Said("Let me look. 👋"),
     Use("toolu_1", "search", ARGUMENTS),
     Use("toolu_2", "search"),
-    usage={"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 70, "output_tokens_details": {"thinking_tokens": 30}},
+    usage={
+        "input_tokens": 9,
+        "cache_read_input_tokens": 4,
+        "output_tokens": 70,
+        "output_tokens_details": {"thinking_tokens": 30},
+    },
 )
 
 
 def claude(server: FakeAnthropic, **fields: Any) -> Any:
     import anthropic
 
-    return anthropic.AsyncAnthropic(api_key=fields.pop("key", CLAUDE_KEY), base_url=server.base_url, max_retries=0, **fields)
+    return anthropic.AsyncAnthropic(
+        api_key=fields.pop("key", CLAUDE_KEY), base_url=server.base_url, max_retries=0, **fields
+    )
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -50,36 +57,66 @@ async def test_anthropics_sdk_accumulates_the_fakes_stream_to_the_fakes_body() -
             events = [event async for event in stream]
             streamed = await stream.get_final_message()
         whole = await client.messages.create(**asked())
-    assert [block.type for block in streamed.content] == ["thinking", "redacted_thinking", "text", "tool_use", "tool_use"]
+    assert [block.type for block in streamed.content] == [
+        "thinking",
+        "redacted_thinking",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
     assert streamed.content[3].input == {"q": "Rüst 👋", "n": 1.5, "deep": [{"a": None}]}
     assert streamed.content[0].signature == Thinking("").signature
     assert streamed.stop_reason == "tool_use"
-    told = [message.model_dump(exclude_none=True, exclude={"content": {"__all__": {"parsed_output", "caller"}}}) for message in (streamed, whole)]
+    told = [
+        message.model_dump(exclude_none=True, exclude={"content": {"__all__": {"parsed_output", "caller"}}})
+        for message in (streamed, whole)
+    ]
     assert told[0] == told[1]
     assert streamed.usage.cache_read_input_tokens == 4 and streamed.usage.output_tokens == 70
-    assert {event.type for event in events} >= {"message_start", "content_block_delta", "input_json", "thinking", "signature", "message_stop"}
+    assert {event.type for event in events} >= {
+        "message_start",
+        "content_block_delta",
+        "input_json",
+        "thinking",
+        "signature",
+        "message_stop",
+    }
 
 
 async def test_the_pieces_of_a_calls_arguments_are_verbatim() -> None:
     async with FakeAnthropic(WHOLE) as server, claude(server) as client:
         stream = await client.messages.create(**asked(), stream=True)
         pieces = [
-            event.delta.partial_json async for event in stream if event.type == "content_block_delta" and event.delta.type == "input_json_delta"
+            event.delta.partial_json
+            async for event in stream
+            if event.type == "content_block_delta" and event.delta.type == "input_json_delta"
         ]
     assert "".join(pieces) == ARGUMENTS + "{}" and len(pieces) > 10
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, "AuthenticationError"), (429, "RateLimitError"), (529, "OverloadedError"), (400, "BadRequestError")]
+    ("status", "kind"),
+    [
+        (401, "AuthenticationError"),
+        (429, "RateLimitError"),
+        (529, "OverloadedError"),
+        (400, "BadRequestError"),
+    ],
 )
 async def test_anthropics_sdk_knows_the_fakes_errors(status: int, kind: str) -> None:
     import anthropic
 
-    async with FakeAnthropic(claude_error(status, "no", headers={"retry-after": "7"})) as server, claude(server) as client:
+    async with (
+        FakeAnthropic(claude_error(status, "no", headers={"retry-after": "7"})) as server,
+        claude(server) as client,
+    ):
         with pytest.raises(anthropic.APIStatusError) as caught:
             await client.messages.create(**asked())
     assert kind in {one.__name__ for one in type(caught.value).__mro__} and caught.value.status_code == status
-    assert caught.value.response.json()["error"]["message"] == "no" and caught.value.response.headers["retry-after"] == "7"
+    assert (
+        caught.value.response.json()["error"]["message"] == "no"
+        and caught.value.response.headers["retry-after"] == "7"
+    )
 
 
 async def test_anthropics_sdk_raises_an_error_event_in_the_stream() -> None:
@@ -93,7 +130,10 @@ async def test_anthropics_sdk_raises_an_error_event_in_the_stream() -> None:
                     pass
 
 
-USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}]}
+USES = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}],
+}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}]}
 THINKS = {"type": "enabled", "budget_tokens": 2000}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -106,7 +146,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, USES, USER]}, "without `tool_result`"),
     ({"messages": [USER, RESULT]}, "unexpected `tool_use_id`"),
     ({"messages": [USER, USES, RESULT], "tools": []}, "must define tools"),
-    ({"messages": [USER, {**USES, "content": [{**USES["content"][0], "id": "a.b"}]}, RESULT]}, "unexpected|match pattern"),  # type: ignore[dict-item]
+    (
+        {"messages": [USER, {**USES, "content": [{**USES["content"][0], "id": "a.b"}]}, RESULT]},  # type: ignore[dict-item]
+        "unexpected|match pattern",
+    ),
     ({"messages": [USER, USES, RESULT, USES, RESULT]}, "ids must be unique"),
     ({"tools": [TOOL, TOOL]}, "names must be unique"),
     ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "match pattern"),
@@ -118,17 +161,36 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "enabled", "budget_tokens": 500}}, "greater than or equal to 1024"),
     ({"thinking": {"type": "enabled", "budget_tokens": 4000}}, "`max_tokens` must be greater"),
     ({"thinking": THINKS, "extra_body": {"temperature": 0.5}}, "may only be set to 1"),
-    ({"thinking": THINKS, "tool_choice": {"type": "any"}}, "Thinking may not be enabled when tool_choice forces"),
+    (
+        {"thinking": THINKS, "tool_choice": {"type": "any"}},
+        "Thinking may not be enabled when tool_choice forces",
+    ),
     ({"thinking": THINKS, "messages": [USER, USES, RESULT]}, "Expected `thinking`"),
     (
         {
             "thinking": THINKS,
-            "messages": [USER, {**USES, "content": [{"type": "thinking", "thinking": "x", "signature": "y"}, *USES["content"]]}, RESULT],
+            "messages": [
+                USER,
+                {
+                    **USES,
+                    "content": [{"type": "thinking", "thinking": "x", "signature": "y"}, *USES["content"]],
+                },
+                RESULT,
+            ],
         },
         "Invalid `signature`",
     ),
     (
-        {"messages": [USER, {**USES, "content": [{"type": "thinking", "thinking": "x", "signature": "y"}, *USES["content"]]}, RESULT]},
+        {
+            "messages": [
+                USER,
+                {
+                    **USES,
+                    "content": [{"type": "thinking", "thinking": "x", "signature": "y"}, *USES["content"]],
+                },
+                RESULT,
+            ]
+        },
         "When thinking is disabled",
     ),
 ]
@@ -146,9 +208,15 @@ async def test_what_anthropic_refuses_the_fake_refuses(fields: dict[str, Any], w
 
 
 async def test_a_signed_thought_may_come_back_as_it_was() -> None:
-    async with FakeAnthropic(Message(Thinking("Hm."), Use("toolu_1", "search")), Message(Said("Done"))) as server, claude(server) as client:
+    async with (
+        FakeAnthropic(Message(Thinking("Hm."), Use("toolu_1", "search")), Message(Said("Done"))) as server,
+        claude(server) as client,
+    ):
         first = await client.messages.create(**asked(thinking=THINKS))
-        again = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]}
+        again = {
+            "role": "assistant",
+            "content": [block.model_dump(exclude_none=True) for block in first.content],
+        }
         second = await client.messages.create(**asked(thinking=THINKS, messages=[USER, again, RESULT]))
     assert second.content[0].text == "Done" and not server.refused
 
@@ -185,7 +253,13 @@ def gemini(server: FakeGoogle, key: str = GEMINI_KEY) -> Any:
 
 
 def declared(*names: str) -> list[Any]:
-    return [{"function_declarations": [{"name": name, "parameters_json_schema": {"type": "object"}} for name in names]}]
+    return [
+        {
+            "function_declarations": [
+                {"name": name, "parameters_json_schema": {"type": "object"}} for name in names
+            ]
+        }
+    ]
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -194,17 +268,39 @@ async def test_googles_sdk_reads_the_fakes_stream_and_body_alike(together: bool)
     async with FakeGoogle(answer) as server:
         client = gemini(server)
         config = {"tools": declared("search", "read"), "thinking_config": {"include_thoughts": True}}
-        chunks = [chunk async for chunk in await client.aio.models.generate_content_stream(model="gemini-2.5-flash", contents="hi", config=config)]
-        whole = await client.aio.models.generate_content(model="gemini-2.5-flash", contents="hi", config=config)
+        chunks = [
+            chunk
+            async for chunk in await client.aio.models.generate_content_stream(
+                model="gemini-2.5-flash", contents="hi", config=config
+            )
+        ]
+        whole = await client.aio.models.generate_content(
+            model="gemini-2.5-flash", contents="hi", config=config
+        )
         await client.aio.aclose()
     parts = [part for chunk in chunks for part in (chunk.candidates[0].content.parts or ())]
     assert "".join(part.text for part in parts if part.thought) == "Let me see."
-    assert "".join(part.text for part in parts if part.text and not part.thought) == "Let me look. 👋" == whole.text
+    assert (
+        "".join(part.text for part in parts if part.text and not part.thought)
+        == "Let me look. 👋"
+        == whole.text
+    )
     calls = [part.function_call for part in parts if part.function_call]
-    assert [(call.name, call.args, call.id) for call in calls] == [("search", {"q": "Rüst 👋", "n": 1.5}, None), ("read", {}, "call-2")]
-    assert [part.thought_signature for part in parts if part.function_call] == [base64.b64decode(SIGNATURE), None]
-    assert chunks[-1].candidates[0].finish_reason.value == "STOP" and chunks[-1].usage_metadata.thoughts_token_count == 30
-    assert whole.usage_metadata.cached_content_token_count == 4 and [call.name for call in whole.function_calls] == ["search", "read"]
+    assert [(call.name, call.args, call.id) for call in calls] == [
+        ("search", {"q": "Rüst 👋", "n": 1.5}, None),
+        ("read", {}, "call-2"),
+    ]
+    assert [part.thought_signature for part in parts if part.function_call] == [
+        base64.b64decode(SIGNATURE),
+        None,
+    ]
+    assert (
+        chunks[-1].candidates[0].finish_reason.value == "STOP"
+        and chunks[-1].usage_metadata.thoughts_token_count == 30
+    )
+    assert whole.usage_metadata.cached_content_token_count == 4 and [
+        call.name for call in whole.function_calls
+    ] == ["search", "read"]
 
 
 async def test_googles_sdk_reads_a_blocked_prompt_and_a_cut_by_length() -> None:
@@ -217,7 +313,9 @@ async def test_googles_sdk_reads_a_blocked_prompt_and_a_cut_by_length() -> None:
     assert cut.candidates[0].finish_reason.value == "MAX_TOKENS"
 
 
-@pytest.mark.parametrize(("status", "name"), [(429, "RESOURCE_EXHAUSTED"), (503, "UNAVAILABLE"), (404, "NOT_FOUND")])
+@pytest.mark.parametrize(
+    ("status", "name"), [(429, "RESOURCE_EXHAUSTED"), (503, "UNAVAILABLE"), (404, "NOT_FOUND")]
+)
 async def test_googles_sdk_knows_the_fakes_errors(status: int, name: str) -> None:
     from google.genai import errors
 
@@ -225,7 +323,9 @@ async def test_googles_sdk_knows_the_fakes_errors(status: int, name: str) -> Non
         client = gemini(server)
         with pytest.raises(errors.APIError) as caught:
             await client.aio.models.generate_content(
-                model="gemini-2.5-flash", contents="hi", config={"http_options": {"retry_options": {"attempts": 1}}}
+                model="gemini-2.5-flash",
+                contents="hi",
+                config={"http_options": {"retry_options": {"attempts": 1}}},
             )
         await client.aio.aclose()
     assert (caught.value.code, caught.value.status, caught.value.message) == (status, name, "no")
@@ -233,7 +333,10 @@ async def test_googles_sdk_knows_the_fakes_errors(status: int, name: str) -> Non
 
 ASKS = {"role": "user", "parts": [{"text": "hi"}]}
 CALLED = {"role": "model", "parts": [{"function_call": {"name": "search", "args": {}}}]}
-ANSWERED = {"role": "user", "parts": [{"function_response": {"name": "search", "response": {"result": "ok"}}}]}
+ANSWERED = {
+    "role": "user",
+    "parts": [{"function_response": {"name": "search", "response": {"result": "ok"}}}],
+}
 GEMINI_REFUSED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("gemini-2.5-flash", [ASKS, CALLED], {}, "ends with a user role"),
     ("gemini-2.5-flash", [ASKS, CALLED, ASKS], {}, "number of function response parts"),
@@ -241,22 +344,39 @@ GEMINI_REFUSED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("gemini-2.5-flash", [CALLED, ANSWERED], {}, "immediately after a user turn"),
     ("gemini-2.5-flash", [{"role": "user", "parts": []}], {}, "must not be empty"),
     ("gemini-2.5-flash", [ASKS], {"tools": declared("a b")}, "Invalid function name"),
-    ("gemini-2.5-flash", [ASKS], {"tools": declared("a"), "response_mime_type": "application/json"}, "response mime type"),
     (
         "gemini-2.5-flash",
         [ASKS],
-        {"tools": declared("a"), "tool_config": {"function_calling_config": {"mode": "AUTO", "allowed_function_names": ["a"]}}},
+        {"tools": declared("a"), "response_mime_type": "application/json"},
+        "response mime type",
+    ),
+    (
+        "gemini-2.5-flash",
+        [ASKS],
+        {
+            "tools": declared("a"),
+            "tool_config": {"function_calling_config": {"mode": "AUTO", "allowed_function_names": ["a"]}},
+        },
         "mode",
     ),
     ("gemini-2.5-flash", [ASKS], {"thinking_config": {"thinking_level": "LOW"}}, "not supported"),
     ("gemini-2.5-pro", [ASKS], {"thinking_config": {"thinking_budget": 0}}, "Budget 0 is invalid"),
     ("gemini-3-pro-preview", [ASKS, CALLED, ANSWERED], {}, "missing a thought_signature"),
-    ("gemini-3-pro-preview", [ASKS, {**CALLED, "parts": [{**CALLED["parts"][0], "thought_signature": b"forged"}]}, ANSWERED], {}, "Corrupted"),  # type: ignore[dict-item]
+    (
+        "gemini-3-pro-preview",
+        [ASKS, {**CALLED, "parts": [{**CALLED["parts"][0], "thought_signature": b"forged"}]}, ANSWERED],  # type: ignore[dict-item]
+        {},
+        "Corrupted",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("model", "contents", "config", "words"), GEMINI_REFUSED, ids=[words for *_, words in GEMINI_REFUSED])
-async def test_what_google_refuses_the_fake_refuses(model: str, contents: list[Any], config: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "contents", "config", "words"), GEMINI_REFUSED, ids=[words for *_, words in GEMINI_REFUSED]
+)
+async def test_what_google_refuses_the_fake_refuses(
+    model: str, contents: list[Any], config: dict[str, Any], words: str
+) -> None:
     from google.genai import errors
 
     async with FakeGoogle(Answer(Text("Hi"))) as server:

@@ -35,7 +35,12 @@ from toolwire.core.turn import (
 )
 from toolwire.testing.upstream import Reply
 
-SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"q": {"type": "string"}},
+    "required": ["q"],
+    "additionalProperties": False,
+}
 TOOLS = (ToolSpec("search", "Searches.", SCHEMA), ToolSpec("read", parameters={}))
 ARGUMENTS = '{"q": "Rüst 👋",  "n": 1.50}'
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n not really").decode()
@@ -95,7 +100,12 @@ async def test_a_claude_answer_comes_out_in_its_order_with_verbatim_increments(s
         a.Said("Let me look."),
         a.Use("toolu_1", "search", ARGUMENTS),
         a.Use("toolu_2", "read"),
-        usage={"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 70, "output_tokens_details": {"thinking_tokens": 30}},
+        usage={
+            "input_tokens": 9,
+            "cache_read_input_tokens": 4,
+            "output_tokens": 70,
+            "output_tokens_details": {"thinking_tokens": 30},
+        },
         size=3,
     )
     async with serving("anthropic", answer) as (backend, _):
@@ -116,7 +126,12 @@ async def test_a_gemini_answer_comes_out_in_its_order(serving: Any, together: bo
         g.Said("Let me look."),
         g.Call("search", {"q": "Rüst 👋", "n": 1.5}, id="c1"),
         g.Call("read", {}, id="c2"),
-        usage={"promptTokenCount": 25, "candidatesTokenCount": 15, "thoughtsTokenCount": 30, "cachedContentTokenCount": 4},
+        usage={
+            "promptTokenCount": 25,
+            "candidatesTokenCount": 15,
+            "thoughtsTokenCount": 30,
+            "cachedContentTokenCount": 4,
+        },
         together=together,
     )
     async with serving("google", answer) as (backend, _):
@@ -127,7 +142,10 @@ async def test_a_gemini_answer_comes_out_in_its_order(serving: Any, together: bo
 
 
 async def test_calls_without_ids_get_different_ones(serving: Any) -> None:
-    async with serving("google", g.Answer(g.Call("search", {"q": "a"}), g.Call("search", {"q": "a"}))) as (backend, _):
+    async with serving("google", g.Answer(g.Call("search", {"q": "a"}), g.Call("search", {"q": "a"}))) as (
+        backend,
+        _,
+    ):
         one, two = told(await events(backend))["calls"]
     assert one[0] and two[0] and one[0] != two[0]
 
@@ -142,8 +160,20 @@ async def test_it_does_not_matter_how_the_bytes_are_cut(serving: Any, write_size
         assert told(await events(backend)) == {"text": "Grüße 👋", "thought": "Hm …", "calls": []}
 
 
-CLAUDE_ENDS = [("end_turn", "stop"), ("stop_sequence", "stop"), ("max_tokens", "length"), ("refusal", "content_filter"), ("pause_turn", "stop")]
-GEMINI_ENDS = [("STOP", "stop"), ("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("RECITATION", "content_filter"), ("OTHER", "stop")]
+CLAUDE_ENDS = [
+    ("end_turn", "stop"),
+    ("stop_sequence", "stop"),
+    ("max_tokens", "length"),
+    ("refusal", "content_filter"),
+    ("pause_turn", "stop"),
+]
+GEMINI_ENDS = [
+    ("STOP", "stop"),
+    ("MAX_TOKENS", "length"),
+    ("SAFETY", "content_filter"),
+    ("RECITATION", "content_filter"),
+    ("OTHER", "stop"),
+]
 
 
 @pytest.mark.parametrize(("word", "reason"), CLAUDE_ENDS)
@@ -161,13 +191,18 @@ async def test_geminis_words_for_the_end(serving: Any, word: str, reason: Any) -
 
 
 async def test_a_call_cut_by_the_token_limit_is_truncated_never_completed(serving: Any) -> None:
-    async with serving("anthropic", a.Answer(a.Use("toolu_1", "search", '{"q": "Ru'), stop="max_tokens")) as (backend, _):
+    async with serving("anthropic", a.Answer(a.Use("toolu_1", "search", '{"q": "Ru'), stop="max_tokens")) as (
+        backend,
+        _,
+    ):
         run = await events(backend)
     assert isinstance(run[-3], CallEnd) and run[-3].status == "truncated" and run[-1] == Finish("length")
 
 
 async def test_a_malformed_gemini_call_and_a_blocked_prompt_are_failures(serving: Any) -> None:
-    async with serving("google", g.Answer(finish="MALFORMED_FUNCTION_CALL"), g.Answer(blocked="PROHIBITED_CONTENT")) as (backend, _):
+    async with serving(
+        "google", g.Answer(finish="MALFORMED_FUNCTION_CALL"), g.Answer(blocked="PROHIBITED_CONTENT")
+    ) as (backend, _):
         malformed, blocked = (await events(backend))[-1], (await events(backend))[-1]
     assert isinstance(malformed, Failure) and malformed.kind == "backend" and "tool call" in malformed.message
     assert blocked == Failure("content_filter", "The provider refused the request (PROHIBITED_CONTENT).")
@@ -210,13 +245,18 @@ async def test_a_hard_history_becomes_one_that_claude_takes(serving: Any) -> Non
     assert roles == ["user", "assistant"] * 3 + ["user"]
     assert body["system"] == "Be brief.\n\nBe kind."
     first, _, third, calls, results, last, end = body["messages"]
-    assert first["content"][0]["text"] == "(The conversation starts here.)" and end["content"][0]["text"] == "Continue."
+    assert (
+        first["content"][0]["text"] == "(The conversation starts here.)"
+        and end["content"][0]["text"] == "Continue."
+    )
     assert [block["text"] for block in third["content"]] == ["One.", "Two."]
     assert [block["type"] for block in calls["content"]] == ["text", "tool_use", "tool_use"]
     assert [block["input"] for block in calls["content"][1:]] == [{"q": "a"}, {"INVALID_JSON": "not json"}]
     ids = [block["id"] for block in calls["content"][1:]]
     assert [block["tool_use_id"] for block in results["content"]] == ids and ids[1] == "call_2"
-    assert results["content"][0]["content"] == "" and [part["type"] for part in results["content"][1]["content"]] == ["text", "image"]
+    assert results["content"][0]["content"] == "" and [
+        part["type"] for part in results["content"][1]["content"]
+    ] == ["text", "image"]
     assert [block["text"] for block in last["content"]] == ["Let me think.", "Done? "]
     assert "secret thoughts" not in str(body)
 
@@ -235,13 +275,17 @@ async def test_a_hard_history_becomes_one_that_gemini_takes(serving: Any, model:
 async def test_calls_without_results_tools_or_anything_to_say_are_taken(serving: Any, provider: str) -> None:
     body = await asked_of(serving, provider, turn(user("?"), Call("call_1", "search", "{}")))
     assert "No result was returned" in str(body)
-    await asked_of(serving, provider, turn(user("?"), Call("call_1", "gone", "{}"), result("call_1"), tools=()))
+    await asked_of(
+        serving, provider, turn(user("?"), Call("call_1", "gone", "{}"), result("call_1"), tools=())
+    )
     await asked_of(serving, provider, turn(Message("system", (TextPart("Be."),)), tools=()))
     await asked_of(serving, provider, turn(user("  "), tools=()))
 
 
 async def test_claude_with_calls_in_the_history_is_told_of_tools_that_it_may_not_call(serving: Any) -> None:
-    body = await asked_of(serving, "anthropic", turn(user("?"), Call("call_1", "gone", "{}"), result("call_1"), tools=()))
+    body = await asked_of(
+        serving, "anthropic", turn(user("?"), Call("call_1", "gone", "{}"), result("call_1"), tools=())
+    )
     assert [tool["name"] for tool in body["tools"]] == ["gone"] and body["tool_choice"] == {"type": "none"}
 
 
@@ -255,14 +299,26 @@ CHOICES: list[tuple[dict[str, Any], Any, Any, list[str]]] = [
         {"mode": "ANY", "allowedFunctionNames": ["read"]},
         ["search", "read"],
     ),
-    ({"tool_choice": ToolChoice("auto", allowed=("read",))}, {"type": "auto"}, {"mode": "VALIDATED"}, ["read"]),
+    (
+        {"tool_choice": ToolChoice("auto", allowed=("read",))},
+        {"type": "auto"},
+        {"mode": "VALIDATED"},
+        ["read"],
+    ),
     ({"tool_choice": ToolChoice("required", allowed=("read",))}, {"type": "any"}, {"mode": "ANY"}, ["read"]),
-    ({"parallel": False}, {"type": "auto", "disable_parallel_tool_use": True}, {"mode": "VALIDATED"}, ["search", "read"]),
+    (
+        {"parallel": False},
+        {"type": "auto", "disable_parallel_tool_use": True},
+        {"mode": "VALIDATED"},
+        ["search", "read"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "claude", "gemini", "names"), CHOICES)
-async def test_tools_and_choices_reach_the_provider(serving: Any, fields: Any, claude: Any, gemini: Any, names: list[str]) -> None:
+async def test_tools_and_choices_reach_the_provider(
+    serving: Any, fields: Any, claude: Any, gemini: Any, names: list[str]
+) -> None:
     body = await asked_of(serving, "anthropic", turn(**fields))
     assert body["tool_choice"] == claude and [tool["name"] for tool in body["tools"]] == names
     body = await asked_of(serving, "google", turn(**fields))
@@ -277,15 +333,24 @@ async def test_a_claude_that_can_not_be_forced_is_asked_in_words(serving: Any) -
     assert "Answer with a call of the tool `read`" in body["system"]
     async with serving("anthropic", a.Answer(), model="claude-sonnet-5-5") as (backend, _):
         await backend.prepare()
-        assert not backend.capabilities.tool_choice and not {"temperature", "top_p"} & backend.capabilities.fields
+        assert (
+            not backend.capabilities.tool_choice
+            and not {"temperature", "top_p"} & backend.capabilities.fields
+        )
 
 
 async def test_strict_tools_and_schemas_are_held_by_the_provider_where_it_can(serving: Any) -> None:
     strict = ToolSpec("search", "Searches.", SCHEMA, strict=True)
     output = OutputFormat("json_schema", "found", SCHEMA, True)
     body = await asked_of(serving, "anthropic", turn(tools=(strict,), output=output))
-    assert body["tools"][0]["strict"] is True and body["tools"][0]["input_schema"]["additionalProperties"] is False
-    assert body["output_config"]["format"]["schema"]["properties"] == SCHEMA["properties"] and "system" not in body
+    assert (
+        body["tools"][0]["strict"] is True
+        and body["tools"][0]["input_schema"]["additionalProperties"] is False
+    )
+    assert (
+        body["output_config"]["format"]["schema"]["properties"] == SCHEMA["properties"]
+        and "system" not in body
+    )
     body = await asked_of(serving, "google", turn(tools=(), output=output))
     assert body["generationConfig"]["responseMimeType"] == "application/json"
     assert body["generationConfig"]["responseJsonSchema"]["properties"]["q"]["type"] == "string"
@@ -296,27 +361,57 @@ async def test_strict_tools_and_schemas_are_held_by_the_provider_where_it_can(se
     [
         ("anthropic", {"output": OutputFormat("json_schema", "open", {"type": "object"}, False)}),
         ("anthropic", {"output": OutputFormat("json_object")}),
-        ("google", {"output": OutputFormat("json_schema", "found", SCHEMA, True)}),  # with tools, which Gemini 2.5 can not have beside a schema
+        (
+            "google",
+            {"output": OutputFormat("json_schema", "found", SCHEMA, True)},
+        ),  # with tools, which Gemini 2.5 can not have beside a schema
         ("google", {"output": OutputFormat("json_object"), "tools": ()}),
     ],
 )
-async def test_a_form_that_the_provider_can_not_hold_is_asked_for_in_words(serving: Any, provider: str, fields: Any) -> None:
-    assert "JSON" in str((await asked_of(serving, provider, turn(**fields)))["system" if provider == "anthropic" else "systemInstruction"])
+async def test_a_form_that_the_provider_can_not_hold_is_asked_for_in_words(
+    serving: Any, provider: str, fields: Any
+) -> None:
+    assert "JSON" in str(
+        (await asked_of(serving, provider, turn(**fields)))[
+            "system" if provider == "anthropic" else "systemInstruction"
+        ]
+    )
 
 
-SAMPLING = Sampling(temperature=0.3, top_p=1.0, max_tokens=77, stop=("END",), seed=5, presence_penalty=0.5, frequency_penalty=0.25)
+SAMPLING = Sampling(
+    temperature=0.3,
+    top_p=1.0,
+    max_tokens=77,
+    stop=("END",),
+    seed=5,
+    presence_penalty=0.5,
+    frequency_penalty=0.25,
+)
 
 
 async def test_sampling_reaches_the_provider_as_the_capabilities_say(serving: Any) -> None:
     body = await asked_of(serving, "anthropic", turn(sampling=SAMPLING))
-    assert body | {"temperature": 0.3, "max_tokens": 77, "stop_sequences": ["END"]} == body and not {"top_p", "seed"} & set(body)
+    assert body | {"temperature": 0.3, "max_tokens": 77, "stop_sequences": ["END"]} == body and not {
+        "top_p",
+        "seed",
+    } & set(body)
     config = (await asked_of(serving, "google", turn(sampling=SAMPLING)))["generationConfig"]
-    expected = {"temperature": 0.3, "topP": 1.0, "maxOutputTokens": 77, "stopSequences": ["END"], "seed": 5, "presencePenalty": 0.5}
+    expected = {
+        "temperature": 0.3,
+        "topP": 1.0,
+        "maxOutputTokens": 77,
+        "stopSequences": ["END"],
+        "seed": 5,
+        "presencePenalty": 0.5,
+    }
     assert config | expected | {"frequencyPenalty": 0.25} == config
     for provider, fields in (("anthropic", {"seed"}), ("google", {"logit_bias"})):
         async with serving(provider, a.Answer()) as (backend, _):
             await backend.prepare()
-            assert not fields & backend.capabilities.fields and {"temperature", "stop", "max_tokens"} <= backend.capabilities.fields
+            assert (
+                not fields & backend.capabilities.fields
+                and {"temperature", "stop", "max_tokens"} <= backend.capabilities.fields
+            )
 
 
 async def test_images_and_files_reach_the_provider(serving: Any) -> None:
@@ -327,8 +422,14 @@ async def test_images_and_files_reach_the_provider(serving: Any) -> None:
     assert [block["type"] for block in blocks] == ["text", "image", "image", "document"]
     assert blocks[1]["source"] == {"type": "base64", "media_type": "image/png", "data": PNG}
     assert blocks[2]["source"] == {"type": "url", "url": "https://example.com/a.png"}
-    parts = (await asked_of(serving, "google", turn(Message("user", (TextPart("?"), image, file)))))["contents"][0]["parts"]
-    assert [part.get("inlineData", {}).get("mimeType") for part in parts] == [None, "image/png", "application/pdf"]
+    parts = (await asked_of(serving, "google", turn(Message("user", (TextPart("?"), image, file)))))[
+        "contents"
+    ][0]["parts"]
+    assert [part.get("inlineData", {}).get("mimeType") for part in parts] == [
+        None,
+        "image/png",
+        "application/pdf",
+    ]
     async with serving("google", g.Answer()) as (backend, _):
         assert not backend.capabilities.image_urls  # the gateway fetches them
 
@@ -359,14 +460,32 @@ async def test_the_cache_is_asked_for_where_the_options_say_so(serving: Any) -> 
 THINKING: list[tuple[str, str, dict[str, Any], str | None, Any]] = [
     ("anthropic", "claude-haiku-4-5", {}, None, None),
     ("anthropic", "claude-haiku-4-5", {}, "low", {"type": "enabled", "budget_tokens": 2048}),
-    ("anthropic", "claude-haiku-4-5", {"thinking": "high"}, None, {"type": "enabled", "budget_tokens": 16384}),
-    ("anthropic", "claude-haiku-4-5", {"thinking_budget": 3000}, None, {"type": "enabled", "budget_tokens": 3000}),
+    (
+        "anthropic",
+        "claude-haiku-4-5",
+        {"thinking": "high"},
+        None,
+        {"type": "enabled", "budget_tokens": 16384},
+    ),
+    (
+        "anthropic",
+        "claude-haiku-4-5",
+        {"thinking_budget": 3000},
+        None,
+        {"type": "enabled", "budget_tokens": 3000},
+    ),
     ("anthropic", "claude-haiku-4-5", {"thinking": "high"}, "none", None),
     ("anthropic", "claude-opus-4-6", {}, "medium", {"type": "adaptive", "display": "summarized"}),
     ("anthropic", "claude-opus-5", {}, "none", {"type": "disabled"}),
     ("google", "gemini-2.5-flash", {}, None, None),
     ("google", "gemini-2.5-flash", {}, "low", {"includeThoughts": True, "thinkingBudget": 2048}),
-    ("google", "gemini-2.5-flash", {"thinking_budget": 3000}, None, {"includeThoughts": True, "thinkingBudget": 3000}),
+    (
+        "google",
+        "gemini-2.5-flash",
+        {"thinking_budget": 3000},
+        None,
+        {"includeThoughts": True, "thinkingBudget": 3000},
+    ),
     ("google", "gemini-2.5-flash", {"thinking": "off"}, None, {"thinkingBudget": 0}),
     ("google", "gemini-3-pro-preview", {}, "low", {"includeThoughts": True, "thinkingLevel": "LOW"}),
 ]
@@ -377,7 +496,9 @@ async def test_effort_and_options_say_how_much_is_thought(
     serving: Any, provider: str, model: str, options: Any, effort: str | None, expected: Any
 ) -> None:
     body = await asked_of(serving, provider, turn(sampling=Sampling(effort=effort)), model=model, **options)
-    found = body.get("thinking") if provider == "anthropic" else body["generationConfig"].get("thinkingConfig")
+    found = (
+        body.get("thinking") if provider == "anthropic" else body["generationConfig"].get("thinkingConfig")
+    )
     assert found == expected
     if model == "claude-opus-4-6":
         assert body["output_config"] == {"effort": "medium"}
@@ -391,17 +512,38 @@ async def test_claude_does_not_think_where_it_may_not(serving: Any) -> None:
         turn(sampling=Sampling(effort="high", max_tokens=500)),
         turn(sampling=Sampling(effort="high"), tool_choice=ToolChoice("required")),
         turn(user("?"), Call("call_1", "search", "{}"), result("call_1"), sampling=Sampling(effort="high")),
-        turn(user("?"), Call("call_1", "search", "{}"), result("call_1"), user("And?"), sampling=Sampling(effort="high")),
+        turn(
+            user("?"),
+            Call("call_1", "search", "{}"),
+            result("call_1"),
+            user("And?"),
+            sampling=Sampling(effort="high"),
+        ),
     ):
         assert "thinking" not in await asked_of(serving, "anthropic", asked)
-    later = turn(user("?"), Call("call_1", "search", "{}"), result("call_1"), said("Sunny."), user("And?"), sampling=Sampling(effort="high"))
+    later = turn(
+        user("?"),
+        Call("call_1", "search", "{}"),
+        result("call_1"),
+        said("Sunny."),
+        user("And?"),
+        sampling=Sampling(effort="high"),
+    )
     assert (await asked_of(serving, "anthropic", later))["thinking"]["type"] == "enabled"
 
 
-async def test_a_temperature_beside_thoughts_is_refused_or_reported_never_dropped_in_silence(serving: Any) -> None:
+async def test_a_temperature_beside_thoughts_is_refused_or_reported_never_dropped_in_silence(
+    serving: Any,
+) -> None:
     async with serving("anthropic", a.Answer(a.Said("ok"))) as (backend, server):
         run = await events(backend, turn(sampling=Sampling(effort="low", temperature=0.2)))
-        assert run == [Failure("unsupported_value", "temperature can not be set together with reasoning_effort for this model.", "temperature")]
+        assert run == [
+            Failure(
+                "unsupported_value",
+                "temperature cannot be set together with reasoning_effort for this model.",
+                "temperature",
+            )
+        ]
         assert not server.requests
     async with serving("anthropic", a.Answer(a.Said("ok")), thinking="low") as (backend, server):
         await backend.prepare()
@@ -413,23 +555,40 @@ async def test_a_temperature_beside_thoughts_is_refused_or_reported_never_droppe
 async def test_an_effort_that_nobody_knows_is_refused(serving: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("ok"))) as (backend, _):
         run = await events(backend, turn(sampling=Sampling(effort="enormous")))
-    assert isinstance(run[-1], Failure) and (run[-1].kind, run[-1].param) == ("unsupported_value", "reasoning_effort")
+    assert isinstance(run[-1], Failure) and (run[-1].kind, run[-1].param) == (
+        "unsupported_value",
+        "reasoning_effort",
+    )
 
 
 async def test_claudes_signed_thoughts_go_back_in_a_tool_loop(serving: Any) -> None:
     first = a.Answer(
-        a.Redacted(), a.Thinking("Hm.", "sig-1"), a.Said("Let me look."), a.Use("toolu_1", "search", '{"q":"a"}'), a.Use("toolu_2", "read")
+        a.Redacted(),
+        a.Thinking("Hm.", "sig-1"),
+        a.Said("Let me look."),
+        a.Use("toolu_1", "search", '{"q":"a"}'),
+        a.Use("toolu_2", "read"),
     )
     second = a.Answer(a.Said("And then:"), a.Use("toolu_3", "read"))
     async with serving("anthropic", first, second, a.Answer(a.Said("Sunny."))) as (backend, server):
         thinks = Sampling(effort="low")
-        loop: list[Item] = [user("?"), said("Let me look."), Call("toolu_1", "search", '{"q": "a"}'), Call("toolu_2", "read", "{}")]
+        loop: list[Item] = [
+            user("?"),
+            said("Let me look."),
+            Call("toolu_1", "search", '{"q": "a"}'),
+            Call("toolu_2", "read", "{}"),
+        ]
         loop += [result("toolu_1"), result("toolu_2")]
         assert (await events(backend, turn(sampling=thinks)))[-1] == Finish("tool_calls")
-        assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("tool_calls"), server.refused
+        assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("tool_calls"), (
+            server.refused
+        )
         body = server.requests[-1].body
         types = [block["type"] for block in body["messages"][1]["content"]]
-        assert types == ["redacted_thinking", "thinking", "text", "tool_use", "tool_use"] and body["thinking"]["type"] == "enabled"
+        assert (
+            types == ["redacted_thinking", "thinking", "text", "tool_use", "tool_use"]
+            and body["thinking"]["type"] == "enabled"
+        )
         loop += [said("And then:"), Call("toolu_3", "read", "{}"), result("toolu_3")]
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "enabled"
@@ -439,14 +598,35 @@ async def test_claudes_signed_thoughts_go_back_in_a_tool_loop(serving: Any) -> N
 
 
 async def test_thoughts_between_words_and_calls_go_back_where_they_stood(serving: Any) -> None:
-    blocks = (a.Said("Well."), a.Thinking("One.", "sig-1"), a.Use("toolu_1", "read"), a.Thinking("Two.", "sig-2"), a.Use("toolu_2", "read"))
-    async with serving("anthropic", a.Answer(*blocks), a.Answer(a.Said("Done.")), model="claude-opus-4-6") as (backend, server):
+    blocks = (
+        a.Said("Well."),
+        a.Thinking("One.", "sig-1"),
+        a.Use("toolu_1", "read"),
+        a.Thinking("Two.", "sig-2"),
+        a.Use("toolu_2", "read"),
+    )
+    async with serving(
+        "anthropic", a.Answer(*blocks), a.Answer(a.Said("Done.")), model="claude-opus-4-6"
+    ) as (backend, server):
         thinks = Sampling(effort="high")
         await events(backend, turn(sampling=thinks))
-        loop = (user("?"), said("Well."), Call("toolu_1", "read", "{}"), Call("toolu_2", "read", "{}"), result("toolu_1"), result("toolu_2"))
+        loop = (
+            user("?"),
+            said("Well."),
+            Call("toolu_1", "read", "{}"),
+            Call("toolu_2", "read", "{}"),
+            result("toolu_1"),
+            result("toolu_2"),
+        )
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         content = server.requests[-1].body["messages"][1]["content"]
-        assert [block["type"] for block in content] == ["text", "thinking", "tool_use", "thinking", "tool_use"]
+        assert [block["type"] for block in content] == [
+            "text",
+            "thinking",
+            "tool_use",
+            "thinking",
+            "tool_use",
+        ]
         backend.memory = CallMemory()  # a model that thinks as it likes goes on without them
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "adaptive"
@@ -454,9 +634,18 @@ async def test_thoughts_between_words_and_calls_go_back_where_they_stood(serving
 
 async def test_geminis_signatures_go_back_with_their_calls(serving: Any) -> None:
     first = g.Answer(g.Call("search", {"q": "a"}, signature=g.SIGNATURE), g.Call("read", {}))
-    async with serving("google", first, g.Answer(g.Said("Sunny.")), model="gemini-3-pro-preview") as (backend, server):
+    async with serving("google", first, g.Answer(g.Said("Sunny.")), model="gemini-3-pro-preview") as (
+        backend,
+        server,
+    ):
         one, two = told(await events(backend))["calls"]
-        loop = (user("?"), Call(one[0], "search", one[2]), Call(two[0], "read", two[2]), result(one[0]), result(two[0]))
+        loop = (
+            user("?"),
+            Call(one[0], "search", one[2]),
+            Call(two[0], "read", two[2]),
+            result(one[0]),
+            result(two[0]),
+        )
         assert (await events(backend, turn(*loop)))[-1] == Finish("stop"), server.refused
         parts = g.camel(server.requests[-1].body)["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == [g.SIGNATURE, None]
@@ -486,31 +675,77 @@ RETRY = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37
 FAILURES: list[tuple[str, Any, Failure]] = [
     ("anthropic", a.error(400, "max_tokens: too large"), Failure("invalid_request", "max_tokens: too large")),
     ("anthropic", a.error(400, TOO_LONG), Failure("context_length", TOO_LONG)),
-    ("anthropic", a.error(400, "Your credit balance is too low"), Failure("quota", "The account at the provider has no quota left (HTTP 400).")),
-    ("anthropic", a.error(401, "bad key"), Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 401).")),
-    ("anthropic", a.error(403, "no"), Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 403).")),
+    (
+        "anthropic",
+        a.error(400, "Your credit balance is too low"),
+        Failure("quota", "The account at the provider has no quota left (HTTP 400)."),
+    ),
+    (
+        "anthropic",
+        a.error(401, "bad key"),
+        Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 401)."),
+    ),
+    (
+        "anthropic",
+        a.error(403, "no"),
+        Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 403)."),
+    ),
     ("anthropic", a.error(404, "model: claude-x"), Failure("model_not_found", "model: claude-x")),
-    ("anthropic", a.error(413, "Request exceeds the maximum size"), Failure("body_too_large", "Request exceeds the maximum size")),
+    (
+        "anthropic",
+        a.error(413, "Request exceeds the maximum size"),
+        Failure("body_too_large", "Request exceeds the maximum size"),
+    ),
     (
         "anthropic",
         a.error(429, "slow down", headers={"retry-after": "12"}),
         Failure("rate_limit", "Provider (HTTP 429): slow down", retry_after_s=12.0),
     ),
-    ("anthropic", a.error(500, "Internal server error"), Failure("backend", "Provider (HTTP 500): Internal server error")),
+    (
+        "anthropic",
+        a.error(500, "Internal server error"),
+        Failure("backend", "Provider (HTTP 500): Internal server error"),
+    ),
     ("anthropic", a.error(529, "Overloaded"), Failure("overloaded", "Provider (HTTP 529): Overloaded")),
-    ("anthropic", Reply.body("<html>bad gateway</html>", 502), Failure("backend", "Provider (HTTP 502): <html>bad gateway</html>")),
+    (
+        "anthropic",
+        Reply.body("<html>bad gateway</html>", 502),
+        Failure("backend", "Provider (HTTP 502): <html>bad gateway</html>"),
+    ),
     ("google", g.error(400, "Invalid value"), Failure("invalid_request", "Invalid value")),
     ("google", g.error(400, TOO_MANY), Failure("context_length", TOO_MANY)),
-    ("google", g.error(403, "denied"), Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 403).")),
+    (
+        "google",
+        g.error(403, "denied"),
+        Failure("backend_auth", "The provider did not accept the gateway's credentials (HTTP 403)."),
+    ),
     ("google", g.error(404, "models/x is not found"), Failure("model_not_found", "models/x is not found")),
-    ("google", g.error(429, "quota", RETRY), Failure("rate_limit", "Provider (HTTP 429): quota", retry_after_s=37.0)),
-    ("google", g.error(500, "An internal error"), Failure("backend", "Provider (HTTP 500): An internal error")),
-    ("google", g.error(503, "The model is overloaded."), Failure("overloaded", "Provider (HTTP 503): The model is overloaded.")),
+    (
+        "google",
+        g.error(429, "quota", RETRY),
+        Failure("rate_limit", "Provider (HTTP 429): quota", retry_after_s=37.0),
+    ),
+    (
+        "google",
+        g.error(500, "An internal error"),
+        Failure("backend", "Provider (HTTP 500): An internal error"),
+    ),
+    (
+        "google",
+        g.error(503, "The model is overloaded."),
+        Failure("overloaded", "Provider (HTTP 503): The model is overloaded."),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("provider", "reply", "expected"), FAILURES, ids=[f"{row[0]} {row[2].kind} {row[2].message[:20]}" for row in FAILURES])
-async def test_an_error_answer_is_told_at_once_and_in_its_kind(serving: Any, provider: str, reply: Any, expected: Failure) -> None:
+@pytest.mark.parametrize(
+    ("provider", "reply", "expected"),
+    FAILURES,
+    ids=[f"{row[0]} {row[2].kind} {row[2].message[:20]}" for row in FAILURES],
+)
+async def test_an_error_answer_is_told_at_once_and_in_its_kind(
+    serving: Any, provider: str, reply: Any, expected: Failure
+) -> None:
     async with serving(provider, reply) as (backend, server):
         async with asyncio.timeout(5):  # an SDK that tries again would wait for longer
             run = await events(backend)
@@ -527,17 +762,37 @@ async def test_a_key_that_is_refused_is_not_shown(serving: Any, provider: str) -
 async def test_words_of_the_provider_never_show_the_key(serving: Any) -> None:
     async with serving("anthropic", a.error(400, f"bad {a.DEFAULT_KEY} and\n{'x' * 2000}")) as (backend, _):
         run = await events(backend)
-    assert isinstance(run[0], Failure) and a.DEFAULT_KEY not in run[0].message and "\n" not in run[0].message and len(run[0].message) <= 500
+    assert (
+        isinstance(run[0], Failure)
+        and a.DEFAULT_KEY not in run[0].message
+        and "\n" not in run[0].message
+        and len(run[0].message) <= 500
+    )
 
 
 IN_STREAM: list[tuple[str, Any, str, str]] = [
-    ("anthropic", a.Answer(a.Said("Half"), error=("overloaded_error", "Overloaded")), "overloaded", "while streaming"),
-    ("anthropic", a.Answer(a.Said("Half"), error=("rate_limit_error", "slow")), "rate_limit", "while streaming"),
+    (
+        "anthropic",
+        a.Answer(a.Said("Half"), error=("overloaded_error", "Overloaded")),
+        "overloaded",
+        "while streaming",
+    ),
+    (
+        "anthropic",
+        a.Answer(a.Said("Half"), error=("rate_limit_error", "slow")),
+        "rate_limit",
+        "while streaming",
+    ),
     ("anthropic", a.Answer(a.Said("Half"), error=("api_error", "oops")), "backend", "while streaming"),
     ("anthropic", a.Answer(a.Said("Half"), stop=""), "backend_cut", "broke off"),
     ("anthropic", a.Answer(a.Said("Half"), stop="", ending="cut"), "backend_cut", "broke off"),
     ("anthropic", a.Answer(a.Said("Half"), stop="", ending="reset"), "backend_cut", "broke off"),
-    ("google", g.Answer(g.Said("Half"), error=(503, "The model is overloaded.")), "overloaded", "while streaming"),
+    (
+        "google",
+        g.Answer(g.Said("Half"), error=(503, "The model is overloaded.")),
+        "overloaded",
+        "while streaming",
+    ),
     ("google", g.Answer(g.Said("Half"), finish=""), "backend_cut", "broke off"),
     ("google", g.Answer(g.Said("Half"), finish="", ending="cut"), "backend_cut", "broke off"),
     ("google", g.Answer(g.Said("Half"), finish="", ending="reset"), "backend_cut", "broke off"),
@@ -545,7 +800,9 @@ IN_STREAM: list[tuple[str, Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("provider", "answer", "kind", "words"), IN_STREAM)
-async def test_a_stream_that_fails_is_a_failure_and_never_a_stop(serving: Any, provider: str, answer: Any, kind: str, words: str) -> None:
+async def test_a_stream_that_fails_is_a_failure_and_never_a_stop(
+    serving: Any, provider: str, answer: Any, kind: str, words: str
+) -> None:
     async with serving(provider, answer) as (backend, _):
         run = await events(backend)
     assert Text("Half") in run or told(run)["text"] == "Half"
@@ -555,15 +812,27 @@ async def test_a_stream_that_fails_is_a_failure_and_never_a_stop(serving: Any, p
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
 async def test_half_a_call_is_never_ended(serving: Any, provider: str) -> None:
-    half: Any = a.Answer(a.Use("toolu_1", "search", '{"q": "Ru'), stop="") if provider == "anthropic" else g.Answer(g.Said("Hi"), finish="")
+    half: Any = (
+        a.Answer(a.Use("toolu_1", "search", '{"q": "Ru'), stop="")
+        if provider == "anthropic"
+        else g.Answer(g.Said("Hi"), finish="")
+    )
     async with serving(provider, half) as (backend, _):
         run = await events(backend)
-    assert isinstance(run[-1], Failure) and run[-1].kind == "backend_cut" and not any(event == CallEnd(0) for event in run)
+    assert (
+        isinstance(run[-1], Failure)
+        and run[-1].kind == "backend_cut"
+        and not any(event == CallEnd(0) for event in run)
+    )
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
 async def test_a_silent_provider_is_a_timeout(serving: Any, provider: str) -> None:
-    answer: Any = a.Answer(a.Said("Half"), stop="", ending="hang") if provider == "anthropic" else g.Answer(g.Said("Half"), finish="", ending="hang")
+    answer: Any = (
+        a.Answer(a.Said("Half"), stop="", ending="hang")
+        if provider == "anthropic"
+        else g.Answer(g.Said("Half"), finish="", ending="hang")
+    )
     async with serving(provider, answer, timeout_s=0.3) as (backend, _):
         run = await events(backend)
     assert isinstance(run[-1], Failure) and run[-1].kind == "timeout"
@@ -578,7 +847,11 @@ async def test_a_provider_that_is_not_there_is_unavailable(serving: Any, provide
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
 async def test_a_kept_connection_that_was_closed_is_tried_again_once(serving: Any, provider: str) -> None:
-    answer: Any = a.Answer(a.Said("Hi"), refuse_reused=True) if provider == "anthropic" else g.Answer(g.Said("Hi"), refuse_reused=True)
+    answer: Any = (
+        a.Answer(a.Said("Hi"), refuse_reused=True)
+        if provider == "anthropic"
+        else g.Answer(g.Said("Hi"), refuse_reused=True)
+    )
     async with serving(provider, answer) as (backend, server):
         for _ in range(3):
             assert (await events(backend))[-1] == Finish("stop")
@@ -587,7 +860,11 @@ async def test_a_kept_connection_that_was_closed_is_tried_again_once(serving: An
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
 async def test_closing_the_run_closes_the_connection(serving: Any, provider: str) -> None:
-    answer: Any = a.Answer(a.Said("Half"), stop="", ending="hang") if provider == "anthropic" else g.Answer(g.Said("Half"), finish="", ending="hang")
+    answer: Any = (
+        a.Answer(a.Said("Half"), stop="", ending="hang")
+        if provider == "anthropic"
+        else g.Answer(g.Said("Half"), finish="", ending="hang")
+    )
     async with serving(provider, answer) as (backend, server):
         run = backend.run(turn())
         assert (await anext(run))[0] == Text("Half")
@@ -598,7 +875,11 @@ async def test_closing_the_run_closes_the_connection(serving: Any, provider: str
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
 async def test_cancelling_a_run_that_waits_closes_the_connection(serving: Any, provider: str) -> None:
-    answer: Any = a.Answer(a.Said("Half"), stop="", ending="hang") if provider == "anthropic" else g.Answer(g.Said("Half"), finish="", ending="hang")
+    answer: Any = (
+        a.Answer(a.Said("Half"), stop="", ending="hang")
+        if provider == "anthropic"
+        else g.Answer(g.Said("Half"), finish="", ending="hang")
+    )
     async with serving(provider, answer) as (backend, server):
         task = asyncio.create_task(events(backend))
         await server.sending.wait()
@@ -610,7 +891,10 @@ async def test_cancelling_a_run_that_waits_closes_the_connection(serving: Any, p
 
 
 async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
-    async with serving("anthropic", *[a.Answer(a.Said(f"Answer {number}.")) for number in range(20)]) as (backend, _):
+    async with serving("anthropic", *[a.Answer(a.Said(f"Answer {number}.")) for number in range(20)]) as (
+        backend,
+        _,
+    ):
         texts = [told(run)["text"] for run in await asyncio.gather(*(events(backend) for _ in range(20)))]
     assert sorted(texts) == sorted(f"Answer {number}." for number in range(20))
 
@@ -644,7 +928,9 @@ def test_the_key_is_not_in_the_words_of_the_options() -> None:
     assert "hush" not in repr(HostedOptions("anthropic:x", api_key="hush"))
 
 
-async def test_a_missing_extra_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_extra_is_said_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(library, "installed", lambda: False)
     backend = HostedBackend("m", {"model": "anthropic:claude-haiku-4-5", "api_key": "k"})
     with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[hosted\]'") as caught:
@@ -658,7 +944,9 @@ async def test_a_missing_sdk_is_said_with_its_own_extra() -> None:
         await backend.prepare()
 
 
-async def test_the_key_comes_from_the_environment_and_a_missing_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_comes_from_the_environment_and_a_missing_one_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     backend = HostedBackend("m", {"model": "google:gemini-2.5-flash"})
@@ -692,7 +980,12 @@ def test_nothing_but_a_first_turn_imports_the_provider_library() -> None:
         "registry.build_source('m', 'hosted', {'model': 'google:*'}); "
         "print([name for name in ('pydantic_ai', 'anthropic', 'google.genai') if name in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 async def test_emulated_tools_are_the_gateways_work() -> None:
@@ -705,7 +998,10 @@ async def source(request: pytest.FixtureRequest) -> AsyncIterator[tuple[HostedSo
     names = ("claude-a", "claude-b") if request.param == "anthropic" else ("gemini-a", "gemini-b")
     fake: Any = a.FakeAnthropic if request.param == "anthropic" else g.FakeGoogle
     async with fake(models=names) as server:
-        yield HostedSource("p", {"model": f"{request.param}:*", "base_url": server.base_url, "api_key": "k"}), names
+        yield (
+            HostedSource("p", {"model": f"{request.param}:*", "base_url": server.base_url, "api_key": "k"}),
+            names,
+        )
 
 
 async def test_every_model_of_a_provider_is_listed(source: Any) -> None:
@@ -719,4 +1015,6 @@ async def test_a_provider_that_does_not_list_says_so() -> None:
     with pytest.raises(ValueError, match="are not listed"):
         HostedSource("p", {"model": "groq:*"})
     with pytest.raises(ToolwireError, match="anthropic did not list its models"):
-        await HostedSource("p", {"model": "anthropic:*", "base_url": "http://127.0.0.1:9", "api_key": "k"}).names()
+        await HostedSource(
+            "p", {"model": "anthropic:*", "base_url": "http://127.0.0.1:9", "api_key": "k"}
+        ).names()

@@ -29,7 +29,10 @@ WEATHER = ToolSpec(
     "The weather of a city.",
     {
         "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 24}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+        "properties": {
+            "city": {"type": "string", "maxLength": 24},
+            "unit": {"enum": ["celsius", "fahrenheit"]},
+        },
         "required": ["city", "unit"],
     },
 )
@@ -38,7 +41,9 @@ SHOWN = f'{OPENING}{{"name": "get_weather", "arguments": {{"city": "Rome", "unit
 
 def said(*words: str, **fields: Any) -> Turn:
     """A conversation, the user first."""
-    items = tuple(Message("assistant" if place % 2 else "user", (TextPart(text),)) for place, text in enumerate(words))
+    items = tuple(
+        Message("assistant" if place % 2 else "user", (TextPart(text),)) for place, text in enumerate(words)
+    )
     return Turn("chat", "m", items, **fields)
 
 
@@ -60,14 +65,26 @@ def text(of: Sequence[Event]) -> str:
 async def fitting(backend: LocalBackend, tool: ToolSpec) -> None:
     """Asks for a call of this tool, and judges its arguments."""
     constraint = held([tool], True, begun=OPENING + Constraint.head(tool))
-    got = await events(backend, said(f"Call {tool.name}. {tool.description}", constraint.begun, constraint=constraint, sampling=Sampling(seed=1)))
+    got = await events(
+        backend,
+        said(
+            f"Call {tool.name}. {tool.description}",
+            constraint.begun,
+            constraint=constraint,
+            sampling=Sampling(seed=1),
+        ),
+    )
     assert got[-1] == Finish("stop")
     arguments = json.loads(text(got).removesuffix("}" + CLOSING))
-    assert not [error.message for error in jsonschema_rs.validator_for(dict(tool.parameters)).iter_errors(arguments)]
+    assert not [
+        error.message for error in jsonschema_rs.validator_for(dict(tool.parameters)).iter_errors(arguments)
+    ]
 
 
 @pytest.mark.parametrize("half", [slice(10), slice(10, 20)])
-async def test_twenty_varied_tools_each_get_a_call_that_fits(options: LocalOptions, keeper: None, half: slice) -> None:
+async def test_twenty_varied_tools_each_get_a_call_that_fits(
+    options: LocalOptions, keeper: None, half: slice
+) -> None:
     backend = LocalBackend("m", replace(options, max_string=32, max_items=3))
     await asyncio.gather(*(fitting(backend, tool) for tool in tools(20)[half]))
     await backend.close()
@@ -75,7 +92,10 @@ async def test_twenty_varied_tools_each_get_a_call_that_fits(options: LocalOptio
 
 async def test_a_required_call_is_one_of_the_tools_and_nothing_else(local: LocalBackend) -> None:
     offered = [WEATHER, *tools(4)]
-    got = await events(local, said("What is the weather in Paris?", constraint=held(offered, True), sampling=Sampling(seed=3)))
+    got = await events(
+        local,
+        said("What is the weather in Paris?", constraint=held(offered, True), sampling=Sampling(seed=3)),
+    )
     assert text(got).startswith(OPENING) and text(got).endswith(CLOSING)
     parser = ToolCallParser(offered, ("sentinel",), nonce=NONCE)
     read = parser.feed(text(got)) + parser.finish()
@@ -84,14 +104,22 @@ async def test_a_required_call_is_one_of_the_tools_and_nothing_else(local: Local
 
 
 async def test_a_bare_call_has_no_markers(local: LocalBackend) -> None:
-    got = await events(local, said("What is the weather in Paris?", constraint=Constraint((WEATHER,), "", "", True)))
+    got = await events(
+        local, said("What is the weather in Paris?", constraint=Constraint((WEATHER,), "", "", True))
+    )
     call = json.loads(text(got))
     assert call["name"] == "get_weather"
     assert jsonschema_rs.is_valid(dict(WEATHER.parameters), call["arguments"])
 
 
 async def test_several_calls_follow_each_other_up_to_the_limit(local: LocalBackend) -> None:
-    turn = said("Rome?", SHOWN, "Oslo, Bergen, Paris and Rome?", constraint=held([WEATHER], True, calls=2), sampling=Sampling(temperature=0))
+    turn = said(
+        "Rome?",
+        SHOWN,
+        "Oslo, Bergen, Paris and Rome?",
+        constraint=held([WEATHER], True, calls=2),
+        sampling=Sampling(temperature=0),
+    )
     got = await events(local, turn)
     assert 1 <= text(got).count(OPENING) <= 2
     assert text(got).count(OPENING) == text(got).count(CLOSING)
@@ -100,8 +128,16 @@ async def test_several_calls_follow_each_other_up_to_the_limit(local: LocalBacke
 
 async def test_free_text_may_hold_a_call_which_is_then_held_to_its_schema(local: LocalBackend) -> None:
     taught = f"To know the weather, write\n{SHOWN}"
-    turn = said(f"{taught}\nWeather in Rome?", SHOWN, "Weather in Oslo?", SHOWN.replace("Rome", "Oslo"), "Weather in Bergen?")
-    got = await events(local, replace(turn, constraint=held([WEATHER], False), sampling=Sampling(temperature=0)))
+    turn = said(
+        f"{taught}\nWeather in Rome?",
+        SHOWN,
+        "Weather in Oslo?",
+        SHOWN.replace("Rome", "Oslo"),
+        "Weather in Bergen?",
+    )
+    got = await events(
+        local, replace(turn, constraint=held([WEATHER], False), sampling=Sampling(temperature=0))
+    )
     _, opening, call = text(got).partition(OPENING)
     assert opening and call.endswith(CLOSING), "a model that was shown two calls makes the third"
     arguments = json.loads(call.removesuffix(CLOSING))["arguments"]
@@ -109,14 +145,29 @@ async def test_free_text_may_hold_a_call_which_is_then_held_to_its_schema(local:
 
 
 async def test_free_text_may_hold_no_call(local: LocalBackend) -> None:
-    got = await events(local, said("Say hello.", constraint=held([WEATHER], False), sampling=Sampling(temperature=0, max_tokens=40)))
+    got = await events(
+        local,
+        said(
+            "Say hello.", constraint=held([WEATHER], False), sampling=Sampling(temperature=0, max_tokens=40)
+        ),
+    )
     assert text(got) and OPENING not in text(got)
 
 
 async def test_text_can_not_hold_an_opening_without_its_call(local: LocalBackend) -> None:
     """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is finished all the same."""
     half = f"{OPENING}Rome"
-    turn = said("Go", half, "Go", half, "Go", half, "Go", constraint=held([WEATHER], False), sampling=Sampling(temperature=0, max_tokens=120))
+    turn = said(
+        "Go",
+        half,
+        "Go",
+        half,
+        "Go",
+        half,
+        "Go",
+        constraint=held([WEATHER], False),
+        sampling=Sampling(temperature=0, max_tokens=120),
+    )
     got = await events(local, turn)
     for call in text(got).split(OPENING)[1:]:
         assert call.startswith(Constraint.head(WEATHER))
@@ -124,7 +175,10 @@ async def test_text_can_not_hold_an_opening_without_its_call(local: LocalBackend
 
 async def test_a_call_that_the_token_limit_cuts_is_not_completed(local: LocalBackend) -> None:
     constraint = held([WEATHER], True, begun=OPENING + Constraint.head(WEATHER))
-    got = await events(local, said("Weather in Oslo?", constraint.begun, constraint=constraint, sampling=Sampling(max_tokens=4)))
+    got = await events(
+        local,
+        said("Weather in Oslo?", constraint.begun, constraint=constraint, sampling=Sampling(max_tokens=4)),
+    )
     assert got[-1] == Finish("length")
     assert CLOSING not in text(got)
     with pytest.raises(ValueError):
@@ -133,12 +187,32 @@ async def test_a_call_that_the_token_limit_cuts_is_not_completed(local: LocalBac
 
 async def test_a_schema_that_no_grammar_can_read_is_loosened_for_its_tool_alone(local: LocalBackend) -> None:
     """Each part can be read, both together have no instance, which only llguidance finds out."""
-    odd = ToolSpec("odd", "", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a{20}$", "maxLength": 10}}, "required": ["a"]})
+    odd = ToolSpec(
+        "odd",
+        "",
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string", "pattern": "^a{20}$", "maxLength": 10}},
+            "required": ["a"],
+        },
+    )
     got = await events(
-        local, said("Call odd.", constraint=held([odd], True, begun=OPENING + Constraint.head(odd)), sampling=Sampling(max_tokens=300))
+        local,
+        said(
+            "Call odd.",
+            constraint=held([odd], True, begun=OPENING + Constraint.head(odd)),
+            sampling=Sampling(max_tokens=300),
+        ),
     )
     assert isinstance(json.loads(text(got).removesuffix("}" + CLOSING)), dict)
-    both = await events(local, said("Weather?", constraint=held([odd, WEATHER], True, begun=f'{OPENING}{{"name": "get'), sampling=Sampling(seed=5)))
+    both = await events(
+        local,
+        said(
+            "Weather?",
+            constraint=held([odd, WEATHER], True, begun=f'{OPENING}{{"name": "get'),
+            sampling=Sampling(seed=5),
+        ),
+    )
     arguments = json.loads('{"name": "get' + text(both).removesuffix(CLOSING))["arguments"]
     assert jsonschema_rs.is_valid(dict(WEATHER.parameters), arguments)
 
@@ -146,14 +220,26 @@ async def test_a_schema_that_no_grammar_can_read_is_loosened_for_its_tool_alone(
 async def test_an_answer_is_held_to_the_clients_schema(local: LocalBackend) -> None:
     schema = {
         "type": "object",
-        "properties": {"mood": {"enum": ["good", "bad"]}, "score": {"type": "integer", "maximum": 9, "minimum": 0}},
+        "properties": {
+            "mood": {"enum": ["good", "bad"]},
+            "score": {"type": "integer", "maximum": 9, "minimum": 0},
+        },
         "required": ["mood", "score"],
     }
     got = await events(local, said("How are you?", output=OutputFormat("json_schema", "mood", schema)))
     assert jsonschema_rs.is_valid(schema, json.loads(text(got)))
-    whole = await events(local, said("Describe a cat.", output=OutputFormat("json_object"), sampling=Sampling(seed=2)))
+    whole = await events(
+        local, said("Describe a cat.", output=OutputFormat("json_object"), sampling=Sampling(seed=2))
+    )
     assert whole[-1] != Finish("stop") or isinstance(json.loads(text(whole)), dict)
-    either = await events(local, said("How are you?", output=OutputFormat("json_schema", "mood", schema), constraint=held([WEATHER], False)))
+    either = await events(
+        local,
+        said(
+            "How are you?",
+            output=OutputFormat("json_schema", "mood", schema),
+            constraint=held([WEATHER], False),
+        ),
+    )
     assert text(either).startswith(OPENING) or jsonschema_rs.is_valid(schema, json.loads(text(either)))
 
 
@@ -161,7 +247,12 @@ async def test_an_answer_is_held_to_the_clients_schema(local: LocalBackend) -> N
 
 
 async def test_text_comes_as_it_is_decoded_with_usage_at_the_end(local: LocalBackend) -> None:
-    batches = [batch async for batch in local.run(said("Count from one to ten.", sampling=Sampling(temperature=0, max_tokens=24)))]
+    batches = [
+        batch
+        async for batch in local.run(
+            said("Count from one to ten.", sampling=Sampling(temperature=0, max_tokens=24))
+        )
+    ]
     assert len(batches) > 4
     *_, usage, end = [event for batch in batches for event in batch]
     assert end == Finish("length")
@@ -169,7 +260,11 @@ async def test_text_comes_as_it_is_decoded_with_usage_at_the_end(local: LocalBac
 
 
 async def test_a_given_beginning_is_continued_and_a_repeated_prompt_is_cached(local: LocalBackend) -> None:
-    turn = said("Name the capital of France.", "The capital of France is", sampling=Sampling(temperature=0, max_tokens=6))
+    turn = said(
+        "Name the capital of France.",
+        "The capital of France is",
+        sampling=Sampling(temperature=0, max_tokens=6),
+    )
     got = await events(local, turn)
     assert "Paris" in text(got) and "capital" not in text(got)
     again = await events(local, turn)
@@ -182,9 +277,18 @@ async def test_sampling_fields_are_honoured(local: LocalBackend) -> None:
     first, second = text(await events(local, turn)), text(await events(local, turn))
     other = text(await events(local, replace(turn, sampling=replace(turn.sampling, seed=8))))
     assert first == second != other
-    stopped = await events(local, said("Repeat: one two three four.", "one two", sampling=Sampling(temperature=0, max_tokens=16, stop=("four",))))
+    stopped = await events(
+        local,
+        said(
+            "Repeat: one two three four.",
+            "one two",
+            sampling=Sampling(temperature=0, max_tokens=16, stop=("four",)),
+        ),
+    )
     assert "four" not in text(stopped) and stopped[-1] == Finish("stop")
-    biased = await events(local, said("Hi", sampling=Sampling(temperature=0, max_tokens=4, logit_bias={"28120": 100})))
+    biased = await events(
+        local, said("Hi", sampling=Sampling(temperature=0, max_tokens=4, logit_bias={"28120": 100}))
+    )
     assert len(set(text(biased).split("hello"))) == 1
 
 
@@ -232,9 +336,13 @@ class Steps:
             await asyncio.sleep(0.01)
 
 
-async def test_a_run_that_nobody_wants_ends_at_the_next_token(local: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_nobody_wants_ends_at_the_next_token(
+    local: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = Steps(monkeypatch)
-    run = local.run(said("Tell me everything about cats.", sampling=Sampling(max_tokens=1500, logit_bias={"2": -100})))
+    run = local.run(
+        said("Tell me everything about cats.", sampling=Sampling(max_tokens=1500, logit_bias={"2": -100}))
+    )
     while not any(isinstance(event, Text) for event in await anext(run)):
         pass
     await run.aclose()
@@ -244,7 +352,9 @@ async def test_a_run_that_nobody_wants_ends_at_the_next_token(local: LocalBacken
     assert steps.count < 200
 
 
-async def test_a_run_is_stopped_while_its_prompt_is_read(options: LocalOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_stopped_while_its_prompt_is_read(
+    options: LocalOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = LocalBackend("m", replace(options, parallel=1, batch=32))
     steps = Steps(monkeypatch)
     running = asyncio.ensure_future(events(backend, said("word " * 1500)))
@@ -256,7 +366,9 @@ async def test_a_run_is_stopped_while_its_prompt_is_read(options: LocalOptions, 
     assert model is not None
     await steps.until(lambda: model.idle)
     assert steps.count < 20, "of some fifty steps"
-    assert isinstance((await events(backend, said("Hi", sampling=Sampling(max_tokens=1))))[-1], Finish), "the only slot is free again"
+    assert isinstance((await events(backend, said("Hi", sampling=Sampling(max_tokens=1))))[-1], Finish), (
+        "the only slot is free again"
+    )
     await backend.close()
 
 
@@ -280,13 +392,18 @@ async def test_a_model_that_is_closed_ends_its_runs_and_those_that_wait(options:
 async def test_four_requests_at_once_share_the_model(local: LocalBackend) -> None:
     other = LocalBackend("other", local.options)
     try:
-        await asyncio.gather(*(fitting(local, tool) for tool in tools(4)), events(other, said("Hi", sampling=Sampling(max_tokens=3))))
+        await asyncio.gather(
+            *(fitting(local, tool) for tool in tools(4)),
+            events(other, said("Hi", sampling=Sampling(max_tokens=3))),
+        )
         assert other._model is local._model
     finally:
         await other.close()
 
 
-async def test_a_missing_file_and_a_broken_one_say_what_to_do(tmp_path: Path, capfd: pytest.CaptureFixture[str], options: LocalOptions) -> None:
+async def test_a_missing_file_and_a_broken_one_say_what_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: LocalOptions
+) -> None:
     missing = LocalBackend("m", LocalOptions(gguf=str(tmp_path / "none.gguf")))
     assert not await missing.ready()
     with pytest.raises(ToolwireError, match="run: toolwire local pull") as told:
@@ -304,7 +421,9 @@ async def test_a_missing_file_and_a_broken_one_say_what_to_do(tmp_path: Path, ca
     assert capfd.readouterr().err == ""
 
 
-async def test_without_llamacpp_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_llamacpp_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
@@ -341,8 +460,16 @@ def _listening() -> set[str]:
     """The TCP ports that this process listens on."""
     import os
 
-    own = {os.readlink(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{one}")}
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    own = {
+        os.readlink(f"/proc/self/fd/{one}")
+        for one in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{one}")
+    }
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
 
 
@@ -364,7 +491,9 @@ print("left")
 
 
 def test_a_process_can_end_in_the_middle_of_an_answer(gguf: Path) -> None:
-    told = subprocess.run([sys.executable, "-c", LEAVES, str(gguf)], capture_output=True, text=True, timeout=100, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(gguf)], capture_output=True, text=True, timeout=100, check=False
+    )
     assert (told.returncode, told.stdout, told.stderr) == (0, "left\n", "")
 
 

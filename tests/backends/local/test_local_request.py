@@ -21,15 +21,28 @@ FREE = Constraint((ToolSpec("f"),), "<tool_call:k>\n", "\n</tool_call:k>", False
     ids=["text", "text or a call", "a required call ends by itself", "the client's own limit", "of text too"],
 )
 def test_how_long_an_answer_may_be(constraint: Constraint | None, sent: int | None, most: int) -> None:
-    turn = Turn("chat", "m", (Message("user", (TextPart("?"),)),), sampling=Sampling(max_tokens=sent), constraint=constraint)
+    turn = Turn(
+        "chat",
+        "m",
+        (Message("user", (TextPart("?"),)),),
+        sampling=Sampling(max_tokens=sent),
+        constraint=constraint,
+    )
     assert json.loads(render(turn, LocalOptions(), ""))["max_tokens"] == most
 
 
 def test_what_the_model_can_not_read_is_refused() -> None:
-    turn = Turn("chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),))
-    with pytest.raises(ToolwireError, match=r"^The embedded model does not take content of the type 'input_audio': text only\.$") as refused:
+    turn = Turn(
+        "chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),)
+    )
+    with pytest.raises(
+        ToolwireError,
+        match=r"^The embedded model does not take content of the type 'input_audio': text only\.$",
+    ) as refused:
         render(turn, LocalOptions(), "")
-    assert LocalReader("chat").read([refused.value]) == [refused.value.failure]  # as it is told through the thread that decodes
+    assert LocalReader("chat").read([refused.value]) == [
+        refused.value.failure
+    ]  # as it is told through the thread that decodes
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

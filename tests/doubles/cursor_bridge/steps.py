@@ -26,9 +26,17 @@ class Refused(Exception):
     def __init__(self, code: str, message: str, sdk: str = "", retry: str = "") -> None:
         super().__init__(message)
         self.code = code
-        details = {"message": message, **({"sdkErrorCode": sdk} if sdk else {}), **({"retryAfter": retry} if retry else {})}
+        details = {
+            "message": message,
+            **({"sdkErrorCode": sdk} if sdk else {}),
+            **({"retryAfter": retry} if retry else {}),
+        }
         shown = [{"type": "sdk.v1.SdkErrorDetails", "debug": details, "value": ""}] if sdk else []
-        self.body: dict[str, Any] = {"code": code, "message": message, **({"details": shown} if shown else {})}
+        self.body: dict[str, Any] = {
+            "code": code,
+            "message": message,
+            **({"details": shown} if shown else {}),
+        }
 
 
 class Dropped(Exception):
@@ -65,7 +73,9 @@ class Player:
 
     def __init__(self, callback: tuple[str, str]) -> None:
         self.callback = callback
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0))
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -100,26 +110,53 @@ class Player:
         for one, id in calls:
             if run.deltas:
                 await stream.send(_update("tool-call-started", callId=id, toolCall={}, modelCallId=id))
-            await stream.send(sdk_message(run, "tool_call", call_id=id, name=one["call"], status="running", args=one.get("args") or {}))
+            await stream.send(
+                sdk_message(
+                    run,
+                    "tool_call",
+                    call_id=id,
+                    name=one["call"],
+                    status="running",
+                    args=one.get("args") or {},
+                )
+            )
         results = await asyncio.gather(*(self._call(run, one, id) for one, id in calls))
         for (one, id), result in zip(calls, results, strict=True):
             run.results.append(result[1])
             await stream.send(
-                sdk_message(run, "tool_call", call_id=id, name=one["call"], status="error" if result[0] else "completed", result=result[1])
+                sdk_message(
+                    run,
+                    "tool_call",
+                    call_id=id,
+                    name=one["call"],
+                    status="error" if result[0] else "completed",
+                    result=result[1],
+                )
             )
 
     async def _call(self, run: Run, step: Step, id: str) -> tuple[bool, str]:
         """Whether it failed, and the text of the result."""
         url, token = self.callback
-        body = {"agentId": step.get("agent") or run.agent.id, "toolName": step["call"], "args": step.get("args") or {}, "toolCallId": id}
-        headers = {"Authorization": f"Bearer {step.get('token') or token}", "Connect-Protocol-Version": "1", "Content-Type": "application/json"}
+        body = {
+            "agentId": step.get("agent") or run.agent.id,
+            "toolName": step["call"],
+            "args": step.get("args") or {},
+            "toolCallId": id,
+        }
+        headers = {
+            "Authorization": f"Bearer {step.get('token') or token}",
+            "Connect-Protocol-Version": "1",
+            "Content-Type": "application/json",
+        }
 
         async def chunked() -> Any:  # the real bridge's requests have no length either
             yield json.dumps(body).encode()
 
         try:
             async with asyncio.timeout(step.get("within")):
-                async with self._session.post(url.rstrip("/") + "/" + CALLBACK, data=chunked(), headers=headers) as response:
+                async with self._session.post(
+                    url.rstrip("/") + "/" + CALLBACK, data=chunked(), headers=headers
+                ) as response:
                     answer = await response.json()
                     if response.status != 200:
                         return True, f"{answer.get('code')}: {answer.get('message')}"
@@ -128,13 +165,19 @@ class Player:
         except aiohttp.ClientError as error:
             return True, f"no answer: {error}"
         result = answer["result"]
-        return bool(result.get("isError")), "\n".join(str(part.get("text", part.get("mimeType"))) for part in result["content"])
+        return bool(result.get("isError")), "\n".join(
+            str(part.get("text", part.get("mimeType"))) for part in result["content"]
+        )
 
     async def _do_usage(self, run: Run, stream: Stream, step: Step) -> None:
         await stream.send(sdk_message(run, "usage", usage=step["usage"]))
 
     async def _do_own(self, run: Run, stream: Stream, step: Step) -> None:
-        await stream.send(sdk_message(run, "tool_call", call_id=f"tool_{uuid.uuid4()}", name=step["own"], status="running", args={}))
+        await stream.send(
+            sdk_message(
+                run, "tool_call", call_id=f"tool_{uuid.uuid4()}", name=step["own"], status="running", args={}
+            )
+        )
 
     async def _do_request(self, run: Run, stream: Stream, step: Step) -> None:
         await stream.send(sdk_message(run, "request", request_id=step["request"]))
@@ -143,7 +186,12 @@ class Player:
         run.status = f"{step['status']} {step.get('code', '')} {step.get('message', '')}".rstrip()
 
     async def _do_error(self, run: Run, stream: Stream, step: Step) -> None:
-        raise Refused(step["error"], str(step.get("message", "as scripted")), str(step.get("sdk", "")), str(step.get("retry", "")))
+        raise Refused(
+            step["error"],
+            str(step.get("message", "as scripted")),
+            str(step.get("sdk", "")),
+            str(step.get("retry", "")),
+        )
 
     async def _do_sleep(self, run: Run, stream: Stream, step: Step) -> None:
         await asyncio.sleep(step["sleep"])
@@ -189,7 +237,13 @@ class Stream:
 
 
 def sdk_message(run: Run, kind: str, **facts: Any) -> dict[str, Any]:
-    return {"sdkMessage": {"type": kind, "message": {"type": kind, "agent_id": run.agent.id, "run_id": run.id, **facts}}, "offset": "1"}
+    return {
+        "sdkMessage": {
+            "type": kind,
+            "message": {"type": kind, "agent_id": run.agent.id, "run_id": run.id, **facts},
+        },
+        "offset": "1",
+    }
 
 
 def _update(kind: str, **facts: Any) -> dict[str, Any]:

@@ -60,7 +60,9 @@ def text_of(events: list[Body]) -> str:
     """The answer's text, and that it is the same in the deltas and in the response."""
     streamed = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     items = events[-1]["response"]["output"]
-    assert streamed == "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
+    assert streamed == "".join(
+        part["text"] for item in items if item["type"] == "message" for part in item["content"]
+    )
     return streamed
 
 
@@ -83,11 +85,15 @@ class Place:
 
     @asynccontextmanager
     async def socket(self, path: str = "/v1/responses", **options: Any) -> AsyncIterator[Socket]:
-        async with connect(f"ws://127.0.0.1:{self.port}{path}", proxy=None, max_size=None, **options) as connection:
+        async with connect(
+            f"ws://127.0.0.1:{self.port}{path}", proxy=None, max_size=None, **options
+        ) as connection:
             yield Socket(connection)
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Body]:
-        async with self.client.post(f"http://127.0.0.1:{self.port}{path}", json=body, headers=headers) as response:
+        async with self.client.post(
+            f"http://127.0.0.1:{self.port}{path}", json=body, headers=headers
+        ) as response:
             return response.status, await response.json()
 
 
@@ -114,7 +120,9 @@ def place() -> Callable[..., Any]:
 
     def start(script: str = "", **options: Any) -> Any:
         model: Body = {name: options.pop(name) for name in ("tools", "writes", "dialects") if name in options}
-        limits: Body = {name: options.pop(name) for name in LimitSettings.__dataclass_fields__ if name in options}
+        limits: Body = {
+            name: options.pop(name) for name in LimitSettings.__dataclass_fields__ if name in options
+        }
         return _place(script, model, options, limits)
 
     return start

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from openai.types.conversations import Message as ConversationMessage
+from openai.types.responses import CompactedResponse
 
+from toolwire.conform.judge import Problem
 from toolwire.core.events import Usage
 from toolwire.core.turn import Call, Item, Message, Result, TextPart
 from toolwire.gateway.compaction import ASKED, PREFIX, Seals, open_groups
 from toolwire.gateway.records import ITEM_BYTES, Memory
 from toolwire.observe.replay import replay
 from toolwire.store.store import Store
-from toolwire.testing.judges import OpenApiJudge
+from toolwire.testing.judges import SdkJudge
 
 Body = dict[str, Any]
 PATH = "/v1/responses/compact"
@@ -31,37 +34,57 @@ HISTORY: list[Body] = [
     {"role": "assistant", "content": "It is sunny."},
     {
         "role": "user",
-        "content": [{"type": "input_text", "text": "Look."}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}],
+        "content": [
+            {"type": "input_text", "text": "Look."},
+            {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        ],
     },
 ]
 
 
 def texts(turn: Any) -> list[str]:
-    return [part.text for item in turn.items for part in getattr(item, "parts", ()) if isinstance(part, TextPart)]
+    return [
+        part.text for item in turn.items for part in getattr(item, "parts", ()) if isinstance(part, TextPart)
+    ]
+
+
+def problems(compacted: Body) -> list[Problem]:
+    """By the SDK's types. Its compacted response lacks the messages of users, which its conversations have."""
+    messages = [item for item in compacted["output"] if item["type"] == "message"]
+    rest = [item for item in compacted["output"] if item["type"] != "message"]
+    found = SdkJudge().validate({**compacted, "output": rest}, CompactedResponse)
+    return found + [
+        problem for item in messages for problem in SdkJudge().validate(item, ConversationMessage)
+    ]
 
 
 def kinds(output: list[Body]) -> list[str]:
     return [item.get("role") or item["type"] for item in output]
 
 
-async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[..., Any], openapi_judge: OpenApiJudge) -> None:
+async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[..., Any]) -> None:
     async with place(NOTES) as it:
         status, compacted = await it.post(PATH, {"model": "m", "input": HISTORY, "prompt_cache_key": "k"})
         assert (status, compacted["object"]) == (200, "response.compaction")
-        assert openapi_judge.validate(compacted, "CompactResource") == []
+        assert problems(compacted) == []
         assert kinds(compacted["output"]) == ["developer", "user", "user", "compaction"]
         assert [part["type"] for part in compacted["output"][2]["content"]] == ["input_text", "input_image"]
         assert compacted["output"][1]["content"] == [{"type": "input_text", "text": "We launch on Tuesday."}]
         assert "Tuesday" not in compacted["output"][3]["encrypted_content"]
         assert (compacted["usage"]["input_tokens"], compacted["usage"]["output_tokens"]) == (40, 9)
         asked = it.backend.seen[-1]
-        assert texts(asked)[-1] == ASKED and not asked.tools  # the model saw all of it, and was asked for notes
+        assert (
+            texts(asked)[-1] == ASKED and not asked.tools
+        )  # the model saw all of it, and was asked for notes
 
 
 async def test_the_next_turn_goes_on_from_the_notes(place: Callable[..., Any]) -> None:
     async with place(f"{NOTES}") as it:
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
-        status, _ = await it.post("/v1/responses", {"model": "m", "input": [*compacted["output"], {"role": "user", "content": "When?"}]})
+        status, _ = await it.post(
+            "/v1/responses",
+            {"model": "m", "input": [*compacted["output"], {"role": "user", "content": "When?"}]},
+        )
         assert status == 200
         said = it.backend.seen[-1].items
         assert [item.role for item in said] == ["developer", "user", "user", "assistant", "user"]
@@ -72,8 +95,13 @@ async def test_the_next_turn_goes_on_from_the_notes(place: Callable[..., Any]) -
 async def test_a_compacted_turn_can_be_stored_and_continued(place: Callable[..., Any]) -> None:
     async with place(NOTES) as it:
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
-        _, first = await it.post("/v1/responses", {"model": "m", "input": [*compacted["output"], {"role": "user", "content": "When?"}]})
-        status, _ = await it.post("/v1/responses", {"model": "m", "input": "And where?", "previous_response_id": first["id"]})
+        _, first = await it.post(
+            "/v1/responses",
+            {"model": "m", "input": [*compacted["output"], {"role": "user", "content": "When?"}]},
+        )
+        status, _ = await it.post(
+            "/v1/responses", {"model": "m", "input": "And where?", "previous_response_id": first["id"]}
+        )
         assert status == 200 and any("NOTES" in text for text in texts(it.backend.seen[-1]))
 
 
@@ -90,9 +118,13 @@ async def test_a_stored_conversation_is_compacted_by_its_last_response(place: Ca
 async def test_a_compacted_conversation_is_compacted_again(place: Callable[..., Any]) -> None:
     async with place("say {user} NOTES") as it:
         _, first = await it.post(PATH, {"model": "m", "input": HISTORY})
-        _, second = await it.post(PATH, {"model": "m", "input": [*first["output"], {"role": "user", "content": "More."}]})
+        _, second = await it.post(
+            PATH, {"model": "m", "input": [*first["output"], {"role": "user", "content": "More."}]}
+        )
         assert kinds(second["output"]) == ["developer", "user", "user", "user", "compaction"]
-        assert any("NOTES" in text for text in texts(it.backend.seen[-1]))  # the old notes were read for the new ones
+        assert any(
+            "NOTES" in text for text in texts(it.backend.seen[-1])
+        )  # the old notes were read for the new ones
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
@@ -103,7 +135,9 @@ async def test_open_calls_stay_and_take_their_results_later(place: Callable[...,
         _, compacted = await it.post(PATH, {"model": "m", "input": history, "tools": declared})
         assert kinds(compacted["output"]) == ["user", "compaction", "function_call", "function_call"]
         results = [RESULT, {**RESULT, "call_id": "call_2", "output": "rainy"}]
-        status, body = await it.post("/v1/responses", {"model": "m", "input": [*compacted["output"], *results], "tools": declared})
+        status, body = await it.post(
+            "/v1/responses", {"model": "m", "input": [*compacted["output"], *results], "tools": declared}
+        )
         assert status == 200, body
 
 
@@ -111,16 +145,30 @@ async def test_a_group_that_is_half_answered_stays_whole(place: Callable[..., An
     async with place(NOTES) as it:
         history = [{"role": "user", "content": "Paris and Rome?"}, CALL, OTHER, RESULT]
         _, compacted = await it.post(PATH, {"model": "m", "input": history})
-        assert kinds(compacted["output"]) == ["user", "compaction", "function_call", "function_call", "function_call_output"]
+        assert kinds(compacted["output"]) == [
+            "user",
+            "compaction",
+            "function_call",
+            "function_call",
+            "function_call_output",
+        ]
         assert compacted["output"][-1]["output"] == "sunny"
         more = [*compacted["output"], {**RESULT, "call_id": "call_2", "output": "rainy"}]
         status, _ = await it.post("/v1/responses", {"model": "m", "input": more})
         assert status == 200
-        assert [item.parts for item in it.backend.seen[-1].items if isinstance(item, Result)] == [(TextPart("sunny"),), (TextPart("rainy"),)]
+        assert [item.parts for item in it.backend.seen[-1].items if isinstance(item, Result)] == [
+            (TextPart("sunny"),),
+            (TextPart("rainy"),),
+        ]
 
 
 def test_an_answered_group_before_an_open_one_is_told_in_the_notes() -> None:
-    told: list[Item] = [Message("user", (TextPart("a"),)), Call("1", "f", "{}"), Result("1", (TextPart("x"),)), Call("2", "f", "{}")]
+    told: list[Item] = [
+        Message("user", (TextPart("a"),)),
+        Call("1", "f", "{}"),
+        Result("1", (TextPart("x"),)),
+        Call("2", "f", "{}"),
+    ]
     assert open_groups(told) == [told[3]] and open_groups(told[:3]) == [] and open_groups(told[:1]) == []
 
 
@@ -142,13 +190,19 @@ SAID: Body = {"role": "assistant", "content": "One moment."}
         ([CALL, OTHER, RESULT, SAID], ["call_1", "call_2", "call_1"]),
     ],
 )
-async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(place: Callable[..., Any], behind: list[Body], stays: list[str]) -> None:
+async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(
+    place: Callable[..., Any], behind: list[Body], stays: list[str]
+) -> None:
     async with place(NOTES) as it:
-        _, compacted = await it.post(PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *behind]})
+        _, compacted = await it.post(
+            PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *behind]}
+        )
         notes = kinds(compacted["output"]).index("compaction")
         assert [item.get("call_id") for item in compacted["output"][notes + 1 :]] == stays
         results = [{**RESULT, "call_id": id} for id in dict.fromkeys(stays)]
-        status, answer = await it.post("/v1/responses", {"model": "m", "input": [*compacted["output"], *results]})
+        status, answer = await it.post(
+            "/v1/responses", {"model": "m", "input": [*compacted["output"], *results]}
+        )
         assert status == 200, answer
 
 
@@ -162,7 +216,10 @@ async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(plac
             {"other": 1, "stream": True, "tools": [], "toolChoice": "auto"},
             "other=ignored; stream=ignored; tool_choice=ignored; tools=ignored",
         ),
-        ({"max_output_tokens": 5, "store": True, "text": {"verbosity": "low"}}, "max_output_tokens=ignored; store=ignored; text=ignored"),
+        (
+            {"max_output_tokens": 5, "store": True, "text": {"verbosity": "low"}},
+            "max_output_tokens=ignored; store=ignored; text=ignored",
+        ),
         (
             {"bogus": 1, "input": [{"role": "user", "content": "a"}, CALL, {"role": "user", "content": "b"}]},
             "bogus=ignored; input=healed:missing_result",
@@ -189,13 +246,21 @@ async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: B
         ({"model": "m", "input": 7}, "invalid_type", "input"),
     ],
 )
-async def test_a_wrong_request_is_refused_before_the_model_is_asked(place: Callable[..., Any], body: Body, code: str | None, param: str) -> None:
+async def test_a_wrong_request_is_refused_before_the_model_is_asked(
+    place: Callable[..., Any], body: Body, code: str | None, param: str
+) -> None:
     async with place(NOTES) as it:
         status, answer = await it.post(PATH, body)
-        assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, code, param) and not it.backend.seen
+        assert (status, answer["error"]["code"], answer["error"]["param"]) == (
+            400,
+            code,
+            param,
+        ) and not it.backend.seen
 
 
-async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(place: Callable[..., Any]) -> None:
+async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(
+    place: Callable[..., Any],
+) -> None:
     async with place(NOTES) as it:
         status, answer = await it.post("/responses/compact", {"model": "x", "input": "a"})
         assert (status, answer["error"]["code"]) == (404, "model_not_found")
@@ -204,7 +269,11 @@ async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(plac
 
 
 @pytest.mark.parametrize(
-    ("script", "why"), [("say half of\nfinish length", "max_output_tokens"), ("say no\nfinish content_filter", "content_filter")]
+    ("script", "why"),
+    [
+        ("say half of\nfinish length", "max_output_tokens"),
+        ("say no\nfinish content_filter", "content_filter"),
+    ],
 )
 async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], script: str, why: str) -> None:
     """Who gets it throws the conversation away."""
@@ -214,7 +283,7 @@ async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], s
 
 
 async def test_a_model_that_counts_nothing_is_compacted_too(
-    place: Callable[..., Any], openapi_judge: OpenApiJudge, monkeypatch: pytest.MonkeyPatch
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with place("say NOTES") as it:
         run = it.backend.run
@@ -226,14 +295,23 @@ async def test_a_model_that_counts_nothing_is_compacted_too(
         monkeypatch.setattr(it.backend, "run", uncounted)
         status, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
         assert status == 200 and compacted["usage"]["total_tokens"] == 0
-        assert openapi_judge.validate(compacted, "CompactResource") == []
+        assert problems(compacted) == []
 
 
 async def test_a_model_that_writes_nothing_or_fails_is_an_error(place: Callable[..., Any]) -> None:
     async with place("finish stop\n---\nfail rate_limit Slow down.") as it:
         status, answer = await it.post(PATH, {"model": "m", "input": "a"})
-        assert (status, answer["error"]["message"]) == (502, "The model wrote no summary of the conversation.")
-        status, answer = await it.post(PATH, {"model": "m", "input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+        assert (status, answer["error"]["message"]) == (
+            502,
+            "The model wrote no summary of the conversation.",
+        )
+        status, answer = await it.post(
+            PATH,
+            {
+                "model": "m",
+                "input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+            },
+        )
         assert (status, answer["error"]["message"]) == (429, "Slow down.")
 
 
@@ -254,12 +332,21 @@ async def test_a_forged_compaction_is_refused_and_never_read(place: Callable[...
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
         asked = len(it.backend.seen)
         for name, content in forged(compacted["output"][-1]["encrypted_content"]).items():
-            item = {"type": "compaction", "encrypted_content": content, "text": "trust me", "content": "trust me"}
-            status, answer = await it.post("/v1/responses", {"model": "m", "input": [{"role": "user", "content": "a"}, item]})
+            item = {
+                "type": "compaction",
+                "encrypted_content": content,
+                "text": "trust me",
+                "content": "trust me",
+            }
+            status, answer = await it.post(
+                "/v1/responses", {"model": "m", "input": [{"role": "user", "content": "a"}, item]}
+            )
             assert (status, answer["error"]["code"]) == (400, "invalid_encrypted_content"), name
             assert answer["error"]["param"] == "input[1].encrypted_content"
         for wrong in (None, 7):
-            status, answer = await it.post("/v1/responses", {"model": "m", "input": [{"type": "compaction", "encrypted_content": wrong}]})
+            status, answer = await it.post(
+                "/v1/responses", {"model": "m", "input": [{"type": "compaction", "encrypted_content": wrong}]}
+            )
             assert status == 400
         assert len(it.backend.seen) == asked
 
@@ -276,7 +363,10 @@ async def test_a_compaction_of_one_key_is_nothing_to_another(place: Callable[...
 
 async def test_a_keys_limit_counts_a_compaction_once(place: Callable[..., Any]) -> None:
     async with place(NOTES, keys=("one",), requests_per_minute=2) as it:
-        statuses = [(await it.post(PATH, {"model": "m", "input": "a"}, Authorization="Bearer one"))[0] for _ in range(3)]
+        statuses = [
+            (await it.post(PATH, {"model": "m", "input": "a"}, Authorization="Bearer one"))[0]
+            for _ in range(3)
+        ]
         assert statuses == [200, 200, 429]
 
 
@@ -323,11 +413,15 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     assert memory.recall("one") is None and memory.recall("two") is not None  # the older one had to go
 
 
-async def test_turns_with_compactions_and_remembered_ones_replay_from_the_journal(place: Callable[..., Any]) -> None:
+async def test_turns_with_compactions_and_remembered_ones_replay_from_the_journal(
+    place: Callable[..., Any],
+) -> None:
     async with place(NOTES) as it:
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
         async with it.socket() as client:
-            first = await client.turn([*compacted["output"], {"role": "user", "content": "When?"}], store=False)
+            first = await client.turn(
+                [*compacted["output"], {"role": "user", "content": "When?"}], store=False
+            )
             await client.turn("And where?", store=False, previous_response_id=first[-1]["response"]["id"])
         ids = [record.id for record in it.gateway.journal.records()]
         assert len(ids) == 3

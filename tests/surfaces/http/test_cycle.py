@@ -61,7 +61,9 @@ async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> 
 
 def loaded(app: App, protocol: type[HttpToolsProtocol]) -> Config:
     """As the server configures uvicorn."""
-    config = Config(app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False)
+    config = Config(
+        app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False
+    )
     config.load()
     return config
 
@@ -85,7 +87,12 @@ def says(*messages: dict[str, Any]) -> Callable[[Send], Awaitable[None]]:
 @pytest.mark.parametrize("name", [b"content-length", b"Content-Length"])
 async def test_a_whole_answer_has_one_length_and_leaves_the_connection_open_for_the_next(name: bytes) -> None:
     got, is_open = await written(says(start(200, (name, b"5")), body(b"hello")), times=2)
-    assert is_open and got.count(b"HTTP/1.1 200") == 2 and got.lower().count(b"content-length: 5\r\n") == 2 and got.count(b"\r\n\r\nhello") == 2
+    assert (
+        is_open
+        and got.count(b"HTTP/1.1 200") == 2
+        and got.lower().count(b"content-length: 5\r\n") == 2
+        and got.count(b"\r\n\r\nhello") == 2
+    )
     assert b"transfer-encoding" not in got.lower()
 
 
@@ -115,7 +122,9 @@ async def test_a_stream_s_head_goes_out_before_its_first_piece_is_there() -> Non
 
 
 async def test_a_body_in_pieces_comes_behind_its_head() -> None:
-    got, is_open = await written(says(start(200, (b"content-length", b"6")), body(b"one", more=True), body(b"two")))
+    got, is_open = await written(
+        says(start(200, (b"content-length", b"6")), body(b"one", more=True), body(b"two"))
+    )
     assert is_open and got.endswith(b"\r\n\r\nonetwo")
 
 
@@ -132,13 +141,26 @@ async def test_a_headers_name_can_not_break_its_line(name: bytes) -> None:
 
 
 async def test_headers_go_out_as_they_are_also_with_signs_that_a_form_would_read() -> None:
-    got, _ = await written(says(start(200, (b"x-%b-%d", b"100 %b"), (b"x-two", b"a"), (b"x-two", b"b"), (b"content-length", b"0")), body()))
+    got, _ = await written(
+        says(
+            start(
+                200, (b"x-%b-%d", b"100 %b"), (b"x-two", b"a"), (b"x-two", b"b"), (b"content-length", b"0")
+            ),
+            body(),
+        )
+    )
     assert b"\r\nx-%b-%d: 100 %b\r\nx-two: a\r\nx-two: b\r\ncontent-length: 0\r\n\r\n" in got
 
 
 def test_an_answer_without_headers_is_left_to_uvicorn() -> None:
     cycle = object.__new__(Cycle)
-    vars(cycle).update(response_started=False, disconnected=False, keep_alive=True, scope={"method": "POST"}, default_headers=[])
+    vars(cycle).update(
+        response_started=False,
+        disconnected=False,
+        keep_alive=True,
+        scope={"method": "POST"},
+        default_headers=[],
+    )
     assert cycle._head_of(200, []) is None
 
 
@@ -178,11 +200,21 @@ def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
     state = ServerState()
     ours, theirs = GuardedProtocol(config, state, {}, loop), HttpToolsProtocol(config, state, {}, loop)
     loop.close()
-    later = {"transport", "flow", "server", "client", "scheme", "scope", "headers"}  # with the connection, or with a request
+    later = {
+        "transport",
+        "flow",
+        "server",
+        "client",
+        "scheme",
+        "scope",
+        "headers",
+    }  # with the connection, or with a request
     unused = {"limit_concurrency"}
     for name, value in vars(theirs).items():
         if name not in later | unused:
-            assert type(getattr(ours, name)) is type(value) if name == "parser" else getattr(ours, name) == value, name
+            assert (
+                type(getattr(ours, name)) is type(value) if name == "parser" else getattr(ours, name) == value
+            ), name
 
 
 class _Silent(asyncio.Transport):
@@ -203,8 +235,12 @@ class _Silent(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-@pytest.mark.parametrize("messages", [(body(b"short"),), (body(b"much too long"),), ()], ids=["short", "long", "none"])
-async def test_a_body_that_is_not_as_long_as_said_ends_the_connection(messages: tuple[dict[str, Any], ...]) -> None:
+@pytest.mark.parametrize(
+    "messages", [(body(b"short"),), (body(b"much too long"),), ()], ids=["short", "long", "none"]
+)
+async def test_a_body_that_is_not_as_long_as_said_ends_the_connection(
+    messages: tuple[dict[str, Any], ...],
+) -> None:
     _, is_open = await written(says(start(200, (b"content-length", b"9")), *messages))
     assert not is_open
 
@@ -229,7 +265,9 @@ async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: 
                 writes.append(data)
                 transport.write(data)
 
-            cycle.transport = SimpleNamespace(write=write, is_closing=transport.is_closing, close=transport.close)
+            cycle.transport = SimpleNamespace(
+                write=write, is_closing=transport.is_closing, close=transport.close
+            )
             await receive()
             await send(start(200, STREAM))
             if waits:
@@ -250,7 +288,11 @@ async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: 
             assert await asyncio.wait_for(reader.readexactly(8), 5) == b"3\r\none\r\n"
         else:
             assert await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5)
-            assert writes[0].startswith(b"HTTP/1.1 200") and writes[0].endswith(b"\r\n\r\n3\r\none\r\n") and writes[1] == b"3\r\ntwo\r\n"
+            assert (
+                writes[0].startswith(b"HTTP/1.1 200")
+                and writes[0].endswith(b"\r\n\r\n3\r\none\r\n")
+                and writes[1] == b"3\r\ntwo\r\n"
+            )
         writer.close()
 
 
@@ -325,7 +367,9 @@ async def test_a_whole_answer_by_one_call_is_what_two_messages_would_have_been()
     ],
     ids=["closing", "method", "upper case", "header", "no length", "wrong length"],
 )
-async def test_anything_unusual_is_left_to_the_server(asked: bytes, headers: list[tuple[bytes, bytes]], said: bytes) -> None:
+async def test_anything_unusual_is_left_to_the_server(
+    asked: bytes, headers: list[tuple[bytes, bytes]], said: bytes
+) -> None:
     app = Short(headers, said)
     got = await exchanged(app, asked)
     assert app.taken == [False]
@@ -339,13 +383,28 @@ async def test_nothing_is_written_to_a_connection_that_was_answered() -> None:
             await super().__call__(scope, receive, send)
             if wire is not None:
                 again = scope[CONNECTION].wire
-                self.taken += [wire.answer(200, TOLD, b"hello"), again.answer(200, TOLD, b"hello"), wire.take() is not None, again.take() is not None]
+                self.taken += [
+                    wire.answer(200, TOLD, b"hello"),
+                    again.answer(200, TOLD, b"hello"),
+                    wire.take() is not None,
+                    again.take() is not None,
+                ]
 
     app = Twice(TOLD)
-    assert (await exchanged(app, ASKED)).count(b"HTTP/1.1 200") == 1 and app.taken == [True, False, False, False, False]
+    assert (await exchanged(app, ASKED)).count(b"HTTP/1.1 200") == 1 and app.taken == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
-@pytest.mark.parametrize("asked", [ASKED[:-1], ASKED.replace(b"host", b"expect: 100-continue\r\nhost")], ids=["half", "waits for our word"])
+@pytest.mark.parametrize(
+    "asked",
+    [ASKED[:-1], ASKED.replace(b"host", b"expect: 100-continue\r\nhost")],
+    ids=["half", "waits for our word"],
+)
 async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(asked: bytes) -> None:
     app = Short(TOLD)
     await exchanged(app, asked)
@@ -367,8 +426,15 @@ async def test_every_connection_has_what_the_kernel_is_to_do_for_it() -> None:
             await asyncio.sleep(0.01)
         (protocol,) = server.server_state.connections
         connection = protocol.transport.get_extra_info("socket")
-        asked = {"TCP_KEEPIDLE": PROBE_AFTER_S, "TCP_KEEPINTVL": PROBE_EVERY_S, "TCP_NOTSENT_LOWAT": HIGH_WATER, "TCP_USER_TIMEOUT": 7000}
+        asked = {
+            "TCP_KEEPIDLE": PROBE_AFTER_S,
+            "TCP_KEEPINTVL": PROBE_EVERY_S,
+            "TCP_NOTSENT_LOWAT": HIGH_WATER,
+            "TCP_USER_TIMEOUT": 7000,
+        }
         known = {name: value for name, value in asked.items() if hasattr(socket, name)}
-        assert {name: connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known} == known
+        assert {
+            name: connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known
+        } == known
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         writer.close()

@@ -145,7 +145,14 @@ def test_a_key_is_known_by_its_whole_text(authorization: bytes | None, who: str 
 
 
 @pytest.mark.parametrize(
-    ("peer", "allowed"), [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("192.0.2.7", False), ("fe80::1%eth0", False)]
+    ("peer", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.0.2.7", False),
+        ("fe80::1%eth0", False),
+    ],
 )
 def test_without_keys_only_this_machine_is_served(peer: str, allowed: bool) -> None:
     gate = Gate(ServerSettings())
@@ -164,34 +171,55 @@ def test_a_key_s_id_does_not_show_the_key() -> None:
 # --- through the socket ------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_preflight_is_answered_before_anything_else_and_echoes_the_headers_it_asks_for(serving: Callable[..., Any]) -> None:
+async def test_a_preflight_is_answered_before_anything_else_and_echoes_the_headers_it_asks_for(
+    serving: Callable[..., Any],
+) -> None:
     asked = "authorization, content-type, x-stainless-os, x-some-new-header"
     async with serving(keys=("k",)) as site:
-        headers = {"Origin": "app://obsidian.md", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+        headers = {
+            "Origin": "app://obsidian.md",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": asked,
+        }
         for path in (CHAT, "/v1/models", "/no/such/route"):
             async with site.client.options(site.url(path), headers=headers) as answer:
                 assert answer.status == 204
                 assert answer.headers["Access-Control-Allow-Origin"] == "app://obsidian.md"
                 assert answer.headers["Access-Control-Allow-Headers"] == asked
-                assert "POST" in answer.headers["Access-Control-Allow-Methods"] and "DELETE" in answer.headers["Access-Control-Allow-Methods"]
+                assert (
+                    "POST" in answer.headers["Access-Control-Allow-Methods"]
+                    and "DELETE" in answer.headers["Access-Control-Allow-Methods"]
+                )
                 assert await answer.read() == b""
         assert site.gateway.calls == []
 
 
-@pytest.mark.parametrize(("origin", "granted"), [("app://obsidian.md", True), ("https://evil.example", False)])
-async def test_private_network_access_is_granted_to_allowed_origins_only(site: Any, origin: str, granted: bool) -> None:
-    headers = {"Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
+@pytest.mark.parametrize(
+    ("origin", "granted"), [("app://obsidian.md", True), ("https://evil.example", False)]
+)
+async def test_private_network_access_is_granted_to_allowed_origins_only(
+    site: Any, origin: str, granted: bool
+) -> None:
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Private-Network": "true",
+    }
     async with site.client.options(site.url(CHAT), headers=headers) as answer:
         assert answer.status == 204
         assert ("Access-Control-Allow-Private-Network" in answer.headers) is granted
         assert ("Access-Control-Allow-Origin" in answer.headers) is granted
 
 
-async def test_a_foreign_origin_is_refused_before_anything_runs_even_with_a_key(serving: Callable[..., Any]) -> None:
+async def test_a_foreign_origin_is_refused_before_anything_runs_even_with_a_key(
+    serving: Callable[..., Any],
+) -> None:
     async with serving(keys=("k",)) as site:
         headers = {"Origin": "https://evil.example", "Authorization": "Bearer k"}
         for method, path in (("POST", CHAT), ("GET", "/v1/models"), ("GET", "/healthz")):
-            async with site.client.request(method, site.url(path), headers=headers, json={} if method == "POST" else None) as answer:
+            async with site.client.request(
+                method, site.url(path), headers=headers, json={} if method == "POST" else None
+            ) as answer:
                 assert answer.status == 403
                 assert (await answer.json())["error"]["code"] == "forbidden_origin"
         assert site.gateway.calls == []
@@ -206,25 +234,43 @@ async def test_a_rebound_host_name_is_refused(site: Any) -> None:
 
 async def test_cors_headers_stand_on_answers_and_on_errors(serving: Callable[..., Any]) -> None:
     async with serving(keys=("k",)) as site:
-        for headers, status in (({"Authorization": "Bearer k"}, 200), ({}, 401), ({"Authorization": "Bearer k", "Content-Type": "text/plain"}, 415)):
+        for headers, status in (
+            ({"Authorization": "Bearer k"}, 200),
+            ({}, 401),
+            ({"Authorization": "Bearer k", "Content-Type": "text/plain"}, 415),
+        ):
             headers = {"Content-Type": "application/json", "Origin": "app://obsidian.md", **headers}
             async with site.client.post(site.url(CHAT), data=b"{}", headers=headers) as answer:
                 assert answer.status == status
                 assert answer.headers["Access-Control-Allow-Origin"] == "app://obsidian.md"
                 exposed = answer.headers["Access-Control-Expose-Headers"]
-                assert "x-toolwire-report" in exposed and "x-request-id" in exposed and "x-codex-tool-call-count" in exposed
+                assert (
+                    "x-toolwire-report" in exposed
+                    and "x-request-id" in exposed
+                    and "x-codex-tool-call-count" in exposed
+                )
 
 
 async def test_a_wrong_key_gets_openai_s_401(serving: Callable[..., Any]) -> None:
     async with serving(keys=("right",)) as site:
         posts, gets = (CHAT, "/v1/responses"), ("/v1/models", "/v1/responses/resp_1", "/metrics")
-        for method, path in [*(("POST", path) for path in posts), *(("GET", path) for path in gets), ("HEAD", CHAT)]:
-            async with site.client.request(method, site.url(path), headers={"Authorization": "Bearer wrong"}) as answer:
+        for method, path in [
+            *(("POST", path) for path in posts),
+            *(("GET", path) for path in gets),
+            ("HEAD", CHAT),
+        ]:
+            async with site.client.request(
+                method, site.url(path), headers={"Authorization": "Bearer wrong"}
+            ) as answer:
                 assert answer.status == 401, path
                 assert answer.headers["WWW-Authenticate"].startswith("Bearer")
                 if method != "HEAD":
                     error = (await answer.json())["error"]
-                    assert error["code"] == "invalid_api_key" and error["type"] == "invalid_request_error" and error["param"] is None
+                    assert (
+                        error["code"] == "invalid_api_key"
+                        and error["type"] == "invalid_request_error"
+                        and error["param"] is None
+                    )
                     assert "wrong" not in error["message"]
         assert site.gateway.calls == []
 
@@ -232,7 +278,9 @@ async def test_a_wrong_key_gets_openai_s_401(serving: Callable[..., Any]) -> Non
 async def test_the_gateway_is_told_which_key_asked_and_never_the_key(serving: Callable[..., Any]) -> None:
     async with serving(keys=("one", "two")) as site:
         for key in ("one", "two"):
-            async with site.client.post(site.url(CHAT), json={}, headers={"Authorization": f"Bearer {key}"}) as answer:
+            async with site.client.post(
+                site.url(CHAT), json={}, headers={"Authorization": f"Bearer {key}"}
+            ) as answer:
                 assert answer.status == 200
         assert [caller.key_id for _, _, caller in site.gateway.calls] == [key_id_of("one"), key_id_of("two")]
 

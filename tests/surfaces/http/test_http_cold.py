@@ -45,23 +45,38 @@ def summary(**changes: Any) -> TurnSummary:
 
 def stored(id: str, key_id: str = "", items: int = 3) -> StoredResponse:
     wire = [
-        {"id": f"msg_{n}", "type": "message", "role": "user", "status": "completed", "content": [{"type": "input_text", "text": str(n)}]}
+        {
+            "id": f"msg_{n}",
+            "type": "message",
+            "role": "user",
+            "status": "completed",
+            "content": [{"type": "input_text", "text": str(n)}],
+        }
         for n in range(1, items + 1)
     ]
     body = json.dumps({"id": id, "object": "response", "status": "completed"}).encode()
-    return StoredResponse(id, key_id, 1, "demo", "completed", None, body, wire, (Message("user", (TextPart("x"),)),))
+    return StoredResponse(
+        id, key_id, 1, "demo", "completed", None, body, wire, (Message("user", (TextPart("x"),)),)
+    )
 
 
 # --- models ------------------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/"])
-async def test_models_are_listed_in_the_order_of_the_configuration(serving: Callable[..., Any], path: str) -> None:
+async def test_models_are_listed_in_the_order_of_the_configuration(
+    serving: Callable[..., Any], path: str
+) -> None:
     async with serving(models=("zeta", "acme/alpha")) as site, site.client.get(site.url(path)) as answer:
         body = await answer.json()
         assert body["object"] == "list"
         assert [model["id"] for model in body["data"]] == ["zeta", "acme/alpha"]
-        assert all(set(m) == {"id", "object", "created", "owned_by"} and m["object"] == "model" and m["owned_by"] == "toolwire" for m in body["data"])
+        assert all(
+            set(m) == {"id", "object", "created", "owned_by"}
+            and m["object"] == "model"
+            and m["owned_by"] == "toolwire"
+            for m in body["data"]
+        )
 
 
 @pytest.mark.parametrize("path", ["/v1/models/acme/alpha", "/v1/models/acme%2Falpha", "/models/acme/alpha/"])
@@ -105,7 +120,9 @@ async def test_a_stored_response_comes_back_byte_for_byte_and_can_be_deleted(sit
         ("?after=msg_1", [], False),
     ],
 )
-async def test_input_items_are_paged_as_openai_pages(site: Any, query: str, ids: list[str], has_more: bool) -> None:
+async def test_input_items_are_paged_as_openai_pages(
+    site: Any, query: str, ids: list[str], has_more: bool
+) -> None:
     await site.store.put(stored("resp_1", items=5))
     async with site.client.get(site.url(f"/v1/responses/resp_1/input_items{query}")) as answer:
         body = await answer.json()
@@ -115,7 +132,14 @@ async def test_input_items_are_paged_as_openai_pages(site: Any, query: str, ids:
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=zz", "after")]
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("order=up", "order"),
+        ("after=zz", "after"),
+    ],
 )
 async def test_a_bad_page_names_its_parameter(site: Any, query: str, param: str) -> None:
     await site.store.put(stored("resp_1"))
@@ -139,7 +163,9 @@ async def test_a_key_sees_only_its_own_responses(serving: Callable[..., Any]) ->
             url = site.url(f"/v1/responses/resp_1{path}")
             async with site.client.request(method, url, headers={"Authorization": "Bearer theirs"}) as answer:
                 assert answer.status == 404
-        async with site.client.get(site.url("/v1/responses/resp_1"), headers={"Authorization": "Bearer mine"}) as answer:
+        async with site.client.get(
+            site.url("/v1/responses/resp_1"), headers={"Authorization": "Bearer mine"}
+        ) as answer:
             assert answer.status == 200
 
 
@@ -211,4 +237,8 @@ async def test_a_turn_is_one_json_line_at_level_info(site: Any, caplog: pytest.L
         (line,) = turn_ends()
     fields = json.loads(line)
     assert "\n" not in line and len(fields["model"]) == 128
-    assert fields["tool_call_names"] == ["get_weather", "get_time"] and fields["duration_ms"] == 500.0 and fields["first_byte_ms"] == 20.0
+    assert (
+        fields["tool_call_names"] == ["get_weather", "get_time"]
+        and fields["duration_ms"] == 500.0
+        and fields["first_byte_ms"] == 20.0
+    )

@@ -16,7 +16,10 @@ from toolwire.store.store import Store
 
 TOOL: Any = {
     "type": "function",
-    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
 }
 ASK: Any = [{"role": "user", "content": "weather in Rome?"}]
 
@@ -38,14 +41,20 @@ def served(on_a_socket: Served) -> Served:
 
 async def test_a_call_comes_the_same_streamed_and_whole(served: Served) -> None:
     async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
-        whole = await client.chat.completions.with_raw_response.create(model="demo", messages=ASK, tools=[TOOL])
+        whole = await client.chat.completions.with_raw_response.create(
+            model="demo", messages=ASK, tools=[TOOL]
+        )
         assert whole.headers["x-toolwire-tools"].startswith("count=1")
         calls: Any = whole.parse().choices[0].message.tool_calls
         async with client.chat.completions.stream(model="demo", messages=ASK, tools=[TOOL]) as stream:
             streamed = await stream.get_final_completion()
         again: Any = streamed.choices[0].message.tool_calls
-        assert [(call.function.name, call.function.arguments) for call in calls] == [("get_weather", '{"city": "Rome"}')]
-        assert [(call.function.name, call.function.arguments) for call in again] == [("get_weather", '{"city": "Rome"}')]
+        assert [(call.function.name, call.function.arguments) for call in calls] == [
+            ("get_weather", '{"city": "Rome"}')
+        ]
+        assert [(call.function.name, call.function.arguments) for call in again] == [
+            ("get_weather", '{"city": "Rome"}')
+        ]
 
 
 async def test_a_response_is_kept_continued_listed_and_deleted(served: Served) -> None:
@@ -63,7 +72,10 @@ async def test_a_response_is_kept_continued_listed_and_deleted(served: Served) -
 
 
 async def test_a_key_can_not_continue_another_key_s_response(served: Served) -> None:
-    async with served("mine", "theirs") as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="mine") as client:
+    async with (
+        served("mine", "theirs") as url,
+        openai.AsyncOpenAI(base_url=url + "/v1", api_key="mine") as client,
+    ):
         first = await client.responses.create(model="demo", input="one")
         other = client.with_options(api_key="theirs")
         with pytest.raises(openai.NotFoundError):
@@ -85,7 +97,9 @@ async def test_many_turns_at_once_do_not_mix(served: Served) -> None:
     async with served() as url, openai.AsyncOpenAI(base_url=url + "/v1", api_key="any") as client:
 
         async def ask(number: int) -> str:
-            answer = await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": f"number {number}."}])
+            answer = await client.chat.completions.create(
+                model="demo", messages=[{"role": "user", "content": f"number {number}."}]
+            )
             return answer.choices[0].message.content or ""
 
         answers = await asyncio.gather(*(ask(number) for number in range(40)))

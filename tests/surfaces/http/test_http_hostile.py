@@ -22,7 +22,9 @@ from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import FakeUpstream, Reply, answer
 
-_spec = importlib.util.spec_from_file_location("malformed_cases", Path(__file__).parents[2] / "wire" / "malformed_table.py")
+_spec = importlib.util.spec_from_file_location(
+    "malformed_cases", Path(__file__).parents[2] / "wire" / "malformed_table.py"
+)
 assert _spec is not None and _spec.loader is not None
 TABLE = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = TABLE
@@ -37,7 +39,9 @@ def served(on_a_socket: Served) -> Served:
     """`async with served({id: backend}, **server settings) as url`."""
 
     def start(backends: dict[str, Any], **server: Any) -> AbstractAsyncContextManager[str]:
-        settings = Settings(server=ServerSettings(**server), models=tuple(ModelSettings(id, "scripted") for id in backends))
+        settings = Settings(
+            server=ServerSettings(**server), models=tuple(ModelSettings(id, "scripted") for id in backends)
+        )
         store = Store("sqlite://")
         return on_a_socket(Gateway(settings, store=store, backends=backends), settings, store)
 
@@ -52,13 +56,16 @@ async def test_every_malformed_request_gets_its_error_over_http_and_the_server_l
     wrong = []
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         for case in TABLE.CASES:
-            async with client.post(url + case.path, data=case.body, headers={"Content-Type": "application/json"}) as response:
+            async with client.post(
+                url + case.path, data=case.body, headers={"Content-Type": "application/json"}
+            ) as response:
                 error = (await response.json())["error"]
                 got = (response.status, error["type"], error["param"], error["code"])
                 if got != (case.status, case.type, case.param, case.code) or "Traceback" in error["message"]:
                     wrong.append((case.id, got))
         async with client.post(
-            url + "/v1/chat/completions", json={"model": TABLE.MODEL, "messages": [{"role": "user", "content": "hi"}]}
+            url + "/v1/chat/completions",
+            json={"model": TABLE.MODEL, "messages": [{"role": "user", "content": "hi"}]},
         ) as response:
             assert response.status == 200
     assert wrong == []
@@ -67,7 +74,13 @@ async def test_every_malformed_request_gets_its_error_over_http_and_the_server_l
 
 async def test_random_bytes_never_give_a_500(served: Served) -> None:
     chance = random.Random(7)
-    valid = json.dumps({"model": TABLE.MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "name": "f"}]}).encode()
+    valid = json.dumps(
+        {
+            "model": TABLE.MODEL,
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [{"type": "function", "name": "f"}],
+        }
+    ).encode()
     statuses = set()
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         for _ in range(300):
@@ -78,7 +91,9 @@ async def test_random_bytes_never_give_a_500(served: Served) -> None:
                     [b"", b"\xff", b"\x00", b"{", b"]", b'"', b"\\ud800", b"1e999", b"null", b","]
                 )
             path = chance.choice(["/v1/chat/completions", "/v1/responses"])
-            async with client.post(url + path, data=bytes(body), headers={"Content-Type": "application/json"}) as response:
+            async with client.post(
+                url + path, data=bytes(body), headers={"Content-Type": "application/json"}
+            ) as response:
                 statuses.add(response.status)
                 if response.status >= 400:
                     assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
@@ -96,7 +111,9 @@ async def test_no_field_can_write_into_the_headers(served: Served) -> None:
         "user": evil,
     }
     async with served(demo()) as url, aiohttp.ClientSession() as client:
-        async with client.post(url + "/v1/chat/completions", json=body, headers={"x-request-id": "a b"}) as response:
+        async with client.post(
+            url + "/v1/chat/completions", json=body, headers={"x-request-id": "a b"}
+        ) as response:
             assert response.status == 200 and "set-cookie" not in response.headers
             assert response.headers["x-request-id"].startswith("req_")
         async with client.post(url + "/v1/chat/completions", json={**body, "model": evil}) as response:
@@ -119,7 +136,10 @@ async def test_a_silent_stream_gets_signs_of_life(served: Served) -> None:
 async def test_signs_of_life_come_before_the_first_token_too(served: Served) -> None:
     slow = ScriptedBackend("slow", ScriptedOptions(script="pause 250ms\nsay b"))
     request = {"model": "slow", "messages": [{"role": "user", "content": "?"}], "stream": True}
-    async with served({"slow": slow}, keep_alive_s=0.05, commit_after_s=0.05) as url, aiohttp.ClientSession() as client:
+    async with (
+        served({"slow": slow}, keep_alive_s=0.05, commit_after_s=0.05) as url,
+        aiohttp.ClientSession() as client,
+    ):
         async with client.post(url + "/v1/chat/completions", json=request) as response:
             assert (await response.content.readline()).startswith(b":")
             assert (await response.read()).endswith(b"data: [DONE]\n\n")
@@ -148,41 +168,80 @@ async def test_a_header_that_decides_may_stand_only_once(served: Served) -> None
         host, port = url.removeprefix("http://").split(":")
         for twice in ("Host: localhost", "Origin: http://localhost", "Authorization: Bearer x"):
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\nConnection: close\r\n\r\n".encode())
+            writer.write(
+                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\nConnection: close\r\n\r\n".encode()
+            )
             answer = await reader.read()
             writer.close()
             assert answer.startswith(b"HTTP/1.1 400"), answer
 
 
 async def test_a_preflight_for_a_foreign_host_gives_no_permission(served: Served) -> None:
-    headers = {"Host": "evil.example", "Origin": "http://evil.example", "Access-Control-Request-Private-Network": "true"}
-    async with served(demo()) as url, aiohttp.ClientSession() as client, client.options(url + "/v1/models", headers=headers) as response:
-        assert response.status == 204 and not [name for name in response.headers if name.lower().startswith("access-control")]
+    headers = {
+        "Host": "evil.example",
+        "Origin": "http://evil.example",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    async with (
+        served(demo()) as url,
+        aiohttp.ClientSession() as client,
+        client.options(url + "/v1/models", headers=headers) as response,
+    ):
+        assert response.status == 204 and not [
+            name for name in response.headers if name.lower().startswith("access-control")
+        ]
 
 
-@pytest.mark.parametrize("schema", [{"minLength": 300_000_000}, {"minLength": "x"}, {"minItems": 10**12, "type": "array"}, {"pattern": "(a+)+$"}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minLength": 300_000_000},
+        {"minLength": "x"},
+        {"minItems": 10**12, "type": "array"},
+        {"pattern": "(a+)+$"},
+    ],
+)
 async def test_the_demo_model_can_not_be_made_to_work_hard(served: Served, schema: dict[str, Any]) -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    body = {"model": TABLE.MODEL, "messages": [{"role": "user", "content": "a" * 60}], "tools": [tool], "tool_choice": "required"}
-    async with served(demo()) as url, aiohttp.ClientSession() as client, client.post(url + "/v1/chat/completions", json=body) as response:
+    body = {
+        "model": TABLE.MODEL,
+        "messages": [{"role": "user", "content": "a" * 60}],
+        "tools": [tool],
+        "tool_choice": "required",
+    }
+    async with (
+        served(demo()) as url,
+        aiohttp.ClientSession() as client,
+        client.post(url + "/v1/chat/completions", json=body) as response,
+    ):
         assert response.status == 200 and len(await response.read()) < 20_000
 
 
 async def test_a_long_history_of_reused_ids_is_read_in_linear_time(served: Served) -> None:
-    call = {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    call = {
+        "role": "assistant",
+        "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
     pairs = [call, {"role": "tool", "tool_call_id": "call_0", "content": "x"}] * 4_000
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         async with asyncio.timeout(10):
-            async with client.post(url + "/v1/chat/completions", json={"model": TABLE.MODEL, "messages": pairs}) as response:
+            async with client.post(
+                url + "/v1/chat/completions", json={"model": TABLE.MODEL, "messages": pairs}
+            ) as response:
                 assert response.status == 200
 
 
 async def test_references_stand_for_a_bounded_amount_of_text(served: Served) -> None:
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         big = {"type": "message", "role": "user", "id": "msg_big", "content": "x" * 1_000_000}
-        async with client.post(url + "/v1/responses", json={"model": TABLE.MODEL, "input": [big]}) as response:
+        async with client.post(
+            url + "/v1/responses", json={"model": TABLE.MODEL, "input": [big]}
+        ) as response:
             assert response.status == 200
         many = [{"type": "item_reference", "id": "msg_big"}] * 200
         async with client.post(url + "/v1/responses", json={"model": TABLE.MODEL, "input": many}) as response:
-            assert response.status == 400 and (await response.json())["error"]["code"] == "context_length_exceeded"
+            assert (
+                response.status == 400
+                and (await response.json())["error"]["code"] == "context_length_exceeded"
+            )

@@ -35,11 +35,21 @@ class Place:
     keys: KeyRecords
     client: aiohttp.ClientSession
 
-    async def key(self, name: str = "laptop", *, models: tuple[str, ...] = ("*",), tools: bool = True, admin: bool = False, **limits: int) -> str:
+    async def key(
+        self,
+        name: str = "laptop",
+        *,
+        models: tuple[str, ...] = ("*",),
+        tools: bool = True,
+        admin: bool = False,
+        **limits: int,
+    ) -> str:
         _, text = await self.keys.add(name, {"models": list(models), "tools": tools, "admin": admin}, limits)
         return text
 
-    async def ask(self, key: str, body: Any = None, path: str = "/v1/chat/completions") -> tuple[int, dict[str, str], Any]:
+    async def ask(
+        self, key: str, body: Any = None, path: str = "/v1/chat/completions"
+    ) -> tuple[int, dict[str, str], Any]:
         data = body if isinstance(body, bytes) else json.dumps(body or HI).encode()
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         async with self.client.post(self.url + path, data=io.BytesIO(data), headers=headers) as answer:
@@ -48,7 +58,9 @@ class Place:
             return answer.status, {name.lower(): value for name, value in answer.headers.items()}, told
 
     async def get(self, bearer: str, path: str, **query: Any) -> tuple[int, Any]:
-        async with self.client.get(self.url + path, params=query, headers={"authorization": f"Bearer {bearer}"}) as answer:
+        async with self.client.get(
+            self.url + path, params=query, headers={"authorization": f"Bearer {bearer}"}
+        ) as answer:
             return answer.status, await answer.json()
 
 
@@ -62,7 +74,9 @@ def place(on_a_socket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("toolwire.access.keyring.LOOK_AGAIN_S", 0.0)
 
     @asynccontextmanager
-    async def start(limits: dict[str, Any] | None = None, models: dict[str, str] | None = None, **server: Any) -> AsyncIterator[Place]:
+    async def start(
+        limits: dict[str, Any] | None = None, models: dict[str, str] | None = None, **server: Any
+    ) -> AsyncIterator[Place]:
         served = {"demo": "", "other": ""} if models is None else models
         options = [(id, {"script": script} if script else {}) for id, script in served.items()]
         settings = Settings(
@@ -82,19 +96,33 @@ def place(on_a_socket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_limited_key_is_told_what_is_left_and_then_refused_as_openai_does(place: Serve, judge: Judge, stream: bool) -> None:
+async def test_a_limited_key_is_told_what_is_left_and_then_refused_as_openai_does(
+    place: Serve, judge: Judge, stream: bool
+) -> None:
     async with place() as p:
         key = await p.key(requests_per_minute=2, tokens_per_minute=100_000)
         for left in ("1", "0"):
             status, headers, _ = await p.ask(key, {**HI, "stream": stream})
             assert status == 200
-            assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("2", left)
-            assert headers["x-ratelimit-limit-tokens"] == "100000" and 99_000 < int(headers["x-ratelimit-remaining-tokens"]) <= 100_000
-            assert headers["x-ratelimit-reset-requests"].endswith("s") and headers["x-ratelimit-reset-tokens"].endswith("s")
+            assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == (
+                "2",
+                left,
+            )
+            assert (
+                headers["x-ratelimit-limit-tokens"] == "100000"
+                and 99_000 < int(headers["x-ratelimit-remaining-tokens"]) <= 100_000
+            )
+            assert headers["x-ratelimit-reset-requests"].endswith("s") and headers[
+                "x-ratelimit-reset-tokens"
+            ].endswith("s")
             assert "retry-after" not in headers
         status, headers, body = await p.ask(key, {**HI, "stream": stream})
         judge.error(status, body)
-        assert (status, body["error"]["type"], body["error"]["code"]) == (429, "requests", "rate_limit_exceeded")
+        assert (status, body["error"]["type"], body["error"]["code"]) == (
+            429,
+            "requests",
+            "rate_limit_exceeded",
+        )
         assert 1 <= int(headers["retry-after"]) <= 30 and 0 < int(headers["retry-after-ms"]) <= 30_000
         assert headers["x-ratelimit-remaining-requests"] == "0"
         assert (await p.ask(await p.key("phone")))[0] == 200, "one noisy key does not starve the others"
@@ -108,13 +136,20 @@ async def test_tokens_are_charged_by_what_the_model_counted(place: Serve) -> Non
         assert 100 <= int(headers["x-ratelimit-remaining-tokens"]) <= 110
         assert "x-ratelimit-limit-requests" not in headers
         status, headers, body = await p.ask(key)
-        assert (status, body["error"]["type"], body["error"]["code"]) == (429, "tokens", "rate_limit_exceeded")
+        assert (status, body["error"]["type"], body["error"]["code"]) == (
+            429,
+            "tokens",
+            "rate_limit_exceeded",
+        )
 
 
 async def test_several_choices_are_charged_together(place: Serve) -> None:
     async with place(models={"demo": "say hello\nusage 100 200"}) as p:
         _, headers, body = await p.ask(await p.key(tokens_per_minute=10_000), {**HI, "n": 3})
-        assert body["usage"]["total_tokens"] == 700 and 9300 <= int(headers["x-ratelimit-remaining-tokens"]) <= 9400
+        assert (
+            body["usage"]["total_tokens"] == 700
+            and 9300 <= int(headers["x-ratelimit-remaining-tokens"]) <= 9400
+        )
 
 
 async def test_the_settings_limits_hold_for_everybody_without_keys_too(place: Serve) -> None:
@@ -139,14 +174,23 @@ async def test_only_so_many_streams_at_once_and_one_that_is_left_makes_room(plac
     async with place(models={"demo": "say one\npause 30s\nsay two"}) as p:
         key = await p.key(concurrent=2)
         headers = {"authorization": f"Bearer {key}"}
-        open_streams = [await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers) for _ in range(2)]
+        open_streams = [
+            await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)
+            for _ in range(2)
+        ]
         for answer in open_streams:
             await answer.content.readany()
         status, told, body = await p.ask(key)
-        assert status == 429 and "2 requests at once" in body["error"]["message"] and told["retry-after"] == "1"
+        assert (
+            status == 429 and "2 requests at once" in body["error"]["message"] and told["retry-after"] == "1"
+        )
         open_streams[0].close()
         async with asyncio.timeout(10):
-            while (again := await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)).status == 429:
+            while (
+                again := await p.client.post(
+                    p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers
+                )
+            ).status == 429:
                 again.close()
                 await asyncio.sleep(0.02)
         for answer in (again, open_streams[1]):
@@ -156,10 +200,16 @@ async def test_only_so_many_streams_at_once_and_one_that_is_left_makes_room(plac
 async def test_openai_s_own_client_waits_as_it_is_told_and_then_succeeds(place: Serve) -> None:
     async with place() as p:
         key = await p.key(requests_per_minute=60)
-        p.gateway.limits._account(p_id := (await p.keys.all())[0].id, _limits(60)).meters.requests = 60 * 60_000_000
+        p.gateway.limits._account(p_id := (await p.keys.all())[0].id, _limits(60)).meters.requests = (
+            60 * 60_000_000
+        )
         async with openai.AsyncOpenAI(base_url=p.url + "/v1", api_key=key, max_retries=3) as client:
             began = time.monotonic()
-            assert (await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "hi"}])).choices
+            assert (
+                await client.chat.completions.create(
+                    model="demo", messages=[{"role": "user", "content": "hi"}]
+                )
+            ).choices
             assert time.monotonic() - began >= 0.5
         assert p_id in p.gateway.limits._accounts
 
@@ -179,9 +229,14 @@ async def test_a_key_without_limits_leaves_no_trace_in_the_limits(place: Serve) 
 # --- budgets ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_budget_that_is_used_up_is_a_quota_and_not_to_be_tried_again(place: Serve, judge: Judge) -> None:
+async def test_a_budget_that_is_used_up_is_a_quota_and_not_to_be_tried_again(
+    place: Serve, judge: Judge
+) -> None:
     async with place(models={"demo": "say hello\nusage 60 40"}) as p:
-        tokens, requests = await p.key("tokens", budget_tokens=150), await p.key("requests", budget_requests=1)
+        tokens, requests = (
+            await p.key("tokens", budget_tokens=150),
+            await p.key("requests", budget_requests=1),
+        )
         assert [(await p.ask(tokens))[0] for _ in range(3)] == [200, 200, 429]
         assert [(await p.ask(requests))[0] for _ in range(2)] == [200, 429]
         status, headers, body = await p.ask(tokens)
@@ -201,7 +256,9 @@ async def test_leaving_before_the_end_does_not_save_a_budget(place: Serve) -> No
     async with place(models={"demo": 'say "' + "word " * 400 + '"\npause 30s\nsay end'}) as p:
         key = await p.key(budget_tokens=400)
         headers = {"authorization": f"Bearer {key}"}
-        answer = await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)
+        answer = await p.client.post(
+            p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers
+        )
         await answer.content.readany()
         answer.close()
         id = (await p.keys.all())[0].id
@@ -213,7 +270,9 @@ async def test_leaving_before_the_end_does_not_save_a_budget(place: Serve) -> No
 
 async def _over_a_socket(p: Place, key: str) -> int:
     """One turn over a WebSocket of its own; its status."""
-    async with p.client.ws_connect(p.url + "/v1/responses", headers={"authorization": f"Bearer {key}"}) as socket:
+    async with p.client.ws_connect(
+        p.url + "/v1/responses", headers={"authorization": f"Bearer {key}"}
+    ) as socket:
         await socket.send_json({"type": "response.create", "model": "demo", "input": "hi"})
         async for message in socket:
             event = message.json()
@@ -232,7 +291,10 @@ async def _streamed(p: Place, key: str, path: str, body: dict[str, Any]) -> int:
 
 async def test_hundreds_of_turns_at_once_on_every_surface_get_exactly_the_budget(place: Serve) -> None:
     responses = {"model": "demo", "input": "hi"}
-    async with place(models={"demo": "say one\npause 200ms\nsay two"}) as p, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as many:
+    async with (
+        place(models={"demo": "say one\npause 200ms\nsay two"}) as p,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as many,
+    ):
         p.client = many
         key = await p.key(budget_requests=3)
         turns: list[Any] = []
@@ -262,8 +324,12 @@ async def test_a_turn_that_never_ran_gives_its_part_of_the_budget_back(place: Se
         holder, key = await p.key("holder"), await p.key("budgeted", budget_requests=2)
         id = next(one.id for one in await p.keys.all() if one.name == "budgeted")
         headers = {"authorization": f"Bearer {holder}"}
-        running = await p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)
-        waiting = asyncio.ensure_future(p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers))
+        running = await p.client.post(
+            p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers
+        )
+        waiting = asyncio.ensure_future(
+            p.client.post(p.url + "/v1/chat/completions", json={**HI, "stream": True}, headers=headers)
+        )
         async with asyncio.timeout(10):
             while not p.gateway.queues.waiting("demo"):
                 await asyncio.sleep(0.01)
@@ -293,7 +359,9 @@ async def test_a_key_sees_and_uses_its_own_models_alone(place: Serve, judge: Jud
         judge.error(status, body)
         _, _, unknown = await p.ask(key, {**HI, "model": "nowhere"})
         assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_not_found", "model")
-        assert body["error"]["message"].replace("demo", "") == unknown["error"]["message"].replace("nowhere", ""), "nothing tells that it is there"
+        assert body["error"]["message"].replace("demo", "") == unknown["error"]["message"].replace(
+            "nowhere", ""
+        ), "nothing tells that it is there"
 
 
 async def test_a_key_without_tools_is_refused_in_words(place: Serve) -> None:
@@ -303,10 +371,17 @@ async def test_a_key_without_tools_is_refused_in_words(place: Serve) -> None:
         for path, body in (
             ("/v1/chat/completions", {**HI, "tools": [TOOL]}),
             ("/v1/chat/completions", {**HI, "functions": [{"name": "look"}]}),
-            ("/v1/responses", {"model": "demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]}),
+            (
+                "/v1/responses",
+                {"model": "demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]},
+            ),
         ):
             status, _, told = await p.ask(key, body, path)
-            assert status == 403 and "may not use tools" in told["error"]["message"] and told["error"]["param"] == "tools"
+            assert (
+                status == 403
+                and "may not use tools" in told["error"]["message"]
+                and told["error"]["param"] == "tools"
+            )
 
 
 async def test_a_revoked_key_ends_without_a_restart_and_a_rotated_one_goes_on(place: Serve) -> None:
@@ -316,7 +391,9 @@ async def test_a_revoked_key_ends_without_a_restart_and_a_rotated_one_goes_on(pl
         (stored,) = await p.keys.all()
         _, new = await p.keys.rotate(stored.id, grace_s=3600)
         assert [(await p.ask(key))[0] for key in (old, new)] == [200, 200]
-        assert (await p.get(new, f"/v1/responses/{response['id']}"))[0] == 200, "what the key stored is still its own"
+        assert (await p.get(new, f"/v1/responses/{response['id']}"))[0] == 200, (
+            "what the key stored is still its own"
+        )
         await p.keys.revoke(stored.id)
         async with asyncio.timeout(5):
             while (await p.ask(old))[0] != 401:
@@ -355,26 +432,46 @@ async def test_an_admin_key_opens_the_pages_until_it_is_revoked(place: Serve) ->
 
 
 async def test_usage_is_told_by_hour_and_model_to_each_key_its_own_and_to_an_admin_all(place: Serve) -> None:
-    async with place(models={"demo": "say hi\nusage 7 3", "other": "say hi\nusage 1 1"}, keys=("configured",), admin_keys=("chief",)) as p:
+    async with place(
+        models={"demo": "say hi\nusage 7 3", "other": "say hi\nusage 1 1"},
+        keys=("configured",),
+        admin_keys=("chief",),
+    ) as p:
         mine = await p.key()
         for key, model in ((mine, "demo"), (mine, "demo"), (mine, "other"), ("configured", "demo")):
             assert (await p.ask(key, {**HI, "model": model}))[0] == 200
         await p.ask(mine, {**HI, "messages": 5})
         status, page = await p.get(mine, "/v1/usage", bucket="hour", group_by="model")
-        assert status == 200 and (page["object"], page["has_more"], page["next_page"]) == ("page", False, None)
-        assert len(page["data"]) == 24 and all(one["object"] == "bucket" and one["end_time"] - one["start_time"] == 3600 for one in page["data"])
+        assert status == 200 and (page["object"], page["has_more"], page["next_page"]) == (
+            "page",
+            False,
+            None,
+        )
+        assert len(page["data"]) == 24 and all(
+            one["object"] == "bucket" and one["end_time"] - one["start_time"] == 3600 for one in page["data"]
+        )
         shown: dict[str, list[int]] = {}
         for one in (one for bucket in page["data"] for one in bucket["results"]):
-            counts = [one[name] for name in ("num_model_requests", "num_failed_requests", "input_tokens", "output_tokens")]
-            shown[one["model"]] = [a + b for a, b in zip(shown.get(one["model"], [0] * 4), counts, strict=True)]
+            counts = [
+                one[name]
+                for name in ("num_model_requests", "num_failed_requests", "input_tokens", "output_tokens")
+            ]
+            shown[one["model"]] = [
+                a + b for a, b in zip(shown.get(one["model"], [0] * 4), counts, strict=True)
+            ]
         assert shown == {"demo": [2, 0, 14, 6], "other": [1, 0, 1, 1], "unknown": [0, 1, 0, 0]}
 
         _, page = await p.get("chief", "/v1/usage", group_by="key")
         told = [one for bucket in page["data"] for one in bucket["results"]]
-        assert len(page["data"]) == 7 and {one["api_key_id"] for one in told} == {(await p.keys.all())[0].id, told_id("configured")}
+        assert len(page["data"]) == 7 and {one["api_key_id"] for one in told} == {
+            (await p.keys.all())[0].id,
+            told_id("configured"),
+        }
         assert sum(one["num_model_requests"] for one in told) == 4
         _, page = await p.get("configured", "/v1/usage", key=(await p.keys.all())[0].id)
-        assert not any(bucket["results"] for bucket in page["data"]), "another key's usage is nobody's business"
+        assert not any(bucket["results"] for bucket in page["data"]), (
+            "another key's usage is nobody's business"
+        )
         _, page = await p.get("chief", "/v1/usage", model="other", group_by="model,key")
         assert {one["model"] for bucket in page["data"] for one in bucket["results"]} == {"other"}
 
@@ -385,33 +482,61 @@ def told_id(key: str) -> str:
     return key_id_of(key)
 
 
-async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(place: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
+    place: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     """The model is known by then, in the log, in metrics and in usage; one that is not there is still nobody's."""
     async with place(models={"demo": "say hi\nusage 700 200"}) as p:
         key = await p.key(tokens_per_minute=900)
         with caplog.at_level("INFO", "toolwire.access"):
-            assert [(await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")] == [200, 404, 429]
-        told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+            assert [
+                (await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")
+            ] == [200, 404, 429]
+        told = [
+            json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"
+        ]
         assert [(line["event"], line["model"], line["backend"], line["error"]) for line in told] == [
             ("turn", "demo", "scripted", None),
             ("turn", "", "", "model_not_found"),
             ("turn", "demo", "scripted", "tokens_limit"),
         ]
         async with p.client.get(p.url + "/metrics", headers={"authorization": f"Bearer {key}"}) as answer:
-            assert 'toolwire_requests_total{api="chat",model="demo",status="429",strategy="none"} 1.0' in await answer.text()
+            assert (
+                'toolwire_requests_total{api="chat",model="demo",status="429",strategy="none"} 1.0'
+                in await answer.text()
+            )
         _, page = await p.get(key, "/v1/usage", group_by="model")
         (bucket,) = [bucket for bucket in page["data"] if bucket["results"]]
-        counted = {row["model"]: (row["num_model_requests"], row["num_failed_requests"]) for row in bucket["results"]}
+        counted = {
+            row["model"]: (row["num_model_requests"], row["num_failed_requests"]) for row in bucket["results"]
+        }
         assert counted == {"demo": (1, 1), "unknown": (0, 1)}
 
 
 async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: Serve) -> None:
     async with place() as p:
         _, first = await p.get("", "/v1/usage", start="2026-01-01", end="2026-01-04T12:00", limit=3)
-        assert [bucket["start_time"] for bucket in first["data"]] == [1767225600 + day * 86400 for day in range(3)] and first["has_more"]
-        _, last = await p.get("", "/v1/usage", start_time=1767225600, end_time="2026-01-04T12:00:00+00:00", limit=3, page=first["next_page"])
+        assert [bucket["start_time"] for bucket in first["data"]] == [
+            1767225600 + day * 86400 for day in range(3)
+        ] and first["has_more"]
+        _, last = await p.get(
+            "",
+            "/v1/usage",
+            start_time=1767225600,
+            end_time="2026-01-04T12:00:00+00:00",
+            limit=3,
+            page=first["next_page"],
+        )
         assert len(last["data"]) == 1 and not last["has_more"]
-        wrong = [("bucket", "week"), ("start", "soon"), ("end", "1" * 13), ("group_by", "day"), ("limit", "0"), ("limit", "-1"), ("page", "x")]
+        wrong = [
+            ("bucket", "week"),
+            ("start", "soon"),
+            ("end", "1" * 13),
+            ("group_by", "day"),
+            ("limit", "0"),
+            ("limit", "-1"),
+            ("page", "x"),
+        ]
         for name, value in [*wrong, ("start", "99999999999"), ("model", ",".join(map(str, range(200))))]:
             status, body = await p.get("", "/v1/usage", **{name: value})
             assert status == 400 and body["error"]["param"] == name, (name, value, body)
@@ -422,7 +547,9 @@ async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: 
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"",', b'{"a":[]},'])
-async def test_a_hostile_body_of_tiny_values_is_refused_and_holds_nobody_up(place: Serve, unit: bytes) -> None:
+async def test_a_hostile_body_of_tiny_values_is_refused_and_holds_nobody_up(
+    place: Serve, unit: bytes
+) -> None:
     async with place() as p:
         hostile = b'{"model":"demo","messages":[' + unit * (30_000_000 // len(unit)) + b"0]}"
         longest, before = 0.0, time.monotonic()
@@ -458,5 +585,9 @@ async def test_messages_and_tools_are_counted(place: Serve) -> None:
             ({"model": "demo", "input": [message] * 4}, "/v1/responses", "input"),
         ):
             status, _, told = await p.ask("", body, path)
-            assert (status, told["error"]["code"], told["error"]["param"]) == (400, "array_above_max_length", param)
+            assert (status, told["error"]["code"], told["error"]["param"]) == (
+                400,
+                "array_above_max_length",
+                param,
+            )
         assert (await p.ask("", {**HI, "messages": [message] * 3, "tools": [TOOL] * 2}))[0] in (200, 400)

@@ -42,10 +42,20 @@ sys.exit(serve(Settings(server=server, store=StoreSettings("sqlite://"), models=
 
 @contextlib.contextmanager
 def process(*arguments: str, cwd: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
+    }
     environment = {**inherited, "TOOLWIRE_STORE__URL": "sqlite://", "HOME": str(cwd), **environment}
     child = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment, bufsize=1
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        bufsize=1,
     )
     try:
         yield child
@@ -66,7 +76,9 @@ def ready_port(child: subprocess.Popen[str]) -> int:
 def open_stream(port: int) -> socket.socket:
     """A turn that has begun: its first block has arrived."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
-    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+    )
     received = b""
     while b"data: first" not in received:
         received += connection.recv(65536)
@@ -90,20 +102,31 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         child.send_signal(signal.SIGTERM)
         rest, errors = child.communicate(timeout=20)
         assert (child.returncode, rest) == (0, "")
-        assert re.fullmatch(rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n", errors)
+        assert re.fullmatch(
+            rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n",
+            errors,
+        )
 
 
 @pytest.mark.parametrize(
-    ("url", "journal", "why"), [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")]
+    ("url", "journal", "why"),
+    [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")],
 )
-def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(tmp_path: Path, url: str, journal: str, why: str) -> None:
-    (tmp_path / "toolwire.toml").write_text(f'[models.demo]\nbackend = "scripted"\n[journal]\ncontents = "disk"\n{journal}\n')
+def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(
+    tmp_path: Path, url: str, journal: str, why: str
+) -> None:
+    (tmp_path / "toolwire.toml").write_text(
+        f'[models.demo]\nbackend = "scripted"\n[journal]\ncontents = "disk"\n{journal}\n'
+    )
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_STORE__URL=url) as child:
         ready_port(child)
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=20)
     warning, link = errors.splitlines()
-    assert f'WARNING toolwire.http: journal.contents = "disk": nothing is written, because {why}' in warning and "(works once)" in link
+    assert (
+        f'WARNING toolwire.http: journal.contents = "disk": nothing is written, because {why}' in warning
+        and "(works once)" in link
+    )
 
 
 def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
@@ -112,7 +135,9 @@ def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=20)
     found, pages = map(json.loads, errors.splitlines())
-    assert found["event"] == "models" and "demo" in {model["id"] for model in found["models"]}  # nothing is configured
+    assert found["event"] == "models" and "demo" in {
+        model["id"] for model in found["models"]
+    }  # nothing is configured
     assert {**pages, "time": ""} == {"time": "", "event": "pages", "url": f"http://127.0.0.1:{port}/"}
     (tmp_path / "toolwire.toml").write_text("[server]\nports = 1\n")
     with process("-m", "toolwire", "serve", "--log-format", "json", cwd=tmp_path) as child:
@@ -173,7 +198,10 @@ def test_one_ctrl_c_drains_and_the_second_ends_at_once(tmp_path: Path) -> None:
                 stream.recv(1)  # the first one lets the stream go on
             child.send_signal(signal.SIGINT)
             assert child.wait(10) == 130
-        assert child.stderr is not None and "waiting for 1 answer; Ctrl-C again stops now\n" in child.stderr.readlines()
+        assert (
+            child.stderr is not None
+            and "waiting for 1 answer; Ctrl-C again stops now\n" in child.stderr.readlines()
+        )
 
 
 def test_an_idle_server_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
@@ -213,6 +241,8 @@ def test_a_store_that_can_not_be_opened_is_one_clear_line_and_status_2(tmp_path:
 
 
 def test_more_than_one_worker_is_refused_for_now(tmp_path: Path) -> None:
-    with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_SERVER__WORKERS="2") as child:
+    with process(
+        "-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_SERVER__WORKERS="2"
+    ) as child:
         _, errors = child.communicate(timeout=20)
     assert child.returncode == 2 and "server.workers" in errors

@@ -35,7 +35,9 @@ def parse(received: bytes) -> tuple[int, dict[str, str], Any]:
         ("POST", "/healthz", 405, "method_not_supported", "GET, HEAD, OPTIONS"),
     ],
 )
-async def test_unknown_routes_and_wrong_methods(site: Any, method: str, path: str, status: int, code: str, allow: str | None) -> None:
+async def test_unknown_routes_and_wrong_methods(
+    site: Any, method: str, path: str, status: int, code: str, allow: str | None
+) -> None:
     async with site.client.request(method, site.url(path)) as answer:
         assert answer.status == status
         assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
@@ -51,7 +53,9 @@ async def test_an_unknown_route_is_a_404_also_without_a_key(serving: Callable[..
         assert answer.status == 404
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/models", "/v1/models/demo", "/healthz", "/metrics", "/"])
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/responses", "/v1/models", "/v1/models/demo", "/healthz", "/metrics", "/"]
+)
 async def test_head_is_answered_without_a_body(site: Any, path: str) -> None:
     async with site.client.head(site.url(path)) as answer:
         assert answer.status == 200
@@ -76,9 +80,13 @@ async def test_head_is_answered_without_a_body(site: Any, path: str) -> None:
         ({"Content-Encoding": "zstd"}, 415),
     ],
 )
-async def test_only_json_that_comes_as_it_is_is_taken(site: Any, headers: dict[str, str], status: int) -> None:
+async def test_only_json_that_comes_as_it_is_is_taken(
+    site: Any, headers: dict[str, str], status: int
+) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    received = await site.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n{lines}\r\n{{}}".encode())
+    received = await site.raw(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n{lines}\r\n{{}}".encode()
+    )
     got, _, body = parse(received)
     assert got == status
     if status == 415:
@@ -89,7 +97,9 @@ async def test_only_json_that_comes_as_it_is_is_taken(site: Any, headers: dict[s
 async def test_a_body_at_the_limit_passes_and_one_byte_more_does_not(serving: Callable[..., Any]) -> None:
     async with serving(max_body_mb=0.5) as site:
         for size, status in ((512 * 1024, 200), (512 * 1024 + 1, 413)):
-            async with site.client.post(site.url(CHAT), data=b"x" * size, headers={"Content-Type": "application/json"}) as answer:
+            async with site.client.post(
+                site.url(CHAT), data=b"x" * size, headers={"Content-Type": "application/json"}
+            ) as answer:
                 assert answer.status == status
                 if status == 413:
                     assert (await answer.json())["error"]["code"] == "request_too_large"
@@ -102,17 +112,23 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_arrives(serving
             yield b"x" * 65536
 
     async with serving(max_body_mb=1.0) as site:
-        async with site.client.post(site.url(CHAT), data=pieces(), headers={"Content-Type": "application/json"}) as answer:
+        async with site.client.post(
+            site.url(CHAT), data=pieces(), headers={"Content-Type": "application/json"}
+        ) as answer:
             assert answer.status == 413
         assert site.gateway.calls == []
 
 
-async def test_nothing_more_is_awaited_behind_a_chunked_body_over_the_limit_that_is_there(serving: Callable[..., Any]) -> None:
+async def test_nothing_more_is_awaited_behind_a_chunked_body_over_the_limit_that_is_there(
+    serving: Callable[..., Any],
+) -> None:
     async with serving(max_body_mb=0.01) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (20_000, b"x" * 20_000)
         small = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
-        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks)
+        writer.write(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks
+        )
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
         assert b" 413 " in head
         if b"connection: close" in head.lower():
@@ -129,16 +145,22 @@ async def test_a_chunked_body_within_the_limit_arrives_whole(site: Any) -> None:
         for number in range(50):
             yield b"%02d" % number * 1000
 
-    async with site.client.post(site.url(CHAT), data=pieces(), headers={"Content-Type": "application/json"}) as answer:
+    async with site.client.post(
+        site.url(CHAT), data=pieces(), headers={"Content-Type": "application/json"}
+    ) as answer:
         assert answer.status == 200
     assert site.gateway.calls[0][1] == b"".join(b"%02d" % number * 1000 for number in range(50))
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-async def test_a_client_that_sends_100_mb_before_it_reads_still_gets_its_413(site: Any, connection: str) -> None:
+async def test_a_client_that_sends_100_mb_before_it_reads_still_gets_its_413(
+    site: Any, connection: str
+) -> None:
     size, piece = 100 * 1024 * 1024, b"x" * (1024 * 1024)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\nContent-Length: {size}\r\n\r\n".encode())
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\nContent-Length: {size}\r\n\r\n".encode()
+    )
     for _ in range(100):
         writer.write(piece)
         await writer.drain()
@@ -150,8 +172,15 @@ async def test_a_client_that_sends_100_mb_before_it_reads_still_gets_its_413(sit
 
 async def test_a_refused_small_body_leaves_the_connection_usable(serving: Callable[..., Any]) -> None:
     async with serving(keys=("k",)) as site:
-        for authorization, status in (("Bearer wrong", 401), ("Bearer k", 200), ("Bearer wrong", 401), ("Bearer k", 200)):
-            async with site.client.post(site.url(CHAT), json={"a": "b" * 1000}, headers={"Authorization": authorization}) as answer:
+        for authorization, status in (
+            ("Bearer wrong", 401),
+            ("Bearer k", 200),
+            ("Bearer wrong", 401),
+            ("Bearer k", 200),
+        ):
+            async with site.client.post(
+                site.url(CHAT), json={"a": "b" * 1000}, headers={"Authorization": authorization}
+            ) as answer:
                 assert answer.status == status
                 await answer.read()
         assert len(site.server.server_state.connections) == 1
@@ -164,19 +193,29 @@ async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any
     assert parse(received)[0] == 413
 
 
-async def test_a_client_that_stops_sending_its_body_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_stops_sending_its_body_is_given_up(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.05)
     monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # the byte that came gains it no time
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
-    status, _, body = parse(await site.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{{".encode()))
+    status, _, body = parse(
+        await site.raw(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{{".encode()
+        )
+    )
     assert status == 400 and "stopped arriving" in body["error"]["message"]
     assert site.gateway.calls == []
 
 
-async def test_a_client_whose_body_drips_is_given_up_and_told_so(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_whose_body_drips_is_given_up_and_told_so(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n{{".encode())
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n{{".encode()
+    )
     answer = asyncio.ensure_future(reader.read(65536))
     async with asyncio.timeout(10):
         while not answer.done():
@@ -191,7 +230,9 @@ async def test_a_client_whose_body_drips_is_given_up_and_told_so(site: Any, monk
 async def leave_mid_body(site: Any, media: str = "application/json") -> None:
     """Sends half a request, and goes once it is being served."""
     _, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n\r\n{{".encode())
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n\r\n{{".encode()
+    )
     await writer.drain()
     while not site.server.server_state.tasks:
         await asyncio.sleep(0.005)
@@ -260,7 +301,9 @@ async def test_an_endless_head_is_cut_off(site: Any) -> None:
     writer.close()
 
 
-async def test_a_head_that_comes_too_slowly_is_cut_off(serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_comes_too_slowly_is_cut_off(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.05)
     async with serving() as site:
         status, _, _ = parse(await site.raw(b"GET / HTTP/1.1\r\nHost: loc"))
@@ -268,7 +311,9 @@ async def test_a_head_that_comes_too_slowly_is_cut_off(serving: Callable[..., An
         assert await site.raw(b"") == b""  # a connection that says nothing is just closed
         first = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
         received = await site.raw(first + b"GET /livez HTTP/1.1\r\nHo")
-        assert received.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in received  # the second request of a connection too
+        assert (
+            received.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in received
+        )  # the second request of a connection too
 
 
 async def test_a_websocket_upgrade_is_answered_as_the_plain_request_it_is(site: Any) -> None:

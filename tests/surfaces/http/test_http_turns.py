@@ -45,7 +45,9 @@ def streaming(site: Any, blocks: Callable[[], AsyncIterator[bytes]]) -> None:
     ],
 )
 async def test_a_turn_reaches_the_gateway_with_and_without_v1(site: Any, path: str, api: str) -> None:
-    async with site.client.post(site.url(path), data=b'{"model":"demo"}', headers={"Content-Type": "application/json"}) as answer:
+    async with site.client.post(
+        site.url(path), data=b'{"model":"demo"}', headers={"Content-Type": "application/json"}
+    ) as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"] == "application/json"
         assert answer.headers["x-toolwire-turn"] == "new"
@@ -54,19 +56,30 @@ async def test_a_turn_reaches_the_gateway_with_and_without_v1(site: Any, path: s
     assert site.gateway.calls[0][:2] == (api, b'{"model":"demo"}')
 
 
-@pytest.mark.parametrize(("given", "kept"), [("abc.DEF_1-2", True), ("x" * 128, True), ("x" * 129, False), ("has space", False), ("ünï", False)])
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("abc.DEF_1-2", True), ("x" * 128, True), ("x" * 129, False), ("has space", False), ("ünï", False)],
+)
 async def test_a_client_s_request_id_is_echoed_if_it_is_plain(site: Any, given: str, kept: bool) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {given}\r\nContent-Length: 2\r\n\r\n{{}}"
     received = (await site.raw(head.encode())).decode("latin-1")
-    sent_back = next(line.partition(": ")[2] for line in received.split("\r\n") if line.lower().startswith("x-request-id"))
+    sent_back = next(
+        line.partition(": ")[2] for line in received.split("\r\n") if line.lower().startswith("x-request-id")
+    )
     assert (sent_back == given) is kept
     assert kept or sent_back.startswith("req_")
     assert site.gateway.calls[0][2].request_id == sent_back
 
 
-@pytest.mark.parametrize(("header", "mode"), [(None, None), ("openai-json", "openai-json"), ("Obsidian-XML", "obsidian-xml")])
-async def test_the_output_mode_of_the_header_goes_with_the_caller(site: Any, header: str | None, mode: str | None) -> None:
-    async with site.client.post(site.url(CHAT), json={}, headers={} if header is None else {"x-proxy-output-mode": header}) as answer:
+@pytest.mark.parametrize(
+    ("header", "mode"), [(None, None), ("openai-json", "openai-json"), ("Obsidian-XML", "obsidian-xml")]
+)
+async def test_the_output_mode_of_the_header_goes_with_the_caller(
+    site: Any, header: str | None, mode: str | None
+) -> None:
+    async with site.client.post(
+        site.url(CHAT), json={}, headers={} if header is None else {"x-proxy-output-mode": header}
+    ) as answer:
         assert answer.status == 200
     assert site.gateway.calls[0][2].output_mode == mode
 
@@ -150,7 +163,9 @@ async def test_a_client_that_leaves_before_the_first_byte_cancels_the_run(site: 
     await eventually(lambda: not site.server.server_state.tasks)
 
 
-SLOW = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode()
+SLOW = (
+    f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode()
+)
 
 
 class Slow:
@@ -183,14 +198,21 @@ async def breaks() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize(("then", "whole"), [(one_block, True), (breaks, False)], ids=["answers", "breaks"])
-async def test_the_stream_of_a_slow_model_is_begun_without_it(site: Any, then: Callable[[], AsyncIterator[bytes]], whole: bool) -> None:
+async def test_the_stream_of_a_slow_model_is_begun_without_it(
+    site: Any, then: Callable[[], AsyncIterator[bytes]], whole: bool
+) -> None:
     """And goes on with what the model says; what breaks then does not look complete."""
     slow = Slow(site, then)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(SLOW)
     async with asyncio.timeout(5):
         head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200") and b"text/event-stream" in head and b"x-toolwire-turn: new" in head and slow.open() == 1
+        assert (
+            head.startswith(b"HTTP/1.1 200")
+            and b"text/event-stream" in head
+            and b"x-toolwire-turn: new" in head
+            and slow.open() == 1
+        )
         slow.go.set()
         rest = await reader.read()
     writer.close()
@@ -199,7 +221,9 @@ async def test_the_stream_of_a_slow_model_is_begun_without_it(site: Any, then: C
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_finds(site: Any, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_finds(
+    site: Any, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
     left: list[weakref.ref[Exchange]] = []
     begin = Exchange.begin
 
@@ -223,7 +247,9 @@ async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_fi
         gc.enable()
 
 
-async def test_a_client_that_leaves_a_stream_that_was_begun_without_its_model_cancels_the_run(site: Any) -> None:
+async def test_a_client_that_leaves_a_stream_that_was_begun_without_its_model_cancels_the_run(
+    site: Any,
+) -> None:
     slow = Slow(site, one_block)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(SLOW)
@@ -260,13 +286,19 @@ async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None
 @pytest.mark.parametrize(
     ("error", "status", "expected"),
     [
-        (ToolwireError("missing", "Missing messages.", param="messages"), 400, {"param": "messages", "code": "missing_required_parameter"}),
+        (
+            ToolwireError("missing", "Missing messages.", param="messages"),
+            400,
+            {"param": "messages", "code": "missing_required_parameter"},
+        ),
         (ToolwireError("model_not_found", "No such model.", param="model"), 404, {"code": "model_not_found"}),
         (ToolwireError("rate_limit", "Slow down.", retry_after_s=1.2), 429, {"type": "rate_limit_error"}),
         (ToolwireError("backend", "The backend broke."), 502, {"type": "server_error"}),
     ],
 )
-async def test_a_turn_that_fails_before_its_first_byte_is_an_http_error(site: Any, error: ToolwireError, status: int, expected: Any) -> None:
+async def test_a_turn_that_fails_before_its_first_byte_is_an_http_error(
+    site: Any, error: ToolwireError, status: int, expected: Any
+) -> None:
     async def answer(api: str, raw: bytes, caller: Caller) -> Answer:
         raise error
 
@@ -279,7 +311,9 @@ async def test_a_turn_that_fails_before_its_first_byte_is_an_http_error(site: An
         assert reply.headers.get("Retry-After") == ("2" if status == 429 else None)
 
 
-async def test_an_unexpected_failure_is_a_500_without_its_inside(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_failure_is_a_500_without_its_inside(
+    site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def answer(api: str, raw: bytes, caller: Caller) -> Answer:
         raise RuntimeError("the secret inside")
 
@@ -293,15 +327,21 @@ async def test_an_unexpected_failure_is_a_500_without_its_inside(site: Any, capl
     assert "find-me" in record.getMessage() and record.exc_info is not None
 
 
-async def test_a_stream_that_breaks_unexpectedly_does_not_look_complete(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stream_that_breaks_unexpectedly_does_not_look_complete(
+    site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def blocks() -> AsyncIterator[bytes]:
         yield b"data: 1\n\n"
         raise RuntimeError("broken")
 
     streaming(site, blocks)
-    received = await site.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    received = await site.raw(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    )
     assert b"data: 1" in received and not received.endswith(b"0\r\n\r\n")
-    assert any(record.name == "toolwire.http" and record.levelno == logging.ERROR for record in caplog.records)
+    assert any(
+        record.name == "toolwire.http" and record.levelno == logging.ERROR for record in caplog.records
+    )
 
 
 async def test_a_draining_server_takes_no_new_turns(site: Any) -> None:

@@ -6,19 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from openai.types.responses import InputTokenCountResponse
 
-from toolwire.testing.judges import OpenApiJudge
+from toolwire.testing.judges import SdkJudge
 
 PATH = "/v1/responses/input_tokens"
-TOOL = {"type": "function", "name": "get_weather", "description": "Weather of a city.", "parameters": {"type": "object", "properties": {}}}
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather of a city.",
+    "parameters": {"type": "object", "properties": {}},
+}
 
 
 @pytest.mark.parametrize("path", [PATH, "/responses/input_tokens", PATH + "/"])
-async def test_the_answer_has_openais_shape_and_nothing_is_run(place: Callable[..., Any], path: str, openapi_judge: OpenApiJudge) -> None:
+async def test_the_answer_has_openais_shape_and_nothing_is_run(place: Callable[..., Any], path: str) -> None:
     async with place("say Hi") as it:
         status, counted = await it.post(path, {"model": "m", "input": "Tell me a joke."})
         assert (status, counted) == (200, {"object": "response.input_tokens", "input_tokens": 4})
-        assert openapi_judge.validate(counted, "TokenCountsResource") == []
+        assert SdkJudge().validate(counted, InputTokenCountResponse) == []
         assert not it.backend.seen
 
 
@@ -39,7 +45,10 @@ async def test_everything_that_the_model_reads_counts(place: Callable[..., Any])
 
 
 async def test_it_is_an_estimate_and_says_so(place: Callable[..., Any]) -> None:
-    async with place("say Hi") as it, it.client.post(f"http://127.0.0.1:{it.port}{PATH}", json={"model": "m", "input": "a"}) as response:
+    async with (
+        place("say Hi") as it,
+        it.client.post(f"http://127.0.0.1:{it.port}{PATH}", json={"model": "m", "input": "a"}) as response,
+    ):
         assert response.headers["x-toolwire-report"] == "input_tokens=estimated"
 
 
@@ -52,7 +61,9 @@ async def test_it_is_an_estimate_and_says_so(place: Callable[..., Any]) -> None:
         ({"model": "m", "previous_response_id": "resp_x"}, 400, "previous_response_id"),
     ],
 )
-async def test_what_is_wrong_is_refused_as_on_other_routes(place: Callable[..., Any], body: Any, status: int, param: str) -> None:
+async def test_what_is_wrong_is_refused_as_on_other_routes(
+    place: Callable[..., Any], body: Any, status: int, param: str
+) -> None:
     async with place("say Hi") as it:
         got, error = await it.post(PATH, body)
         assert (got, error["error"]["param"]) == (status, param), error
@@ -63,5 +74,7 @@ async def test_it_needs_a_key_where_the_server_has_some(place: Callable[..., Any
         url = f"http://127.0.0.1:{it.port}{PATH}"
         async with it.client.post(url, json={"model": "m", "input": "a"}) as response:
             assert response.status == 401
-        async with it.client.post(url, json={"model": "m", "input": "a"}, headers={"authorization": "Bearer secret"}) as response:
+        async with it.client.post(
+            url, json={"model": "m", "input": "a"}, headers={"authorization": "Bearer secret"}
+        ) as response:
             assert response.status == 200

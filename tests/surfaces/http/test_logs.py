@@ -26,14 +26,19 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 CALLS = 'call get_weather {"city":"Paris"} id=call_one\ncall get_time {}\nusage 12 3'
 OnASocket = Callable[..., AbstractAsyncContextManager[str]]
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "the user's own words"}]}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("get_weather", "get_time")]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("get_weather", "get_time")
+]
 
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """The lines of the access log so far."""
     with caplog.at_level(logging.INFO, "toolwire.access"):
-        yield lambda: [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+        yield lambda: [
+            json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"
+        ]
 
 
 @pytest.fixture
@@ -43,46 +48,79 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def gateway_of(script: str, settings: Settings) -> Gateway:
-    return Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script, tools="native"))})
+    return Gateway(
+        settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script, tools="native"))}
+    )
 
 
-async def asked(client: aiohttp.ClientSession, url: str, body: dict[str, Any], **headers: str) -> tuple[int, str]:
+async def asked(
+    client: aiohttp.ClientSession, url: str, body: dict[str, Any], **headers: str
+) -> tuple[int, str]:
     async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
         return answer.status, await answer.text()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_turn_with_calls_is_one_line_that_says_how_it_went(
-    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]], stream: bool
+    on_a_socket: OnASocket,
+    client: aiohttp.ClientSession,
+    lines: Callable[[], list[dict[str, Any]]],
+    stream: bool,
 ) -> None:
-    settings = Settings(server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),))
+    settings = Settings(
+        server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),)
+    )
     async with on_a_socket(gateway_of(CALLS, settings), settings) as url:
         body = {**CHAT, "tools": TOOLS, "stream": stream, "seed": 7}
-        status, said = await asked(client, url, body, **{"authorization": "Bearer the-only-key", "x-request-id": "mine-1"})
+        status, said = await asked(
+            client, url, body, **{"authorization": "Bearer the-only-key", "x-request-id": "mine-1"}
+        )
     assert status == 200
     (line,) = lines()
-    assert line["event"] == "turn" and line["request_id"] == "mine-1" and line["key"] == key_id_of("the-only-key")
-    assert (line["api"], line["model"], line["strategy"], line["turn"], line["stream"]) == ("chat", "m", "native", "new", stream)
+    assert (
+        line["event"] == "turn"
+        and line["request_id"] == "mine-1"
+        and line["key"] == key_id_of("the-only-key")
+    )
+    assert (line["api"], line["model"], line["strategy"], line["turn"], line["stream"]) == (
+        "chat",
+        "m",
+        "native",
+        "new",
+        stream,
+    )
     assert (line["status"], line["finish"], line["error"], line["cancelled"]) == (200, "stop", None, False)
     assert line["has_tool_calls"] is True and line["tool_call_count"] == 2
     assert line["tool_call_names"] == ["get_weather", "get_time"]
     assert len(line["tool_call_ids"]) == 2 and all(id in said for id in line["tool_call_ids"] if id)
     assert line["tool_call_truncated"] is False and line["output_mode"] == "openai-json"
     assert (line["input_tokens"], line["output_tokens"]) == (12, 3)
-    assert 0 < line["first_byte_ms"] <= line["duration_ms"] and line["answer_id"] in said and "seed=" in line["report"]
-    assert "own words" not in json.dumps(line) and "Paris" not in json.dumps(line) and "the-only-key" not in json.dumps(line)
+    assert (
+        0 < line["first_byte_ms"] <= line["duration_ms"]
+        and line["answer_id"] in said
+        and "seed=" in line["report"]
+    )
+    assert (
+        "own words" not in json.dumps(line)
+        and "Paris" not in json.dumps(line)
+        and "the-only-key" not in json.dumps(line)
+    )
 
 
 async def test_refusals_are_lines_too_with_who_was_refused(
     on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    settings = Settings(server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),))
+    settings = Settings(
+        server=ServerSettings(keys=("the-only-key",)), models=(ModelSettings("m", "scripted"),)
+    )
     async with on_a_socket(gateway_of("say hi", settings), settings) as url:
         await asked(client, url, CHAT, authorization="Bearer a-wrong-key-of-somebody")
         async with client.get(f"{url}/nowhere?token=in-the-query"):
             pass
         async with client.post(
-            f"{url}/v1/chat/completions", data=b"x", headers={"content-type": "text/plain", "authorization": "Bearer the-only-key"}
+            f"{url}/v1/chat/completions",
+            data=b"x",
+            headers={"content-type": "text/plain", "authorization": "Bearer the-only-key"},
         ):
             pass
     wrong_key, wrong_path, wrong_type = lines()
@@ -90,7 +128,9 @@ async def test_refusals_are_lines_too_with_who_was_refused(
     assert wrong_key["client"] == "127.0.0.1" and wrong_key["key"] == ""
     assert (wrong_path["path"], wrong_path["status"]) == ("/nowhere", 404)
     assert (wrong_type["status"], wrong_type["key"]) == (415, key_id_of("the-only-key"))
-    assert not any(word in json.dumps(lines()) for word in ("a-wrong-key-of-somebody", "in-the-query", "the-only-key"))
+    assert not any(
+        word in json.dumps(lines()) for word in ("a-wrong-key-of-somebody", "in-the-query", "the-only-key")
+    )
 
 
 async def test_a_turn_that_fails_is_one_line_with_the_kind_of_its_error(
@@ -101,26 +141,38 @@ async def test_a_turn_that_fails_is_one_line_with_the_kind_of_its_error(
         assert (await asked(client, url, {**CHAT, "model": "made-up\nname"}))[0] == 404
         assert (await asked(client, url, {**CHAT, "messages": "none"}))[0] == 400
     unknown, malformed = lines()
-    assert (unknown["event"], unknown["status"], unknown["error"], unknown["model"]) == ("turn", 404, "model_not_found", "")
+    assert (unknown["event"], unknown["status"], unknown["error"], unknown["model"]) == (
+        "turn",
+        404,
+        "model_not_found",
+        "",
+    )
     assert (malformed["status"], malformed["has_tool_calls"]) == (400, False)
 
 
 async def test_other_requests_are_lines_and_those_of_machines_only_at_debug(
-    on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
+    on_a_socket: OnASocket,
+    client: aiohttp.ClientSession,
+    lines: Callable[[], list[dict[str, Any]]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = Settings(models=(ModelSettings("m", "scripted"),))
     async with on_a_socket(gateway_of("say hi", settings), settings) as url:
         for path in ("/v1/models", "/healthz", "/metrics"):
             async with client.get(url + path) as answer:
                 assert answer.status == 200
-        assert [(line["event"], line["path"], line["status"]) for line in lines()] == [("request", "/v1/models", 200)]
+        assert [(line["event"], line["path"], line["status"]) for line in lines()] == [
+            ("request", "/v1/models", 200)
+        ]
         with caplog.at_level(logging.DEBUG, "toolwire.access"):
             async with client.get(url + "/healthz"):
                 pass
     assert lines()[-1]["path"] == "/healthz"
 
 
-async def test_contents_are_logged_at_debug_only(on_a_socket: OnASocket, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture) -> None:
+async def test_contents_are_logged_at_debug_only(
+    on_a_socket: OnASocket, client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings(models=(ModelSettings("m", "scripted"),))
     body = {**CHAT, "stream": True}
     with caplog.at_level(logging.DEBUG, "toolwire.access"):
@@ -128,15 +180,21 @@ async def test_contents_are_logged_at_debug_only(on_a_socket: OnASocket, client:
             await asked(client, url, body)
     told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
     (contents,) = [line for line in told if line["event"] == "contents"]
-    assert contents["input"] == [{"role": "user", "parts": [{"type": "text", "content": "the user's own words"}]}]
-    assert contents["output"] == [{"role": "assistant", "parts": [{"type": "text", "content": "the model's own words"}]}]
+    assert contents["input"] == [
+        {"role": "user", "parts": [{"type": "text", "content": "the user's own words"}]}
+    ]
+    assert contents["output"] == [
+        {"role": "assistant", "parts": [{"type": "text", "content": "the model's own words"}]}
+    ]
     assert all("own words" not in json.dumps(line) for line in told if line["event"] != "contents")
 
 
 # --- how lines are written ----------------------------------------------
 
 
-def written(patch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, log: Callable[[], None]) -> list[str]:
+def written(
+    patch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, log: Callable[[], None]
+) -> list[str]:
     """The lines that `log` causes on stderr."""
     root, out = logging.getLogger(), io.StringIO()
     patch.setattr("sys.stderr", out)
@@ -152,11 +210,28 @@ def written(patch: pytest.MonkeyPatch, format: logs.LogFormat, mask: Mask, log: 
 
 
 def summary(**made: Any) -> TurnSummary:
-    asked = {"request_id": "req_1", "key_id": "", "api": "chat", "model": "m", "backend": "openai", "strategy": "none", "stream": False}
-    ended = {"status": 200, "finish": "stop", "error_kind": None, "cancelled": False, "output_mode": "openai-json", "report": ""}
+    asked = {
+        "request_id": "req_1",
+        "key_id": "",
+        "api": "chat",
+        "model": "m",
+        "backend": "openai",
+        "strategy": "none",
+        "stream": False,
+    }
+    ended = {
+        "status": 200,
+        "finish": "stop",
+        "error_kind": None,
+        "cancelled": False,
+        "output_mode": "openai-json",
+        "report": "",
+    }
     called = {"tool_call_count": 0, "tool_call_names": (), "tool_call_ids": (), "tool_call_truncated": False}
     used = {"input_tokens": 9, "output_tokens": 3, "first_byte_s": 0.25, "duration_s": 0.5}
-    return TurnSummary(**{**asked, **ended, **called, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made})
+    return TurnSummary(
+        **{**asked, **ended, **called, **used, "turn_id": "turn_1", "answer_id": "chatcmpl-1", **made}
+    )
 
 
 def log_everything() -> None:
@@ -205,8 +280,7 @@ def test_as_text_a_request_is_one_line_whatever_a_client_sends(monkeypatch: pyte
     ],
 )
 def test_a_secret_among_a_clients_own_names_is_masked_too(
-    monkeypatch: pytest.MonkeyPatch,
-    words: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
 ) -> None:
     for format in logs.LOG_FORMATS:
         (line,) = written(monkeypatch, format, MASK, lambda: logs.RequestLog().turn(summary(**words)))
@@ -234,7 +308,13 @@ TWO_CALLS = {"tool_call_count": 2, "tool_call_names": ("a", "b"), "tool_call_ids
             },
         ),
         (
-            {"error_kind": "backend", "status": 502, "finish": None, "first_byte_s": None, "report": "seed=ignored"},
+            {
+                "error_kind": "backend",
+                "status": 502,
+                "finish": None,
+                "first_byte_s": None,
+                "report": "seed=ignored",
+            },
             {
                 "status=200 finish=stop": "status=502 error=backend",
                 "openai-json": 'openai-json report="seed=ignored"',
@@ -242,7 +322,13 @@ TWO_CALLS = {"tool_call_count": 2, "tool_call_names": ("a", "b"), "tool_call_ids
             },
         ),
         (
-            {"cancelled": True, "input_tokens": 0, "output_tokens": 0, "kind": "resumed", "first_byte_s": 0.0},
+            {
+                "cancelled": True,
+                "input_tokens": 0,
+                "output_tokens": 0,
+                "kind": "resumed",
+                "first_byte_s": 0.0,
+            },
             {
                 "turn=new": "turn=resumed",
                 "finish=stop": "finish=stop cancelled=true",
@@ -355,7 +441,9 @@ def test_a_filter_sees_the_record_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> 
 def test_contents_are_kept_only_if_the_settings_ask_for_them() -> None:
     assert not Gateway(Settings()).contents_wanted
     assert not Gateway(Settings(telemetry=TelemetrySettings(with_contents=True))).contents_wanted
-    assert Gateway(Settings(telemetry=TelemetrySettings("http://127.0.0.1:4318", with_contents=True))).contents_wanted
+    assert Gateway(
+        Settings(telemetry=TelemetrySettings("http://127.0.0.1:4318", with_contents=True))
+    ).contents_wanted
 
 
 # --- when lines are written ---------------------------------------------
@@ -421,11 +509,11 @@ async def test_lines_of_turns_that_cannot_be_written_are_lost(stderr: io.StringI
     assert problems == [] and stderr.closed
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")]
+)
 def test_a_log_that_cannot_be_written_costs_nothing_else(
-    stderr: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch,
-    error: OSError,
+    stderr: io.StringIO, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     def failing(text: str) -> int:
         raise error
@@ -443,7 +531,9 @@ def test_a_log_that_cannot_be_written_costs_nothing_else(
 
 
 def test_a_message_that_cannot_be_formatted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = written(monkeypatch, "text", MASK, lambda: logging.getLogger("toolwire").info("%d", "not a number"))
+    lines = written(
+        monkeypatch, "text", MASK, lambda: logging.getLogger("toolwire").info("%d", "not a number")
+    )
     assert "--- Logging error ---" in lines
 
 

@@ -15,10 +15,27 @@ from toolwire.testing.judges import Judge
 
 Body = dict[str, Any]
 IDS = (
-    *("basic-response", "assistant-phase", "response-output-phase-schema", "streaming-response", "system-prompt", "tool-calling", "image-input"),
+    *(
+        "basic-response",
+        "assistant-phase",
+        "response-output-phase-schema",
+        "streaming-response",
+        "system-prompt",
+        "tool-calling",
+        "image-input",
+    ),
     *("multi-turn", "compact-response", "compact-missing-model"),
-    *("websocket-response", "websocket-sequential-responses", "websocket-continuation", "websocket-reconnect-store-false-recovery"),
-    *("websocket-previous-response-not-found", "websocket-failed-continuation-evicts-cache", "websocket-compact-new-chain"),
+    *(
+        "websocket-response",
+        "websocket-sequential-responses",
+        "websocket-continuation",
+        "websocket-reconnect-store-false-recovery",
+    ),
+    *(
+        "websocket-previous-response-not-found",
+        "websocket-failed-continuation-evicts-cache",
+        "websocket-compact-new-chain",
+    ),
 )
 DEMANDED = frozenset(
     "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools tool_choice truncation "
@@ -74,7 +91,11 @@ async def test_basic_response(place: Callable[..., Any], judge: Judge) -> None:
 
 
 async def test_assistant_phase(place: Callable[..., Any], judge: Judge) -> None:
-    said = [assistant("I should answer.", phase="commentary"), assistant("Four.", phase="final_answer"), user("Repeat the number.")]
+    said = [
+        assistant("I should answer.", phase="commentary"),
+        assistant("Four.", phase="final_answer"),
+        user("Repeat the number."),
+    ]
     await ask(place, judge, {"input": said})
 
 
@@ -94,30 +115,76 @@ async def test_streaming_response(place: Callable[..., Any], judge: Judge) -> No
 
 
 async def test_system_prompt(place: Callable[..., Any], judge: Judge) -> None:
-    await ask(place, judge, {"input": [{"type": "message", "role": "system", "content": "You are a pirate."}, user("Say hello.")]})
+    await ask(
+        place,
+        judge,
+        {
+            "input": [
+                {"type": "message", "role": "system", "content": "You are a pirate."},
+                user("Say hello."),
+            ]
+        },
+    )
 
 
 async def test_tool_calling(place: Callable[..., Any], judge: Judge) -> None:
     schema = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
-    tool = {"type": "function", "name": "get_weather", "description": "Get the current weather for a location", "parameters": schema}
-    response = await ask(place, judge, {"input": [user("What's the weather like in San Francisco?")], "tools": [tool]})
-    assert [item["type"] for item in response["output"]] == ["function_call"] and response["tools"][0]["strict"] is False
+    tool = {
+        "type": "function",
+        "name": "get_weather",
+        "description": "Get the current weather for a location",
+        "parameters": schema,
+    }
+    response = await ask(
+        place, judge, {"input": [user("What's the weather like in San Francisco?")], "tools": [tool]}
+    )
+    assert [item["type"] for item in response["output"]] == ["function_call"] and response["tools"][0][
+        "strict"
+    ] is False
 
 
 async def test_image_input(place: Callable[..., Any], judge: Judge) -> None:
-    await ask(place, judge, {"input": [user([{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": HEART}])]})
+    await ask(
+        place,
+        judge,
+        {
+            "input": [
+                user(
+                    [
+                        {"type": "input_text", "text": "What is it?"},
+                        {"type": "input_image", "image_url": HEART},
+                    ]
+                )
+            ]
+        },
+    )
 
 
 async def test_multi_turn(place: Callable[..., Any], judge: Judge) -> None:
-    await ask(place, judge, {"input": [user("My name is Alice."), assistant("Hello Alice!"), user("What is my name?")]})
+    await ask(
+        place,
+        judge,
+        {"input": [user("My name is Alice."), assistant("Hello Alice!"), user("What is my name?")]},
+    )
 
 
 async def test_compact_response(place: Callable[..., Any]) -> None:
     async with place() as it:
         said = [user("We agreed to launch on Tuesday."), assistant("Understood.")]
-        status, body = await it.post("/v1/responses/compact", {"model": "m", "prompt_cache_key": "k", "input": said})
-        assert (status, body["object"], body["output"][-1]["type"]) == (200, "response.compaction", "compaction")
-        assert body["id"] and body["created_at"] and body["usage"]["total_tokens"] >= 0 and body["output"][-1]["id"]
+        status, body = await it.post(
+            "/v1/responses/compact", {"model": "m", "prompt_cache_key": "k", "input": said}
+        )
+        assert (status, body["object"], body["output"][-1]["type"]) == (
+            200,
+            "response.compaction",
+            "compaction",
+        )
+        assert (
+            body["id"]
+            and body["created_at"]
+            and body["usage"]["total_tokens"] >= 0
+            and body["output"][-1]["id"]
+        )
 
 
 async def test_compact_missing_model(place: Callable[..., Any]) -> None:
@@ -136,7 +203,10 @@ async def test_websocket_response(place: Callable[..., Any], judge: Judge) -> No
 
 async def test_websocket_sequential_responses(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        first, second = [told(await client.turn(f"Reply with exactly: {word}", store=False), judge) for word in ("first", "second")]
+        first, second = [
+            told(await client.turn(f"Reply with exactly: {word}", store=False), judge)
+            for word in ("first", "second")
+        ]
         assert first["id"] != second["id"] and second["previous_response_id"] is None
 
 
@@ -144,7 +214,10 @@ async def test_websocket_continuation(place: Callable[..., Any], judge: Judge) -
     async with place() as it, it.socket() as client:
         first = told(await client.turn("Remember: cobalt.", store=False), judge)
         told(await client.turn("Which word?", store=False, previous_response_id=first["id"]), judge)
-        assert [item.parts[0].text for item in it.backend.seen[-1].items if item.role == "user"] == ["Remember: cobalt.", "Which word?"]
+        assert [item.parts[0].text for item in it.backend.seen[-1].items if item.role == "user"] == [
+            "Remember: cobalt.",
+            "Which word?",
+        ]
 
 
 async def test_websocket_reconnect_store_false_recovery(place: Callable[..., Any], judge: Judge) -> None:
@@ -152,14 +225,20 @@ async def test_websocket_reconnect_store_false_recovery(place: Callable[..., Any
         async with it.socket() as client:
             first = told(await client.turn("Remember: copper.", store=False), judge)
         async with it.socket() as client:
-            assert code(await client.turn("Which word?", store=False, previous_response_id=first["id"])) == "previous_response_not_found"
+            assert (
+                code(await client.turn("Which word?", store=False, previous_response_id=first["id"]))
+                == "previous_response_not_found"
+            )
             told(await client.turn([user("Start again.")], store=False), judge)
 
 
 async def test_websocket_previous_response_not_found(place: Callable[..., Any]) -> None:
     async with place() as it, it.socket() as client:
         missing = f"resp_missing_{time.time_ns()}"
-        assert code(await client.turn("Go on.", store=False, previous_response_id=missing)) == "previous_response_not_found"
+        assert (
+            code(await client.turn("Go on.", store=False, previous_response_id=missing))
+            == "previous_response_not_found"
+        )
 
 
 async def test_websocket_failed_continuation_evicts_cache(place: Callable[..., Any], judge: Judge) -> None:
@@ -168,7 +247,10 @@ async def test_websocket_failed_continuation_evicts_cache(place: Callable[..., A
         orphan = [{"type": "function_call_output", "call_id": "call_missing", "output": "none"}]
         failed = await client.turn(orphan, store=False, previous_response_id=first["id"])
         assert failed[-1]["type"] == "error" and failed[-1]["status"] == 400
-        assert code(await client.turn("Again.", store=False, previous_response_id=first["id"])) == "previous_response_not_found"
+        assert (
+            code(await client.turn("Again.", store=False, previous_response_id=first["id"]))
+            == "previous_response_not_found"
+        )
 
 
 async def test_websocket_compact_new_chain(place: Callable[..., Any], judge: Judge) -> None:
@@ -179,7 +261,9 @@ async def test_websocket_compact_new_chain(place: Callable[..., Any], judge: Jud
             told(await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge)
 
 
-async def test_by_default_http_answers_have_the_keys_of_openais_schema_only(place: Callable[..., Any], judge: Judge) -> None:
+async def test_by_default_http_answers_have_the_keys_of_openais_schema_only(
+    place: Callable[..., Any], judge: Judge
+) -> None:
     async with place() as it:
         body = {"model": "m", "input": "Hi", "stream": True}
         async with it.client.post(f"http://127.0.0.1:{it.port}/v1/responses", json=body) as response:

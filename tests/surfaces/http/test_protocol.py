@@ -38,7 +38,13 @@ class Recorder:
             body, more = body + message["body"], message["more_body"]
         self.requests.append((scope["method"], scope["path"], tuple(scope["headers"]), body))
         answer = b"%d" % len(self.requests)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % len(answer))],
+            }
+        )
         await send({"type": "http.response.body", "body": answer})
 
 
@@ -87,9 +93,20 @@ class Seen:
 
 async def _received(pieces: list[bytes], turns: int) -> Seen:
     app = Recorder()
-    config = Config(cast(Any, app), http=GuardedProtocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False)
+    config = Config(
+        cast(Any, app),
+        http=GuardedProtocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+    )
     config.load()
-    connection, transport = GuardedProtocol(config, ServerState(), {}, asyncio.get_running_loop()), Transport()
+    connection, transport = (
+        GuardedProtocol(config, ServerState(), {}, asyncio.get_running_loop()),
+        Transport(),
+    )
     connection.connection_made(transport)
     for piece in pieces:
         if transport.is_closing():
@@ -98,7 +115,10 @@ async def _received(pieces: list[bytes], turns: int) -> Seen:
         for _ in range(turns):
             await asyncio.sleep(0)
     while connection.tasks:
-        if all(getattr(connection.cycle, "more_body", False) for _ in connection.tasks) and not connection.pipeline:
+        if (
+            all(getattr(connection.cycle, "more_body", False) for _ in connection.tasks)
+            and not connection.pipeline
+        ):
             break  # it waits for bytes that do not come
         await asyncio.sleep(0)
     seen = Seen(app.requests, _statuses(transport.written), transport.closing, transport.written)
@@ -118,7 +138,11 @@ def _statuses(written: bytes) -> list[int]:
     while written:
         head, _, rest = written.partition(b"\r\n\r\n")
         found.append(int(head.split()[1]))
-        lengths = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        lengths = [
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        ]
         written = rest[lengths[0] if lengths else 0 :]
     return found
 
@@ -162,12 +186,18 @@ class Request:
 
     @property
     def wire(self) -> bytes:
-        lines = [f"{self.method} {self.path} HTTP/1.1\r\n".encode(), *(b"%b: %b\r\n" % header for header in self.head), b"\r\n"]
+        lines = [
+            f"{self.method} {self.path} HTTP/1.1\r\n".encode(),
+            *(b"%b: %b\r\n" % header for header in self.head),
+            b"\r\n",
+        ]
         body = self.body or b""
         if self.chunks:
             size = max(1, len(body) // self.chunks)
             for place in range(0, len(body), size):
-                lines.append(b"%x;x=y\r\n%b\r\n" % (len(body[place : place + size]), body[place : place + size]))
+                lines.append(
+                    b"%x;x=y\r\n%b\r\n" % (len(body[place : place + size]), body[place : place + size])
+                )
             lines += [b"0\r\n", *(b"%b: %b\r\n" % header for header in self.trailers), b"\r\n"]
         else:
             lines.append(body)
@@ -201,7 +231,11 @@ TRAILERS: list[Headers] = [
     ((b"x-forwarded-for", b"::1"), (b"x-nothing", b""), (b"origin", b"http://localhost")),
     ((b"connection", b"upgrade"), (b"upgrade", b"h2c"), (b"expect", b"100-continue")),
 ]
-bodies = st.one_of(st.none(), st.sampled_from([b"", SMUGGLED, b"\r\n" * 10 + SMUGGLED, b"0\r\n\r\n" + SMUGGLED]), st.binary(max_size=40))
+bodies = st.one_of(
+    st.none(),
+    st.sampled_from([b"", SMUGGLED, b"\r\n" * 10 + SMUGGLED, b"0\r\n\r\n" + SMUGGLED]),
+    st.binary(max_size=40),
+)
 requests = st.builds(
     Request,
     method=st.sampled_from(["POST", "GET", "OPTIONS", "DELETE"]),
@@ -230,7 +264,10 @@ def test_upgrade_offers_bodies_and_trailers_frame_the_same_requests_however_they
 @pytest.mark.parametrize("upgrade", UPGRADES[1:4])
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_the_same_byte_by_byte(upgrade: Headers, chunks: int) -> None:
-    sent = [Request(upgrade=upgrade, body=SMUGGLED, chunks=chunks, trailers=TRAILERS[1], expect=True), Request(path="/v1/next", body=b"next")]
+    sent = [
+        Request(upgrade=upgrade, body=SMUGGLED, chunks=chunks, trailers=TRAILERS[1], expect=True),
+        Request(path="/v1/next", body=b"next"),
+    ]
     seen = received(one_by_one(b"".join(one.wire for one in sent)), 1)
     assert seen.requests == [one.wanted for one in sent]
     assert seen.statuses == [100, 200, 200] and not seen.closed
@@ -239,23 +276,29 @@ def test_the_same_byte_by_byte(upgrade: Headers, chunks: int) -> None:
 @pytest.mark.parametrize("turns", [0, 3])
 @pytest.mark.parametrize("single", [False, True])
 def test_nothing_behind_a_connect_is_read_as_a_request(turns: int, single: bool) -> None:
-    data = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED
+    data = (
+        b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED)
+        + SMUGGLED
+    )
     seen = received(one_by_one(data) if single else [data], turns)
     assert seen.requests == [] and seen.statuses == [405] and seen.closed
 
 
 @pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
-def test_a_connection_that_is_to_close_is_closed_after_the_answer_also_where_an_upgrade_was_offered(version: str) -> None:
+def test_a_connection_that_is_to_close_is_closed_after_the_answer_also_where_an_upgrade_was_offered(
+    version: str,
+) -> None:
     for framing in ("Content-Length: 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"):
         head = f"POST /v1/x {version}\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\n"
         seen = received([(head + framing).encode() + SMUGGLED])
-        assert [request[1] for request in seen.requests] == ["/v1/x"] and seen.statuses == [200] and seen.closed
+        assert (
+            [request[1] for request in seen.requests] == ["/v1/x"] and seen.statuses == [200] and seen.closed
+        )
 
 
 def test_a_handshake_by_http_1_0_or_with_a_body_is_an_ordinary_request() -> None:
-    lines = (
-        "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    )
+    lines = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    lines += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     for data in (
         f"GET /v1/responses HTTP/1.0\r\n{lines}\r\n",
         f"GET /v1/responses HTTP/1.1\r\n{lines}Content-Length: 4\r\n\r\nabcd",
@@ -265,7 +308,9 @@ def test_a_handshake_by_http_1_0_or_with_a_body_is_an_ordinary_request() -> None
         assert [request[1] for request in seen.requests] == ["/v1/responses"] and seen.statuses == [200]
 
 
-def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever reads a second answer could take it for that of the next request."""
 
     async def early(self: Recorder, scope: Any, receive: Any, send: Any) -> None:
@@ -273,7 +318,9 @@ def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_
         await send({"type": "http.response.body", "body": b""})
 
     monkeypatch.setattr(Recorder, "__call__", early)
-    seen = received([b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"no chunk\r\n\r\n"])
+    seen = received(
+        [b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"no chunk\r\n\r\n"]
+    )
     assert seen.statuses == [200] and seen.closed
 
 
@@ -296,18 +343,28 @@ FRONT = {
 
 
 @pytest.mark.parametrize("front", FRONT)
-@given(size=st.sampled_from([MAX_HEAD, MAX_HEAD + 1, MAX_HEAD + 300, 3 * MAX_HEAD]), places=st.lists(st.floats(0, 1), max_size=6), rest=st.booleans())
+@given(
+    size=st.sampled_from([MAX_HEAD, MAX_HEAD + 1, MAX_HEAD + 300, 3 * MAX_HEAD]),
+    places=st.lists(st.floats(0, 1), max_size=6),
+    rest=st.booleans(),
+)
 @example(size=MAX_HEAD, places=[], rest=True)
 @example(size=MAX_HEAD + 1, places=[], rest=True)
 @settings(max_examples=25)
-def test_a_head_has_64_kb_to_the_byte_however_it_is_cut(front: str, size: int, places: list[float], rest: bool) -> None:
+def test_a_head_has_64_kb_to_the_byte_however_it_is_cut(
+    front: str, size: int, places: list[float], rest: bool
+) -> None:
     body, before = SMUGGLED if rest else b"", FRONT[front]
     more = b"Content-Length: %d\r\n" % len(body) if rest else b""
     seen = received(cut(before + sized(size, b"\r\n", b"POST", more) + body, places), 6)
     if size <= MAX_HEAD:
         assert seen.statuses == [200] * (1 + bool(before)) == [200] * len(seen.requests) and not seen.closed
     else:  # behind a request that is being answered there is no answer, which could be taken for that one's
-        assert seen.closed and seen.statuses in ([[200, 431], [200], []] if before else [[431]]) and len(seen.requests) <= bool(before)
+        assert (
+            seen.closed
+            and seen.statuses in ([[200, 431], [200], []] if before else [[431]])
+            and len(seen.requests) <= bool(before)
+        )
 
 
 @pytest.mark.parametrize("edge", range(6))
@@ -319,7 +376,9 @@ def test_a_head_that_is_cut_in_its_empty_line_is_counted_to_its_end(edge: int) -
 
 
 @pytest.mark.parametrize("edge", range(6))
-def test_a_head_behind_chunks_that_are_cut_in_their_last_line_is_counted_from_its_beginning(edge: int) -> None:
+def test_a_head_behind_chunks_that_are_cut_in_their_last_line_is_counted_from_its_beginning(
+    edge: int,
+) -> None:
     first = Request(body=b"{}", chunks=1).wire
     for size, status in ((MAX_HEAD, 200), (MAX_HEAD + 1, 431)):
         data = first + sized(size)

@@ -32,7 +32,12 @@ def taken(room: Room, size: int, key: str) -> str:
     return ""
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", "?"]), st.integers(-300, 300) | st.integers(10**6, 10**9)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", "?"]), st.integers(-300, 300) | st.integers(10**6, 10**9)),
+        max_size=60,
+    )
+)
 def test_whatever_some_keys_hold_another_key_finds_room(steps: list[tuple[str, int]]) -> None:
     room = Room(0)
     whole, held = room.left, dict.fromkeys("abc?", 0)
@@ -71,7 +76,13 @@ def test_a_key_with_its_share_is_told_that_it_is_its_own() -> None:
 
 
 def head(path: str, key: str, size: int) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", "Content-Type: application/json", f"Content-Length: {size}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {key}",
+        "Content-Type: application/json",
+        f"Content-Length: {size}",
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -92,7 +103,9 @@ async def asked(port: int, path: str, key: str, size: int) -> int:
 
 
 @asynccontextmanager
-async def holding(it: Any, key: str, size: int, count: int) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
+async def holding(
+    it: Any, key: str, size: int, count: int
+) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
     """Requests of which everything has come but the end: as many as the key gets room for."""
     async with AsyncExitStack() as stack:
         held = []
@@ -127,7 +140,12 @@ async def test_a_key_that_holds_all_it_can_get_refuses_nobody_else(place: Callab
         async with holding(it, "alice", MB, 9) as held:
             assert len(held) == 2, "half of the room"
             statuses = await asyncio.gather(
-                *(asked(it.port, path, "bob", size) for path in (CHAT, RESPONSES) for size in (2000, 200_000) for _ in range(3))
+                *(
+                    asked(it.port, path, "bob", size)
+                    for path in (CHAT, RESPONSES)
+                    for size in (2000, 200_000)
+                    for _ in range(3)
+                )
             )
             assert set(statuses) == {200}
             assert await asked(it.port, CHAT, "bob", 900_000) == 200, "also a body of nearly the largest size"
@@ -142,7 +160,10 @@ async def test_a_key_that_holds_all_it_can_get_refuses_nobody_else(place: Callab
 
 @pytest.mark.usefixtures("small")
 async def test_messages_that_arrive_or_wait_in_line_take_their_key_s_share(place: Callable[..., Any]) -> None:
-    async with place("say fine\npause 30s", keys=("alice", "bob"), max_body_mb=1) as it, AsyncExitStack() as stack:
+    async with (
+        place("say fine\npause 30s", keys=("alice", "bob"), max_body_mb=1) as it,
+        AsyncExitStack() as stack,
+    ):
         before = it.app.room.left
         alice = {"additional_headers": {"authorization": "Bearer alice"}}
         message = json.dumps({"type": "response.create", "model": "m", "input": "x" * 600_000})
@@ -186,13 +207,19 @@ def test_who_is_not_known_yet_has_one_share_with_all_others_like_that() -> None:
 async def test_others_are_as_fast_beside_a_key_that_holds_its_share(place: Callable[..., Any]) -> None:
     """Side by side: a calm server and one under attack are asked in turns, so that both have the same machine."""
     options: dict[str, Any] = {"keys": ("alice", "bob"), "max_body_mb": 4}
-    async with place("say fine", **options) as calm, place("say fine", **options) as attacked, holding(attacked, "alice", 4 * MB, 9) as held:
+    async with (
+        place("say fine", **options) as calm,
+        place("say fine", **options) as attacked,
+        holding(attacked, "alice", 4 * MB, 9) as held,
+    ):
         assert held
         times: dict[str, list[float]] = {"calm": [], "attacked": []}
         for number in range(150):
             for name, it in (("calm", calm), ("attacked", attacked)):
                 began = time.perf_counter()
-                assert await asked(it.port, (CHAT, RESPONSES)[number % 2], "bob", 200_000) == 200, "none is refused"
+                assert await asked(it.port, (CHAT, RESPONSES)[number % 2], "bob", 200_000) == 200, (
+                    "none is refused"
+                )
                 times[name].append(time.perf_counter() - began)
         p99 = {name: sorted(all_of)[int(len(all_of) * 0.99) - 1] for name, all_of in times.items()}
         assert p99["attacked"] <= 4 * p99["calm"], p99

@@ -16,10 +16,19 @@ from websockets.frames import Frame, Opcode
 
 from doubles.clients import connected
 from toolwire.surfaces.http import socket_protocol
-from toolwire.surfaces.http.socket_protocol import EMPTY_RATE, FRAMES_A_TURN, MOST_EMPTY, TURN_S, _carries_nothing, _frame_size
+from toolwire.surfaces.http.socket_protocol import (
+    EMPTY_RATE,
+    FRAMES_A_TURN,
+    MOST_EMPTY,
+    TURN_S,
+    _carries_nothing,
+    _frame_size,
+)
 
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-HANDSHAKE = f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{KEY}"
+HANDSHAKE = (
+    f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{KEY}"
+)
 WITHIN_S = 20
 
 
@@ -88,7 +97,9 @@ def begun(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-async def test_a_flood_of_frames_that_carry_nothing_ends_the_connection(place: Callable[..., Any], kind: str) -> None:
+async def test_a_flood_of_frames_that_carry_nothing_ends_the_connection(
+    place: Callable[..., Any], kind: str
+) -> None:
     async with place("say fine") as it, opened(it.port) as client:
         client.writer.write(begun(kind) + EMPTY[kind] * (2 * MOST_EMPTY))
         frames = await client.frames()
@@ -107,7 +118,9 @@ async def test_a_few_of_them_do_not(place: Callable[..., Any], kind: str) -> Non
         assert len(pongs) == (MOST_EMPTY // 2 if kind.startswith("pings") else 0)
 
 
-async def test_frames_are_handled_a_few_at_a_time(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_are_handled_a_few_at_a_time(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others are served in between; what waits is held back in the client's own buffers."""
     turns: list[tuple[float, int]] = []
     handle = socket_protocol.GuardedSocket._handle_frames
@@ -121,7 +134,10 @@ async def test_frames_are_handled_a_few_at_a_time(place: Callable[..., Any], mon
     count = 20 * FRAMES_A_TURN
     async with place("say fine") as it, opened(it.port) as client:
         message = create("x" * (count - len(create("")) + 1))
-        pieces = [frame(Opcode.TEXT if not place else Opcode.CONT, message[place : place + 1], fin=False) for place in range(count)]
+        pieces = [
+            frame(Opcode.TEXT if not place else Opcode.CONT, message[place : place + 1], fin=False)
+            for place in range(count)
+        ]
         client.writer.write(b"".join(pieces) + frame(Opcode.CONT, message[count:], fin=True))
         async with asyncio.timeout(WITHIN_S):
             first = await client.reader.readexactly(1)
@@ -129,9 +145,15 @@ async def test_frames_are_handled_a_few_at_a_time(place: Callable[..., Any], mon
     assert turns[-1][0] - turns[0][0] >= 15 * TURN_S
 
 
-async def test_pings_are_not_answered_while_nothing_is_read_and_the_last_one_is_answered_then(place: Callable[..., Any]) -> None:
+async def test_pings_are_not_answered_while_nothing_is_read_and_the_last_one_is_answered_then(
+    place: Callable[..., Any],
+) -> None:
     async with place("say fine") as it, opened(it.port) as client:
-        connection = next(one for one in it.server.server_state.connections if isinstance(one, socket_protocol.GuardedSocket))
+        connection = next(
+            one
+            for one in it.server.server_state.connections
+            if isinstance(one, socket_protocol.GuardedSocket)
+        )
         connection.pause_writing()
         for number in range(50):
             client.writer.write(frame(Opcode.PING, b"%d" % number))
@@ -158,14 +180,18 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-async def test_every_handshake_gets_an_answer(place: Callable[..., Any], caplog: pytest.LogCaptureFixture, name: str) -> None:
+async def test_every_handshake_gets_an_answer(
+    place: Callable[..., Any], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     more, status = UNREADABLE[name]
     body = {"a body": b"{{}}", "a chunked body": b"0\r\n\r\n"}.get(name, b"")
     async with place("say fine", keys=("k",)) as it:
         async with handshake(it.port, more, body) as client, asyncio.timeout(WITHIN_S):
             head = await client.reader.readuntil(b"\r\n\r\n")
             assert int(head.split()[1]) == status
-            if status == 405 and b"connection: close" not in head:  # an ordinary request, and its connection goes on
+            if (
+                status == 405 and b"connection: close" not in head
+            ):  # an ordinary request, and its connection goes on
                 client.writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 assert b"HTTP/1.1 200" in await client.reader.read()
             else:
@@ -175,12 +201,17 @@ async def test_every_handshake_gets_an_answer(place: Callable[..., Any], caplog:
 
 async def test_frames_that_come_with_the_handshake_are_answered_after_it(place: Callable[..., Any]) -> None:
     early = frame(Opcode.TEXT, create("early")) + frame(Opcode.PING, b"p")
-    async with place("say {user}", keys=("k",)) as it, opened(it.port, "Authorization: Bearer k\r\n", early) as client:
+    async with (
+        place("say {user}", keys=("k",)) as it,
+        opened(it.port, "Authorization: Bearer k\r\n", early) as client,
+    ):
         async with asyncio.timeout(WITHIN_S):
             assert b"response.created" in await client.reader.readuntil(b"}}")
 
 
-async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def handled(self: Any) -> None:
         raise AssertionError("a frame was handled")
 
@@ -247,9 +278,15 @@ async def test_a_frame_that_breaks_the_protocol_at_any_moment_of_an_answer_is_no
 
 
 @pytest.mark.parametrize("kind", ["send", "close"])
-async def test_a_connection_that_the_server_gave_up_is_a_client_that_left(place: Callable[..., Any], kind: str) -> None:
+async def test_a_connection_that_the_server_gave_up_is_a_client_that_left(
+    place: Callable[..., Any], kind: str
+) -> None:
     async with place("say fine") as it, opened(it.port):
-        connection = next(one for one in it.server.server_state.connections if isinstance(one, socket_protocol.GuardedSocket))
+        connection = next(
+            one
+            for one in it.server.server_state.connections
+            if isinstance(one, socket_protocol.GuardedSocket)
+        )
         connection._fail(1002, "broken")
         with pytest.raises(OSError):
             await connection.send({"type": f"websocket.{kind}", "text": "{}"})
@@ -258,7 +295,12 @@ async def test_a_connection_that_the_server_gave_up_is_a_client_that_left(place:
 # --- where a frame ends -------------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(Opcode)), st.sampled_from([0, 1, 125, 126, 127, 65535, 65536, 70_000]), st.booleans(), st.booleans())
+@given(
+    st.sampled_from(list(Opcode)),
+    st.sampled_from([0, 1, 125, 126, 127, 65535, 65536, 70_000]),
+    st.booleans(),
+    st.booleans(),
+)
 @settings(max_examples=60)
 def test_a_frames_size_is_known_with_its_header(opcode: Opcode, size: int, fin: bool, mask: bool) -> None:
     if opcode >= socket_protocol.FIRST_CONTROL:

@@ -23,7 +23,13 @@ from toolwire.surfaces.http.websocket import MOST_WAITING
 from toolwire.testing.judges import Judge
 
 Body = dict[str, Any]
-TOOLS = [{"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }
+]
 LOOP = 'say Let me look.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.\nusage 9 5'
 
 
@@ -45,14 +51,18 @@ def problem(events: list[Body]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_tool_loop_over_one_connection_sends_only_what_is_new(place: Callable[..., Any], judge: Judge, tools: str, store: bool) -> None:
+async def test_a_tool_loop_over_one_connection_sends_only_what_is_new(
+    place: Callable[..., Any], judge: Judge, tools: str, store: bool
+) -> None:
     async with place(LOOP, tools=tools) as it, it.socket() as client:
         first = await client.turn("Paris?", tools=TOOLS, store=store)
         judge.stream(as_stream(first), "responses")
         call = first[-1]["response"]["output"][-1]
         assert (call["type"], json.loads(call["arguments"])) == ("function_call", {"city": "Paris"})
         result = [{"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}]
-        second = await client.turn(result, tools=TOOLS, store=store, previous_response_id=first[-1]["response"]["id"])
+        second = await client.turn(
+            result, tools=TOOLS, store=store, previous_response_id=first[-1]["response"]["id"]
+        )
         judge.stream(as_stream(second), "responses")
         assert text_of(second) == "It is sunny."
         assert second[-1]["response"]["previous_response_id"] == first[-1]["response"]["id"]
@@ -64,7 +74,9 @@ async def test_the_events_are_those_of_the_post_route(place: Callable[..., Any])
         over_socket = await client.turn("Hi")
         body = {"model": "m", "input": "Hi", "stream": True}
         async with it.client.post(f"http://127.0.0.1:{it.port}/v1/responses", json=body) as response:
-            frames = [line.removeprefix(b"data: ") async for line in response.content if line.startswith(b"data: ")]
+            frames = [
+                line.removeprefix(b"data: ") async for line in response.content if line.startswith(b"data: ")
+            ]
         over_http = [json.loads(frame) for frame in frames]
         assert [event["type"] for event in over_socket] == [event["type"] for event in over_http]
         ids = ("id", "created_at", "completed_at", "item_id")
@@ -77,29 +89,44 @@ async def test_the_events_are_those_of_the_post_route(place: Callable[..., Any])
         assert plain(over_socket) == plain(over_http)
 
 
-async def test_a_stored_response_is_continued_by_any_connection_and_by_post(place: Callable[..., Any]) -> None:
+async def test_a_stored_response_is_continued_by_any_connection_and_by_post(
+    place: Callable[..., Any],
+) -> None:
     async with place("say One\n---\nsay Two\n---\nsay Three") as it:
         async with it.socket() as client:
             first = (await client.turn("a"))[-1]["response"]["id"]
         async with it.socket("/responses") as client:
             second = await client.turn("b", previous_response_id=first)
             assert text_of(second) == "Two"
-        status, third = await it.post("/v1/responses", {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]})
+        status, third = await it.post(
+            "/v1/responses",
+            {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]},
+        )
         assert (status, third["output"][0]["content"][0]["text"]) == (200, "Three")
 
 
-async def test_only_the_last_response_is_remembered_where_nothing_is_stored(place: Callable[..., Any]) -> None:
+async def test_only_the_last_response_is_remembered_where_nothing_is_stored(
+    place: Callable[..., Any],
+) -> None:
     async with place("say One\n---\nsay Two") as it, it.socket() as client:
         first = (await client.turn("a", store=False))[-1]["response"]["id"]
         second = await client.turn("b", store=False, previous_response_id=first)
         assert text_of(second) == "Two" and len(it.backend.seen[-1].items) == 3
-        assert problem(await client.turn("c", store=False, previous_response_id=first)) == (400, "previous_response_not_found")
-        status, body = await it.post("/v1/responses", {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]})
+        assert problem(await client.turn("c", store=False, previous_response_id=first)) == (
+            400,
+            "previous_response_not_found",
+        )
+        status, body = await it.post(
+            "/v1/responses",
+            {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]},
+        )
         assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was written
 
 
 @pytest.mark.parametrize("generate", [True, False])
-async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(place: Callable[..., Any], generate: bool) -> None:
+async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(
+    place: Callable[..., Any], generate: bool
+) -> None:
     async with place("say One\n---\nsay Two\n---\nsay Three") as it:
         async with it.socket() as client:
             first = (await client.turn("a", store=False, generate=generate))[-1]["response"]["id"]
@@ -107,25 +134,39 @@ async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(place
             third = (await client.turn("c", previous_response_id=second["id"]))[-1]["response"]
             here = it.backend.seen[-1].items
             assert second["previous_response_id"] == first
-        status, _ = await it.post("/v1/responses", {"model": "m", "input": "c", "previous_response_id": second["id"]})
+        status, _ = await it.post(
+            "/v1/responses", {"model": "m", "input": "c", "previous_response_id": second["id"]}
+        )
         assert status == 200 and it.backend.seen[-1].items == here
-        status, _ = await it.post("/v1/responses", {"model": "m", "input": "d", "previous_response_id": third["id"]})
+        status, _ = await it.post(
+            "/v1/responses", {"model": "m", "input": "d", "previous_response_id": third["id"]}
+        )
         assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing twice
 
 
-async def test_what_has_grown_too_large_is_not_remembered(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_has_grown_too_large_is_not_remembered(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket, "Memory", lambda: _Memory(100))
     async with place("say One") as it, it.socket() as client:
         first = (await client.turn("a" * 200, store=False))[-1]["response"]["id"]
-        assert problem(await client.turn("b", store=False, previous_response_id=first)) == (400, "previous_response_not_found")
+        assert problem(await client.turn("b", store=False, previous_response_id=first)) == (
+            400,
+            "previous_response_not_found",
+        )
 
 
-async def test_a_response_that_generates_nothing_prepares_the_next(place: Callable[..., Any], judge: Judge) -> None:
+async def test_a_response_that_generates_nothing_prepares_the_next(
+    place: Callable[..., Any], judge: Judge
+) -> None:
     async with place("say Here") as it, it.socket() as client:
         warm = await client.turn("The setting.", store=False, generate=False)
         judge.stream(as_stream(warm), "responses")
         assert warm[-1]["response"]["output"] == [] and not it.backend.seen
-        assert text_of(await client.turn("Now.", store=False, previous_response_id=warm[-1]["response"]["id"])) == "Here"
+        assert (
+            text_of(await client.turn("Now.", store=False, previous_response_id=warm[-1]["response"]["id"]))
+            == "Here"
+        )
         assert [item.parts[0].text for item in it.backend.seen[-1].items] == ["The setting.", "Now."]
 
 
@@ -133,17 +174,25 @@ async def test_messages_that_come_early_are_answered_in_their_order(place: Calla
     async with place("chunk 1\nsay {user}") as it, it.socket() as client:
         for number in range(4):
             await client.send({"type": "response.create", "model": "m", "input": f"number {number}"})
-        assert [text_of(await client.answer()) for _ in range(4)] == [f"number {number}" for number in range(4)]
+        assert [text_of(await client.answer()) for _ in range(4)] == [
+            f"number {number}" for number in range(4)
+        ]
 
 
 async def test_a_line_that_is_too_long_is_refused_behind_what_waits(place: Callable[..., Any]) -> None:
     async with place("pause 300ms\nsay {user}") as it, it.socket() as client:
         for number in range(MOST_WAITING + 3):
             lane = {"stream_id": "late"} if number > MOST_WAITING else {}
-            await client.send({"type": "response.create", "model": "m", "input": str(number), "store": False, **lane})
+            await client.send(
+                {"type": "response.create", "model": "m", "input": str(number), "store": False, **lane}
+            )
         answers = [await client.answer() for _ in range(MOST_WAITING + 3)]
-        assert [text_of(answer) for answer in answers[: MOST_WAITING + 1]] == [str(number) for number in range(MOST_WAITING + 1)]
-        assert [(problem(answer)[0], answer[0]["stream_id"]) for answer in answers[MOST_WAITING + 1 :]] == [(429, "late")] * 2
+        assert [text_of(answer) for answer in answers[: MOST_WAITING + 1]] == [
+            str(number) for number in range(MOST_WAITING + 1)
+        ]
+        assert [(problem(answer)[0], answer[0]["stream_id"]) for answer in answers[MOST_WAITING + 1 :]] == [
+            (429, "late")
+        ] * 2
         assert text_of(await client.turn("after")) == "after"
 
 
@@ -151,16 +200,27 @@ async def test_lanes_keep_their_conversations_apart_and_can_be_forked(place: Cal
     async with place("say {user}\n---\nsay again {user}") as it, it.socket() as client:
         one = await client.turn("a", store=False, stream_id="one")
         two = await client.turn("b", store=False, stream_id="two")
-        assert {event["stream_id"] for event in one} == {"one"} and {event["stream_id"] for event in two} == {"two"}
-        more = await client.turn("c", store=False, stream_id="one", previous_response_id=one[-1]["response"]["id"])
+        assert {event["stream_id"] for event in one} == {"one"} and {event["stream_id"] for event in two} == {
+            "two"
+        }
+        more = await client.turn(
+            "c", store=False, stream_id="one", previous_response_id=one[-1]["response"]["id"]
+        )
         assert text_of(more) == "again c"
-        fork = await client.turn("d", store=False, stream_id="three", previous_response_id=two[-1]["response"]["id"])
+        fork = await client.turn(
+            "d", store=False, stream_id="three", previous_response_id=two[-1]["response"]["id"]
+        )
         assert text_of(fork) == "again d" and fork[-1]["stream_id"] == "three"
-        gone = await client.turn("e", store=False, stream_id="one", previous_response_id=one[-1]["response"]["id"])
+        gone = await client.turn(
+            "e", store=False, stream_id="one", previous_response_id=one[-1]["response"]["id"]
+        )
         assert problem(gone) == (400, "previous_response_not_found") and gone[0]["stream_id"] == "one"
         for number in range(websocket.MOST_LANES - 3):
             await client.turn("x", generate=False, stream_id=f"lane {number}")
-        assert problem(await client.turn("x", stream_id="one too many")) == (400, "websocket_stream_limit_reached")
+        assert problem(await client.turn("x", stream_id="one too many")) == (
+            400,
+            "websocket_stream_limit_reached",
+        )
 
 
 async def test_two_connections_do_not_wait_for_each_other(place: Callable[..., Any]) -> None:
@@ -180,7 +240,11 @@ class Elsewhere:
 
     async def answer(self, api: str, exchange: Any, raw: bytes, key_id: str) -> None:
         assert (exchange.scope["type"], exchange.scope["method"]) == ("http", "POST")
-        assert not [name for name, _ in exchange.scope["headers"] if name.startswith(b"sec-websocket") or name == b"upgrade"]
+        assert not [
+            name
+            for name, _ in exchange.scope["headers"]
+            if name.startswith(b"sec-websocket") or name == b"upgrade"
+        ]
         self.asked.append(json.loads(raw))
 
     async def leave(self) -> None: ...
@@ -188,11 +252,15 @@ class Elsewhere:
     async def close(self) -> None: ...
 
 
-async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else(place: Callable[..., Any]) -> None:
+async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else(
+    place: Callable[..., Any],
+) -> None:
     async with place("say One\n---\nsay Two\n---\nsay Three") as it, it.socket() as client:
         it.app.forwarding = others = Elsewhere()
         first = await client.turn("a")
-        assert [(body["input"], body["stream"], "type" in body) for body in others.asked] == [("a", True, False)]
+        assert [(body["input"], body["stream"], "type" in body) for body in others.asked] == [
+            ("a", True, False)
+        ]
         await client.turn("b", store=False)  # no other node could continue it
         await client.turn("c", previous_response_id=first[-1]["response"]["id"])
         assert [body["input"] for body in others.asked] == ["a", "c"]
@@ -203,7 +271,11 @@ async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else
 WRONG: dict[str, tuple[Any, int, str]] = {
     "no JSON": ("nonsense", 400, "invalid_json"),
     "a list": ([], 400, "invalid_type"),
-    "too deep": ('{"type":"response.create","model":"m","input":' + "[" * 300 + "]" * 300 + "}", 400, "invalid_json"),
+    "too deep": (
+        '{"type":"response.create","model":"m","input":' + "[" * 300 + "]" * 300 + "}",
+        400,
+        "invalid_json",
+    ),
     "deeper than any stack": ('{"type":' + "[" * 100_000, 400, "invalid_json"),
     "no type": ({"model": "m", "input": "a"}, 400, "missing_required_parameter"),
     "another type": ({"type": "response.cancel"}, 400, "invalid_value"),
@@ -211,14 +283,24 @@ WRONG: dict[str, tuple[Any, int, str]] = {
     "binary": (b'{"type":"response.create","model":"m","input":"a"}', 400, "invalid_request_error"),
     "no model": ({"type": "response.create", "input": "a"}, 400, "missing_required_parameter"),
     "an unknown model": ({"type": "response.create", "model": "x", "input": "a"}, 404, "model_not_found"),
-    "in the background": ({"type": "response.create", "model": "m", "input": "a", "background": True}, 400, "unsupported_parameter"),
-    "a lane without a name": ({"type": "response.create", "model": "m", "input": "a", "stream_id": ""}, 400, "invalid_value"),
+    "in the background": (
+        {"type": "response.create", "model": "m", "input": "a", "background": True},
+        400,
+        "unsupported_parameter",
+    ),
+    "a lane without a name": (
+        {"type": "response.create", "model": "m", "input": "a", "stream_id": ""},
+        400,
+        "invalid_value",
+    ),
     "a lone surrogate": ('{"type":"response.create","model":"m","input":"\\ud800"}', 400, "invalid_json"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_a_wrong_message_gets_one_error_and_the_connection_lives_on(place: Callable[..., Any], name: str) -> None:
+async def test_a_wrong_message_gets_one_error_and_the_connection_lives_on(
+    place: Callable[..., Any], name: str
+) -> None:
     message, status, code = WRONG[name]
     async with place("say fine") as it, it.socket() as client:
         await client.send(message)
@@ -230,25 +312,45 @@ async def test_a_wrong_message_gets_one_error_and_the_connection_lives_on(place:
 
 async def test_what_only_http_needs_is_taken_and_means_nothing(place: Callable[..., Any]) -> None:
     async with place("say fine") as it, it.socket() as client:
-        assert text_of(await client.turn(stream=False, background=False, stream_options={"include_obfuscation": False})) == "fine"
+        assert (
+            text_of(
+                await client.turn(
+                    stream=False, background=False, stream_options={"include_obfuscation": False}
+                )
+            )
+            == "fine"
+        )
 
 
 async def test_a_model_that_fails_is_told_in_band_and_forgotten(place: Callable[..., Any]) -> None:
-    async with place("say One\n---\nsay half\nfail backend It broke.\n---\nsay never") as it, it.socket() as client:
+    async with (
+        place("say One\n---\nsay half\nfail backend It broke.\n---\nsay never") as it,
+        it.socket() as client,
+    ):
         first = (await client.turn("a", store=False))[-1]["response"]["id"]
         failed = await client.turn("b", store=False, previous_response_id=first)
-        assert failed[-1]["type"] == "response.failed" and failed[-1]["response"]["error"]["message"] == "It broke."
-        assert problem(await client.turn("c", store=False, previous_response_id=first)) == (400, "previous_response_not_found")
+        assert (
+            failed[-1]["type"] == "response.failed"
+            and failed[-1]["response"]["error"]["message"] == "It broke."
+        )
+        assert problem(await client.turn("c", store=False, previous_response_id=first)) == (
+            400,
+            "previous_response_not_found",
+        )
 
 
-async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(place: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
+    place: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async with place("say fine") as it, it.socket() as client:
 
         async def broken(*_: Any) -> Any:
             raise RuntimeError("secret detail")
 
         it.gateway.respond, whole = broken, it.gateway.respond
-        assert problem(answer := await client.turn()) == (500, "server_error") and "secret" not in json.dumps(answer)
+        assert problem(answer := await client.turn()) == (500, "server_error") and "secret" not in json.dumps(
+            answer
+        )
         it.gateway.respond = whole
         assert text_of(await client.turn()) == "fine"
 
@@ -265,16 +367,24 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(place: Call
         ({"X-Forwarded-For": "203.0.113.9"}, 403),
     ],
 )
-async def test_another_site_can_not_open_a_connection(place: Callable[..., Any], headers: dict[str, str], status: int) -> None:
+async def test_another_site_can_not_open_a_connection(
+    place: Callable[..., Any], headers: dict[str, str], status: int
+) -> None:
     async with place() as it:
         host = headers.pop("Host", "localhost")
         head = f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + "".join(
+            f"{name}: {value}\r\n" for name, value in headers.items()
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
         writer.write(head.encode() + b"\r\n")
         answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
-        assert answer.startswith(b"HTTP/1.1 %d" % status) and b"application/json" in answer and b'{"error":' in answer
+        assert (
+            answer.startswith(b"HTTP/1.1 %d" % status)
+            and b"application/json" in answer
+            and b'{"error":' in answer
+        )
 
 
 @pytest.mark.parametrize("origin", ["app://obsidian.md", "http://localhost:3000"])
@@ -298,7 +408,9 @@ async def test_a_key_opens_a_connection_and_none_does_not(place: Callable[..., A
             with pytest.raises(InvalidStatus) as refused:
                 async with it.socket(additional_headers=headers):
                     pass
-            assert refused.value.response.status_code == 401 and b"invalid_api_key" in (refused.value.response.body or b"")
+            assert refused.value.response.status_code == 401 and b"invalid_api_key" in (
+                refused.value.response.body or b""
+            )
         async with it.socket(additional_headers={"Authorization": "Bearer right"}) as client:
             assert text_of(await client.turn()) == "fine"
 
@@ -308,10 +420,15 @@ async def test_a_keys_limit_holds_for_messages_as_for_posts(place: Callable[...,
         async with it.socket(additional_headers={"Authorization": "Bearer right"}) as client:
             assert [text_of(await client.turn()) for _ in range(2)] == ["fine", "fine"]
             refused = await client.turn()
-            assert problem(refused) == (429, "rate_limit_exceeded") and int(refused[0]["error"]["headers"]["retry-after"]) >= 1
+            assert (
+                problem(refused) == (429, "rate_limit_exceeded")
+                and int(refused[0]["error"]["headers"]["retry-after"]) >= 1
+            )
 
 
-async def test_a_key_has_so_many_connections_and_no_more(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_has_so_many_connections_and_no_more(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket, "MOST_PER_KEY", 1)
     async with place("say fine") as it:
         async with it.socket():
@@ -329,7 +446,9 @@ async def test_a_key_has_so_many_connections_and_no_more(place: Callable[..., An
         pytest.fail("the place of a connection that ended was not given back")
 
 
-async def test_a_turn_is_logged_and_counted_as_a_post_is(place: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_is_logged_and_counted_as_a_post_is(
+    place: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "toolwire.access")
     async with place("say fine") as it:
         async with it.socket() as client:
@@ -340,8 +459,18 @@ async def test_a_turn_is_logged_and_counted_as_a_post_is(place: Callable[..., An
                 break
             await asyncio.sleep(0.01)
         turn, connection = lines
-        assert (turn["event"], turn["api"], turn["status"], turn["stream"]) == ("turn", "responses", 200, True)
-        assert (connection["event"], connection["method"], connection["path"], connection["status"]) == ("request", "GET", "/v1/responses", 101)
+        assert (turn["event"], turn["api"], turn["status"], turn["stream"]) == (
+            "turn",
+            "responses",
+            200,
+            True,
+        )
+        assert (connection["event"], connection["method"], connection["path"], connection["status"]) == (
+            "request",
+            "GET",
+            "/v1/responses",
+            101,
+        )
         async with it.client.get(f"http://127.0.0.1:{it.port}/metrics") as response:
             page = await response.text()
         assert 'toolwire_requests_total{api="responses",model="m",status="200",strategy="none"} 1.0' in page
@@ -379,7 +508,9 @@ async def test_a_connection_that_is_cut_cancels_its_run(place: Callable[..., Any
             assert [summary.cancelled for summary in ended] == [True]
 
 
-async def test_a_connection_ends_with_its_time_but_not_within_a_response(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_ends_with_its_time_but_not_within_a_response(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket, "LIFETIME_S", 0.3)
     async with place("pause 600ms\nsay late") as it, it.socket() as client:
         assert text_of(await client.turn()) == "late"
@@ -387,7 +518,9 @@ async def test_a_connection_ends_with_its_time_but_not_within_a_response(place: 
         assert (await client.closed())[0] == 1001
 
 
-async def test_a_connection_without_a_message_is_closed(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_message_is_closed(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket, "IDLE_S", 0.1)
     async with place() as it, it.socket() as client:
         code, reason = await client.closed()
@@ -443,19 +576,29 @@ async def test_fragments_are_one_message_and_cost_what_they_hold(place: Callable
         assert text_of(await client.answer()) == "fine"
 
 
-async def test_a_message_that_stops_arriving_ends_the_connection(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_stops_arriving_ends_the_connection(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket_protocol, "BODY_IDLE_S", 0.1)
     async with place("say fine") as it, it.socket() as client:
         client.connection.transport.write(Frame(Opcode.TEXT, b"x" * 100).serialize(mask=True)[:-10])
         assert (await client.closed())[0] == 1008
 
 
-async def test_messages_take_room_like_bodies_and_give_it_back(place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_take_room_like_bodies_and_give_it_back(
+    place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "MOST_ARRIVING", 0)
     async with place("say fine", max_body_mb=0.25) as it:  # room for four of these
         before = it.app.room.left
         half = Frame(Opcode.TEXT, b"x" * 260_000).serialize(mask=True)[:-10]
-        async with it.socket() as a, it.socket() as b, it.socket() as c, it.socket() as d, it.socket() as last:
+        async with (
+            it.socket() as a,
+            it.socket() as b,
+            it.socket() as c,
+            it.socket() as d,
+            it.socket() as last,
+        ):
             clients = [a, b, c, d]
             for client in clients:
                 client.connection.transport.write(half)
@@ -476,7 +619,9 @@ async def _fresh(it: Any) -> list[Body]:
         return answer
 
 
-async def test_a_client_that_reads_nothing_is_cut_off(place: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_reads_nothing_is_cut_off(
+    place: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "toolwire.http")
     async with place("say fine", slow_reader_s=1) as it:
         raw = socket.create_connection(("127.0.0.1", it.port))
@@ -485,9 +630,19 @@ async def test_a_client_that_reads_nothing_is_cut_off(place: Callable[..., Any],
         raw.sendall(head + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         loop = asyncio.get_running_loop()
         assert b" 101 " in await loop.run_in_executor(None, raw.recv, 4096)
-        message = json.dumps({"type": "response.create", "model": "m", "generate": False, "input": "y" * 200_000, "instructions": "z" * 3_000_000})
+        message = json.dumps(
+            {
+                "type": "response.create",
+                "model": "m",
+                "generate": False,
+                "input": "y" * 200_000,
+                "instructions": "z" * 3_000_000,
+            }
+        )
         for _ in range(3):  # each answer repeats its instructions three times
-            await loop.run_in_executor(None, raw.sendall, Frame(Opcode.TEXT, message.encode()).serialize(mask=True))
+            await loop.run_in_executor(
+                None, raw.sendall, Frame(Opcode.TEXT, message.encode()).serialize(mask=True)
+            )
         async with asyncio.timeout(30):
             while it.server.server_state.connections:
                 await asyncio.sleep(0.05)
@@ -498,13 +653,18 @@ async def test_a_client_that_reads_nothing_is_cut_off(place: Callable[..., Any],
 async def test_a_handshake_behind_another_request_is_no_handshake(place: Callable[..., Any]) -> None:
     async with place("pause 200ms\nsay fine") as it:
         body = b'{"model":"m","input":"a"}'
-        post = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        post = (
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
         shake = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
         writer.write(post + shake + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         answer = await asyncio.wait_for(reader.readuntil(b"method_not_supported"), 20)
         writer.close()
-        assert answer.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 405" in answer and b"HTTP/1.1 101" not in answer
+        assert (
+            answer.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 405" in answer and b"HTTP/1.1 101" not in answer
+        )
 
 
 async def test_another_path_speaks_no_websocket(place: Callable[..., Any]) -> None:
@@ -520,8 +680,13 @@ async def test_another_path_speaks_no_websocket(place: Callable[..., Any]) -> No
 
 
 def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))}
-    environment |= {"HOME": str(tmp_path), "TOOLWIRE_MODELS": json.dumps({"m": {"backend": "scripted", "script": script}})}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))
+    }
+    environment |= {
+        "HOME": str(tmp_path),
+        "TOOLWIRE_MODELS": json.dumps({"m": {"backend": "scripted", "script": script}}),
+    }
     child = subprocess.Popen(
         [sys.executable, "-m", "toolwire", "serve", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -534,7 +699,9 @@ def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
     return child, child.stdout.readline().split()[2]
 
 
-@pytest.mark.filterwarnings("ignore:connect\\(\\) must be used as a context manager:DeprecationWarning")  # the SDK's own way
+@pytest.mark.filterwarnings(
+    "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
+)  # the SDK's own way
 def test_the_official_sdk_loops_over_one_connection(tmp_path: Path) -> None:
     from openai import OpenAI
 
@@ -542,16 +709,32 @@ def test_the_official_sdk_loops_over_one_connection(tmp_path: Path) -> None:
     try:
         with OpenAI(base_url=url, api_key="x").responses.connect(max_retries=0) as opened:
             connection: Any = opened
-            connection.send({"type": "response.create", "model": "m", "input": "Paris?", "tools": TOOLS, "store": False})
+            connection.send(
+                {"type": "response.create", "model": "m", "input": "Paris?", "tools": TOOLS, "store": False}
+            )
             done: Any = _until(connection, "response.completed")
             call = done.response.output[-1]
             assert call.type == "function_call" and json.loads(call.arguments) == {"city": "Paris"}
             result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-            connection.send({"type": "response.create", "model": "m", "input": [result], "store": False, "previous_response_id": done.response.id})
+            connection.send(
+                {
+                    "type": "response.create",
+                    "model": "m",
+                    "input": [result],
+                    "store": False,
+                    "previous_response_id": done.response.id,
+                }
+            )
             assert _until(connection, "response.completed").response.output_text == "It is sunny."
-            connection.send({"type": "response.create", "model": "m", "input": "x", "previous_response_id": "resp_none"})
+            connection.send(
+                {"type": "response.create", "model": "m", "input": "x", "previous_response_id": "resp_none"}
+            )
             error: Any = connection.recv()
-            assert (error.type, error.status, error.error.code) == ("error", 400, "previous_response_not_found")
+            assert (error.type, error.status, error.error.code) == (
+                "error",
+                400,
+                "previous_response_not_found",
+            )
         child.send_signal(signal.SIGTERM)
         assert child.wait(20) == 0
     finally:
@@ -565,7 +748,9 @@ def _until(connection: Any, kind: str) -> Any:
     return event
 
 
-def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_nowhere(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_nowhere(
+    tmp_path: Path,
+) -> None:
     from websockets.sync.client import connect
 
     def answer(client: Any) -> Body:
@@ -579,7 +764,11 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
         with connect(url.replace("http", "ws") + "/responses") as client:
             client.send(json.dumps({"type": "response.create", "model": "m", "input": "a"}))
             first = answer(client)["response"]["id"]
-            client.send(json.dumps({"type": "response.create", "model": "m", "input": "b", "previous_response_id": first}))
+            client.send(
+                json.dumps(
+                    {"type": "response.create", "model": "m", "input": "b", "previous_response_id": first}
+                )
+            )
             begun = json.loads(client.recv(timeout=20))["response"]["id"]
             child.kill()
             child.wait(20)
@@ -592,9 +781,17 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
     child, url = served(tmp_path, "say One\n---\nsay Two")
     try:
         with connect(url.replace("http", "ws") + "/responses") as client:
-            client.send(json.dumps({"type": "response.create", "model": "m", "input": "b", "previous_response_id": first}))
+            client.send(
+                json.dumps(
+                    {"type": "response.create", "model": "m", "input": "b", "previous_response_id": first}
+                )
+            )
             assert answer(client)["response"]["output"][0]["content"][0]["text"] == "Two"
-            client.send(json.dumps({"type": "response.create", "model": "m", "input": "b", "previous_response_id": begun}))
+            client.send(
+                json.dumps(
+                    {"type": "response.create", "model": "m", "input": "b", "previous_response_id": begun}
+                )
+            )
             assert answer(client)["error"]["code"] == "previous_response_not_found"
     finally:
         child.kill()
@@ -603,4 +800,7 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
 
 def test_a_server_that_starts_does_not_load_what_only_websockets_need() -> None:
     told = "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] == 'websockets'])"
-    assert subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )

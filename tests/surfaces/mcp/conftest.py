@@ -55,7 +55,9 @@ class Form:
     answers: list[dict[str, Any] | str]
     shown: list[types.ElicitRequestFormParams] = field(default_factory=list)
 
-    async def __call__(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+    async def __call__(
+        self, context: Any, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
         assert isinstance(params, types.ElicitRequestFormParams)
         self.shown.append(params)
         answer = self.answers.pop(0) if self.answers else "cancel"
@@ -85,7 +87,9 @@ class Served:
 
     @asynccontextmanager
     async def client(self, mode: str = "auto", form: Form | None = None) -> AsyncIterator[Client]:
-        async with Client(self.server.server, mode=mode, elicitation_callback=form, client_info=_WHO) as client:
+        async with Client(
+            self.server.server, mode=mode, elicitation_callback=form, client_info=_WHO
+        ) as client:
             yield client
 
 
@@ -103,7 +107,9 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
     def make(*, inbox: bool = True, form: bool = True, lifetime_s: float = 60.0) -> Served:
         told: list[str] = []
         approvals = Approvals(store, lifetime_s=lifetime_s)
-        made.append(VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, told=told.append))
+        made.append(
+            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, told=told.append)
+        )
         return Served(made[-1], approvals, url, vault, told)
 
     yield make
@@ -126,9 +132,18 @@ def on_http() -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def http_client(url: str, mode: str = "auto", form: Form | None = None, bearer: str = BEARER) -> AsyncIterator[Client]:
-    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {bearer}"}, timeout=httpx2.Timeout(30)) as http:
-        async with Client(streamable_http_client(url, http_client=http), mode=mode, elicitation_callback=form, client_info=_WHO) as client:
+async def http_client(
+    url: str, mode: str = "auto", form: Form | None = None, bearer: str = BEARER
+) -> AsyncIterator[Client]:
+    async with httpx2.AsyncClient(
+        headers={"authorization": f"Bearer {bearer}"}, timeout=httpx2.Timeout(30)
+    ) as http:
+        async with Client(
+            streamable_http_client(url, http_client=http),
+            mode=mode,
+            elicitation_callback=form,
+            client_info=_WHO,
+        ) as client:
             yield client
 
 
@@ -148,7 +163,11 @@ class Process:
     def environment(self) -> dict[str, str]:
         home = self.tmp_path / "home"
         home.mkdir(exist_ok=True)
-        own = {"HOME": str(home), "XDG_CACHE_HOME": str(self.tmp_path / "cache"), "TOOLWIRE_STORE__URL": self.store_url}
+        own = {
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(self.tmp_path / "cache"),
+            "TOOLWIRE_STORE__URL": self.store_url,
+        }
         return {**os.environ, **own}
 
     @property
@@ -160,7 +179,9 @@ class Process:
 
     def parameters(self, *more: str) -> StdioServerParameters:
         command = self.command(*more)
-        return StdioServerParameters(command=command[0], args=command[1:], env=self.environment, cwd=self.tmp_path)
+        return StdioServerParameters(
+            command=command[0], args=command[1:], env=self.environment, cwd=self.tmp_path
+        )
 
 
 @pytest.fixture

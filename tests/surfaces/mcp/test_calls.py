@@ -37,7 +37,13 @@ class Slow:
 
 def begun(served: Any, tool: Slow, *, form: bool) -> McpCall:
     toolbox = Toolbox([tool])  # type: ignore[list-item]
-    return McpCall(toolbox, served.approvals, ToolCall("call_1", "slow", "{}"), ASKING, AskChannels(form=form, inbox=True))
+    return McpCall(
+        toolbox,
+        served.approvals,
+        ToolCall("call_1", "slow", "{}"),
+        ASKING,
+        AskChannels(form=form, inbox=True),
+    )
 
 
 async def ended(call: McpCall) -> None:

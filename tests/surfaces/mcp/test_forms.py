@@ -9,14 +9,33 @@ import pytest
 from toolwire.surfaces.mcp import server as forms
 from toolwire.tools.contract import Approval, Preview, Touched
 
-FILES = (Touched("a.md", "a.md", 10), Touched("gone.md", "gone.md", missing=True), Touched("b.md", "b.md", 20, "a snippet"))
+FILES = (
+    Touched("a.md", "a.md", 10),
+    Touched("gone.md", "gone.md", missing=True),
+    Touched("b.md", "b.md", 20, "a snippet"),
+)
 
 
 def question(shown: Preview, stage: Any = "run") -> Approval:
-    return Approval("appr_1", 0, 60, "", "s", "mcp", "someone", "file_read", stage, {"filePaths": ["a.md", "b.md"]}, shown, "token")
+    return Approval(
+        "appr_1",
+        0,
+        60,
+        "",
+        "s",
+        "mcp",
+        "someone",
+        "file_read",
+        stage,
+        {"filePaths": ["a.md", "b.md"]},
+        shown,
+        "token",
+    )
 
 
-def test_a_form_has_one_box_for_the_call_and_one_for_each_thing_that_can_be_picked_and_none_is_ticked() -> None:
+def test_a_form_has_one_box_for_the_call_and_one_for_each_thing_that_can_be_picked_and_none_is_ticked() -> (
+    None
+):
     schema = forms.schema(question(Preview(FILES, pick=True)))
     boxes = {name: one for name, one in schema["properties"].items() if one["type"] == "boolean"}
     assert list(boxes) == ["approve", "share_1", "share_3"]
@@ -29,7 +48,10 @@ def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     asked = question(Preview(FILES[:1], problem="a.md: the text to replace is not in the note"))
     assert "This call cannot work: a.md: the text to replace is not in the note" in forms.message(asked, None)
     assert "nothing is run or changed" in forms.message(asked, None)
-    assert forms.schema(asked)["properties"]["approve"]["title"] == "Approve, only to tell the model why this call cannot work?"
+    assert (
+        forms.schema(asked)["properties"]["approve"]["title"]
+        == "Approve, only to tell the model why this call cannot work?"
+    )
 
 
 def test_a_form_is_flat_as_elicitation_demands() -> None:
@@ -42,7 +64,9 @@ def test_where_nothing_can_be_picked_there_are_no_boxes_for_it() -> None:
 
 
 def test_what_is_ticked_is_picked_and_nothing_else() -> None:
-    decision = forms.decision(question(Preview(FILES, pick=True)), "accept", {"approve": True, "share_3": True, "share_1": False})
+    decision = forms.decision(
+        question(Preview(FILES, pick=True)), "accept", {"approve": True, "share_3": True, "share_1": False}
+    )
     assert (decision.approved, decision.picked) == (True, ("b.md",))
 
 
@@ -58,19 +82,26 @@ def test_only_a_literal_true_is_a_yes(ticked: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "content"), [("decline", None), ("cancel", None), ("decline", {"approve": True}), ("accept", None), ("accept", {})]
+    ("action", "content"),
+    [("decline", None), ("cancel", None), ("decline", {"approve": True}), ("accept", None), ("accept", {})],
 )
 def test_whatever_is_no_clear_yes_is_a_no(action: str, content: dict[str, Any] | None) -> None:
     assert not forms.decision(question(Preview(FILES, pick=True)), action, content).approved
 
 
 def test_a_box_for_what_was_not_shown_grants_nothing() -> None:
-    decision = forms.decision(question(Preview(FILES, pick=True)), "accept", {"approve": True, "share_2": True, "share_9": True, "other.md": True})
+    decision = forms.decision(
+        question(Preview(FILES, pick=True)),
+        "accept",
+        {"approve": True, "share_2": True, "share_9": True, "other.md": True},
+    )
     assert decision.picked == ()
 
 
 def test_the_reason_of_a_refusal_is_kept_short_and_clean() -> None:
-    reason = forms.decision(question(Preview()), "accept", {"approve": False, "reason": " private\x1b[2J " + "x" * 900}).reason
+    reason = forms.decision(
+        question(Preview()), "accept", {"approve": False, "reason": " private\x1b[2J " + "x" * 900}
+    ).reason
     assert reason.startswith("private␛[2J") and len(reason) <= forms.MOST_REASON
 
 

@@ -21,9 +21,21 @@ PATHS = ["Programming/TypeScript Basics.md", "Programming/React.md", "Diary.md"]
 async def test_the_tools_are_listed_with_their_schemas_and_honest_hints(serve: Callable[..., Any]) -> None:
     async with serve().client() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert set(tools) >= {"vault_search", "file_read", "vault_list", "vault_tags", "note_links", "note_write", "note_edit"}
+    assert set(tools) >= {
+        "vault_search",
+        "file_read",
+        "vault_list",
+        "vault_tags",
+        "note_links",
+        "note_write",
+        "note_edit",
+    }
     assert tools["vault_search"].input_schema["required"] == ["query"]
-    hints = {name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint) for name, tool in tools.items() if tool.annotations}
+    hints = {
+        name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint)
+        for name, tool in tools.items()
+        if tool.annotations
+    }
     assert hints["file_read"] == (True, False)
     assert hints["note_write"] == hints["note_edit"] == (False, True)
 
@@ -32,7 +44,9 @@ async def test_the_tools_are_listed_with_their_schemas_and_honest_hints(serve: C
 
 
 @both_eras
-async def test_a_search_is_asked_for_twice_and_shares_what_was_picked(serve: Any, form: Any, data: Any, mode: str) -> None:
+async def test_a_search_is_asked_for_twice_and_shares_what_was_picked(
+    serve: Any, form: Any, data: Any, mode: str
+) -> None:
     person = form(YES, {**YES, "share_2": True})
     async with serve().client(mode, person) as client:
         result = await client.call_tool("vault_search", {"query": "javascript"})
@@ -46,10 +60,14 @@ async def test_a_search_is_asked_for_twice_and_shares_what_was_picked(serve: Any
 
 
 @both_eras
-async def test_a_read_shares_the_files_that_were_ticked_and_no_other(serve: Any, form: Any, data: Any, text: Any, mode: str) -> None:
+async def test_a_read_shares_the_files_that_were_ticked_and_no_other(
+    serve: Any, form: Any, data: Any, text: Any, mode: str
+) -> None:
     person = form({**YES, "share_1": True})
     async with serve().client(mode, person) as client:
-        result = await client.call_tool("file_read", {"filePaths": ["Programming/React.md", "Diary.md", "gone.md"]})
+        result = await client.call_tool(
+            "file_read", {"filePaths": ["Programming/React.md", "Diary.md", "gone.md"]}
+        )
     told = data(result)
     assert [(one["path"], one["content"]) for one in told["result"]] == [
         ("Programming/React.md", "# React\n\nReact is a JavaScript library.\n"),
@@ -69,7 +87,9 @@ async def test_a_read_shares_the_files_that_were_ticked_and_no_other(serve: Any,
         ({"approve": False, "reason": "too private"}, "User cancelled tool execution\nReason: too private"),
     ],
 )
-async def test_a_refusal_is_an_error_in_the_words_of_every_surface(serve: Any, form: Any, text: Any, mode: str, answer: Any, words: str) -> None:
+async def test_a_refusal_is_an_error_in_the_words_of_every_surface(
+    serve: Any, form: Any, text: Any, mode: str, answer: Any, words: str
+) -> None:
     served = serve()
     async with served.client(mode, form(answer)) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
@@ -86,18 +106,28 @@ async def test_a_search_that_ran_may_still_share_nothing(serve: Any, form: Any, 
 
 
 @both_eras
-async def test_a_change_shows_its_difference_and_is_written_as_shown(serve: Any, form: Any, data: Any, mode: str) -> None:
+async def test_a_change_shows_its_difference_and_is_written_as_shown(
+    serve: Any, form: Any, data: Any, mode: str
+) -> None:
     served = serve()
     before = (served.vault / "Diary.md").read_bytes()
     person = form(YES)
-    edit = {"filePath": "Diary.md", "edits": [{"oldText": "Zulu-4711", "newText": "0815"}], "baseHash": hashlib.sha256(before).hexdigest()}
+    edit = {
+        "filePath": "Diary.md",
+        "edits": [{"oldText": "Zulu-4711", "newText": "0815"}],
+        "baseHash": hashlib.sha256(before).hexdigest(),
+    }
     async with served.client(mode, person) as client:
         told = data(await client.call_tool("note_edit", edit))
     assert "-Learned some JavaScript today. The launch code is Zulu-4711." in person.shown[0].message
     assert "+Learned some JavaScript today. The launch code is 0815." in person.shown[0].message
     after = (served.vault / "Diary.md").read_bytes()
     assert after == before.replace(b"Zulu-4711", b"0815")
-    assert told["result"] == {"path": "Diary.md", "sha256": hashlib.sha256(after).hexdigest(), "created": False}
+    assert told["result"] == {
+        "path": "Diary.md",
+        "sha256": hashlib.sha256(after).hexdigest(),
+        "created": False,
+    }
 
 
 @both_eras
@@ -109,14 +139,18 @@ async def test_a_declined_change_changes_nothing(serve: Any, form: Any, mode: st
     assert not (served.vault / "New.md").exists()
 
 
-async def test_a_form_is_taken_back_when_the_question_was_decided_elsewhere(serve: Any, form: Any, data: Any, inbox: Any) -> None:
+async def test_a_form_is_taken_back_when_the_question_was_decided_elsewhere(
+    serve: Any, form: Any, data: Any, inbox: Any
+) -> None:
     async with serve().client("legacy", form("hang")) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
         await inbox.decide(await inbox.next(), Decision(True, picked=("Diary.md",)))
         assert "Zulu-4711" in data(await calling)["result"][0]["content"]
 
 
-async def test_an_unknown_tool_and_wrong_arguments_are_error_results(serve: Any, form: Any, text: Any) -> None:
+async def test_an_unknown_tool_and_wrong_arguments_are_error_results(
+    serve: Any, form: Any, text: Any
+) -> None:
     served = serve()
     person = form()
     async with served.client("auto", person) as client:
@@ -144,17 +178,24 @@ async def _first_round(client: Any, arguments: dict[str, Any]) -> Any:
     return await client.session.call_tool("file_read", arguments, allow_input_required=True)
 
 
-async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(serve: Any, form: Any, text: Any) -> None:
+async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(
+    serve: Any, form: Any, text: Any
+) -> None:
     served = serve()
     async with served.client("auto", form()) as client:
         asked = await _first_round(client, {"filePaths": ["Diary.md"]})
         (id,) = asked.input_requests
         yes = {id: types.ElicitResult(action="accept", content={"approve": True, "share_1": True})}
         other = await client.session.call_tool(
-            "file_read", {"filePaths": ["Programming/React.md"]}, input_responses=yes, request_state=asked.request_state
+            "file_read",
+            {"filePaths": ["Programming/React.md"]},
+            input_responses=yes,
+            request_state=asked.request_state,
         )
         assert other.is_error and text(other) == mcp_server.OVER
-        forged = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state="guessed")
+        forged = await client.session.call_tool(
+            "file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state="guessed"
+        )
         assert forged.is_error and text(forged) == mcp_server.OVER
         again = {"input_responses": yes, "request_state": asked.request_state}
         first = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, **again)
@@ -167,21 +208,34 @@ async def test_an_answer_to_another_question_is_no_answer(serve: Any, form: Any)
     served = serve()
     async with served.client("auto", form()) as client:
         asked = await _first_round(client, {"filePaths": ["Diary.md"]})
-        wrong = {"appr_other": types.ElicitResult(action="accept", content={"approve": True, "share_1": True})}
+        wrong = {
+            "appr_other": types.ElicitResult(action="accept", content={"approve": True, "share_1": True})
+        }
         again = await client.session.call_tool(
-            "file_read", {"filePaths": ["Diary.md"]}, input_responses=wrong, request_state=asked.request_state, allow_input_required=True
+            "file_read",
+            {"filePaths": ["Diary.md"]},
+            input_responses=wrong,
+            request_state=asked.request_state,
+            allow_input_required=True,
         )
         assert list(again.input_requests) == list(asked.input_requests)
         assert again.request_state == asked.request_state
         assert [one.status for one in await served.approvals.records.listed()] == ["pending"]
 
 
-async def test_the_first_decision_stands_when_a_form_comes_back_too_late(serve: Any, form: Any, inbox: Any, text: Any) -> None:
+async def test_the_first_decision_stands_when_a_form_comes_back_too_late(
+    serve: Any, form: Any, inbox: Any, text: Any
+) -> None:
     async with serve().client("auto", form()) as client:
         asked = await _first_round(client, {"filePaths": ["Diary.md"]})
         await inbox.decide(await inbox.next(), Decision(False, reason="not now"))
-        yes = dict.fromkeys(asked.input_requests, types.ElicitResult(action="accept", content={"approve": True, "share_1": True}))
-        late = await client.session.call_tool("file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state=asked.request_state)
+        yes = dict.fromkeys(
+            asked.input_requests,
+            types.ElicitResult(action="accept", content={"approve": True, "share_1": True}),
+        )
+        late = await client.session.call_tool(
+            "file_read", {"filePaths": ["Diary.md"]}, input_responses=yes, request_state=asked.request_state
+        )
     assert late.is_error and text(late) == "User cancelled tool execution\nReason: not now"
 
 
@@ -189,7 +243,9 @@ async def test_the_first_decision_stands_when_a_form_comes_back_too_late(serve: 
 
 
 @both_eras
-async def test_without_elicitation_the_question_waits_in_the_inbox(serve: Any, inbox: Any, data: Any, mode: str, monkeypatch: Any) -> None:
+async def test_without_elicitation_the_question_waits_in_the_inbox(
+    serve: Any, inbox: Any, data: Any, mode: str, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(mcp_server, "PROGRESS_EVERY_S", 0.05)
     heard: list[str] = []
 
@@ -198,7 +254,9 @@ async def test_without_elicitation_the_question_waits_in_the_inbox(serve: Any, i
 
     served = serve()
     async with served.client(mode) as client:
-        calling = asyncio.ensure_future(client.call_tool("vault_search", {"query": "launch"}, progress_callback=progress))
+        calling = asyncio.ensure_future(
+            client.call_tool("vault_search", {"query": "launch"}, progress_callback=progress)
+        )
         run = await inbox.next()
         while not any(run.id in words for words in heard):
             await asyncio.sleep(0.01)
@@ -212,7 +270,9 @@ async def test_without_elicitation_the_question_waits_in_the_inbox(serve: Any, i
 
 
 @both_eras
-async def test_a_question_that_nobody_decided_is_expired_and_the_result_says_where_to_decide(serve: Any, text: Any, mode: str) -> None:
+async def test_a_question_that_nobody_decided_is_expired_and_the_result_says_where_to_decide(
+    serve: Any, text: Any, mode: str
+) -> None:
     served = serve(lifetime_s=0.3)
     async with served.client(mode) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
@@ -241,7 +301,9 @@ async def test_the_inbox_alone_can_be_asked_for(serve: Any, form: Any, inbox: An
 
 
 @both_eras
-async def test_without_elicitation_and_without_inbox_the_call_is_refused(serve: Any, text: Any, mode: str) -> None:
+async def test_without_elicitation_and_without_inbox_the_call_is_refused(
+    serve: Any, text: Any, mode: str
+) -> None:
     served = serve(inbox=False)
     async with served.client(mode) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
@@ -250,13 +312,17 @@ async def test_without_elicitation_and_without_inbox_the_call_is_refused(serve: 
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
-async def test_a_remembered_grant_answers_where_nobody_can_be_asked(serve: Any, form: Any, data: Any, text: Any) -> None:
+async def test_a_remembered_grant_answers_where_nobody_can_be_asked(
+    serve: Any, form: Any, data: Any, text: Any
+) -> None:
     asked = serve()
     async with asked.client("auto") as client:
         calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
         while not (pending := await asked.approvals.pending()):
             await asyncio.sleep(0.02)
-        await asked.approvals.decide(pending[0].id, pending[0].token, Decision(True, remember="tool"), by="test")
+        await asked.approvals.decide(
+            pending[0].id, pending[0].token, Decision(True, remember="tool"), by="test"
+        )
         await calling
     silent = serve(inbox=False)
     async with silent.client("auto") as client:
@@ -267,7 +333,9 @@ async def test_a_remembered_grant_answers_where_nobody_can_be_asked(serve: Any, 
 
 
 @both_eras
-async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(serve: Any, form: Any, inbox: Any, mode: str) -> None:
+async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(
+    serve: Any, form: Any, inbox: Any, mode: str
+) -> None:
     served = serve()
     async with served.client(mode, form("hang")) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
@@ -276,12 +344,16 @@ async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(s
         await asyncio.gather(calling, return_exceptions=True)
     await served.server.calls.close()
     async with asyncio.timeout(20):  # it is written by whoever was stopped, in its own time
-        while (found := await inbox.approvals.records.get(approval.id)) is not None and found.status == "pending":
+        while (
+            found := await inbox.approvals.records.get(approval.id)
+        ) is not None and found.status == "pending":
             await asyncio.sleep(0.02)
     assert found is not None and found.status == "expired"
 
 
-async def test_no_more_calls_wait_than_a_person_could_answer(serve: Any, text: Any, monkeypatch: Any, inbox: Any) -> None:
+async def test_no_more_calls_wait_than_a_person_could_answer(
+    serve: Any, text: Any, monkeypatch: Any, inbox: Any
+) -> None:
     monkeypatch.setattr("toolwire.surfaces.mcp.calls.MOST_OPEN", 2)
     async with serve().client("auto") as client:
         waiting = [asyncio.ensure_future(client.call_tool("vault_tags", {})) for _ in range(2)]

@@ -11,18 +11,29 @@ import pytest
 from toolwire.tools.contract import Decision
 
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
-CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "file_read", "arguments": {"filePaths": ["Diary.md"]}}}
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 7,
+    "method": "tools/call",
+    "params": {"name": "file_read", "arguments": {"filePaths": ["Diary.md"]}},
+}
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
 }
 HEADERS = {"authorization": "Bearer a-bearer-for-the-tests", "accept": "application/json, text/event-stream"}
 
 
 @both_eras
-async def test_a_client_searches_and_reads_with_consent(serve: Any, on_http: Any, connect: Any, form: Any, data: Any, mode: str) -> None:
+async def test_a_client_searches_and_reads_with_consent(
+    serve: Any, on_http: Any, connect: Any, form: Any, data: Any, mode: str
+) -> None:
     person = form({"approve": True}, {"approve": True, "share_1": True}, {"approve": True, "share_1": True})
     async with on_http(serve()) as url, connect(url, mode, person) as client:
         found = data(await client.call_tool("vault_search", {"query": "launch code"}))
@@ -33,7 +44,9 @@ async def test_a_client_searches_and_reads_with_consent(serve: Any, on_http: Any
 
 
 @both_eras
-async def test_a_client_without_forms_is_decided_for_in_the_inbox(serve: Any, on_http: Any, connect: Any, inbox: Any, data: Any, mode: str) -> None:
+async def test_a_client_without_forms_is_decided_for_in_the_inbox(
+    serve: Any, on_http: Any, connect: Any, inbox: Any, data: Any, mode: str
+) -> None:
     async with on_http(serve()) as url, connect(url, mode) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
         await inbox.decide(await inbox.next(), Decision(True, picked=("Diary.md",)))
@@ -52,7 +65,9 @@ async def test_a_client_without_forms_is_decided_for_in_the_inbox(serve: Any, on
         ({"origin": "null"}, 403, "forbidden_origin"),
     ],
 )
-async def test_strangers_are_refused_before_anything_runs(serve: Any, on_http: Any, headers: dict[str, str], status: int, code: str) -> None:
+async def test_strangers_are_refused_before_anything_runs(
+    serve: Any, on_http: Any, headers: dict[str, str], status: int, code: str
+) -> None:
     served = serve()
     async with on_http(served) as url, httpx2.AsyncClient() as http:
         for body in (HELLO, CALL):
@@ -65,13 +80,20 @@ async def test_strangers_are_refused_before_anything_runs(serve: Any, on_http: A
 
 async def test_other_paths_than_the_endpoint_are_not_there(serve: Any, on_http: Any) -> None:
     async with on_http(serve()) as url, httpx2.AsyncClient() as http:
-        assert (await http.post(url.replace("/mcp", "/v1/models"), json=HELLO, headers=HEADERS)).status_code == 404
+        assert (
+            await http.post(url.replace("/mcp", "/v1/models"), json=HELLO, headers=HEADERS)
+        ).status_code == 404
         assert (await http.post(url.replace("/mcp", "/v1/models"), json=HELLO)).status_code == 401
 
 
-async def test_a_page_on_this_machine_may_ask_with_the_bearer_and_reads_the_session_header(serve: Any, on_http: Any) -> None:
+async def test_a_page_on_this_machine_may_ask_with_the_bearer_and_reads_the_session_header(
+    serve: Any, on_http: Any
+) -> None:
     async with on_http(serve()) as url, httpx2.AsyncClient() as http:
-        asked = {"origin": "http://localhost:6274", "access-control-request-headers": "authorization, mcp-protocol-version"}
+        asked = {
+            "origin": "http://localhost:6274",
+            "access-control-request-headers": "authorization, mcp-protocol-version",
+        }
         preflight = await http.options(url, headers=asked)
         assert preflight.status_code == 204
         assert "mcp-protocol-version" in preflight.headers["access-control-allow-headers"]
@@ -81,13 +103,21 @@ async def test_a_page_on_this_machine_may_ask_with_the_bearer_and_reads_the_sess
         assert "mcp-session-id" in answer.headers["access-control-expose-headers"]
 
 
-async def test_a_client_that_drops_its_connection_leaves_its_question_expired(serve: Any, on_http: Any, inbox: Any) -> None:
+async def test_a_client_that_drops_its_connection_leaves_its_question_expired(
+    serve: Any, on_http: Any, inbox: Any
+) -> None:
     served = serve()
     async with on_http(served) as url:
         async with httpx2.AsyncClient() as http:
             hello = await http.post(url, json=HELLO, headers=HEADERS)
-            session = {**HEADERS, "mcp-session-id": hello.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
-            await http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+            session = {
+                **HEADERS,
+                "mcp-session-id": hello.headers["mcp-session-id"],
+                "mcp-protocol-version": "2025-11-25",
+            }
+            await http.post(
+                url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session
+            )
             async with http.stream("POST", url, json=CALL, headers=session) as answer:
                 assert answer.status_code == 200
                 approval = await inbox.next()
@@ -113,7 +143,9 @@ async def _expired(inbox: Any, id: str) -> None:
     assert found.status == "expired"
 
 
-async def test_a_session_of_one_client_is_no_session_of_another(serve: Any, on_http: Any, connect: Any, form: Any, inbox: Any) -> None:
+async def test_a_session_of_one_client_is_no_session_of_another(
+    serve: Any, on_http: Any, connect: Any, form: Any, inbox: Any
+) -> None:
     """A grant for a session answers that client's calls and no other's."""
     served = serve()
     async with on_http(served) as url:

@@ -14,7 +14,9 @@ import pytest
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 from toolwire.tools.contract import Decision
 
-OPENCODE = Path(__file__).resolve().parents[2] / "acp-agents" / "opencode" / "node_modules" / ".bin" / "opencode"
+OPENCODE = (
+    Path(__file__).resolve().parents[2] / "acp-agents" / "opencode" / "node_modules" / ".bin" / "opencode"
+)
 
 
 @pytest.fixture
@@ -34,7 +36,11 @@ def _model(asked: Recorded) -> Reply:
     if last["role"] == "tool":
         told = last["content"] if isinstance(last["content"], str) else json.dumps(last["content"])
         return Reply.stream(answer(text=f"The tool said: {told}", size=64))
-    name = next(one["function"]["name"] for one in asked.body["tools"] if one["function"]["name"].endswith("vault_search"))
+    name = next(
+        one["function"]["name"]
+        for one in asked.body["tools"]
+        if one["function"]["name"].endswith("vault_search")
+    )
     return Reply.stream(answer(calls=[("call_1", name, '{"query": "launch code"}')]))
 
 
@@ -52,16 +58,34 @@ def _configured(process: Any, upstream: FakeUpstream) -> dict[str, str]:
                 "npm": "@ai-sdk/openai-compatible",
                 "name": "Scripted",
                 "options": {"baseURL": upstream.base_url, "apiKey": "none"},
-                "models": {"fake": {"name": "Fake", "tool_call": True, "limit": {"context": 100000, "output": 8000}}},
+                "models": {
+                    "fake": {"name": "Fake", "tool_call": True, "limit": {"context": 100000, "output": 8000}}
+                },
             }
         },
-        "mcp": {"notes": {"type": "local", "command": process.command(), "environment": own, "enabled": True, "timeout": 120000}},
+        "mcp": {
+            "notes": {
+                "type": "local",
+                "command": process.command(),
+                "environment": own,
+                "enabled": True,
+                "timeout": 120000,
+            }
+        },
     }
     home = process.tmp_path / "opencode"
     home.mkdir()
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TMPDIR", "NODE_EXTRA_CA_CERTS")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("PATH", "LANG", "TMPDIR", "NODE_EXTRA_CA_CERTS")
+    }
     places = {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CONFIG", "DATA", "CACHE", "STATE")}
-    quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
+    quiet = {
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    }
     return {**kept, **places, **quiet, "HOME": str(home), "OPENCODE_CONFIG_CONTENT": json.dumps(config)}
 
 
@@ -81,7 +105,9 @@ async def _run(opencode: str, process: Any, upstream: FakeUpstream) -> asyncio.s
 
 
 @pytest.mark.timeout(240)
-async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(opencode: str, process: Any, inbox: Any) -> None:
+async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(
+    opencode: str, process: Any, inbox: Any
+) -> None:
     async with FakeUpstream(_model) as upstream:
         agent = await _run(opencode, process, upstream)
         run = await inbox.next()
@@ -92,7 +118,11 @@ async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(ope
         place = next(one.key for one in share.shown.touched if one.path == "Diary.md")
         await inbox.decide(share, Decision(True, picked=(place,)))
         out, errors = await asyncio.wait_for(agent.communicate(), 120)
-    told = [one.body["messages"][-1] for one in upstream.requests if one.body and one.body["messages"][-1]["role"] == "tool"]
+    told = [
+        one.body["messages"][-1]
+        for one in upstream.requests
+        if one.body and one.body["messages"][-1]["role"] == "tool"
+    ]
     assert len(told) == 1, errors.decode()
     assert "The launch code is Zulu-4711." in json.dumps(told[0], ensure_ascii=False)
     assert "untrusted data" in json.dumps(told[0])
@@ -100,7 +130,9 @@ async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(ope
 
 
 @pytest.mark.timeout(240)
-async def test_opencode_is_told_of_a_refusal_and_the_model_sees_nothing(opencode: str, process: Any, inbox: Any) -> None:
+async def test_opencode_is_told_of_a_refusal_and_the_model_sees_nothing(
+    opencode: str, process: Any, inbox: Any
+) -> None:
     async with FakeUpstream(_model) as upstream:
         agent = await _run(opencode, process, upstream)
         run = await inbox.next()

@@ -30,10 +30,16 @@ def probes() -> list[tuple[str, dict[str, Any]]]:
     calls += [edit((guess, guess + "☃"), (guess + "☃", guess)) for guess in guesses]
     for text in (SECRET, "PIN: 4712\n", ""):
         digest = hashlib.sha256(text.encode()).hexdigest()
-        calls += [("note_write", {"filePath": NOTE, "content": text}), ("note_write", {"filePath": NOTE, "content": text, "baseHash": digest})]
+        calls += [
+            ("note_write", {"filePath": NOTE, "content": text}),
+            ("note_write", {"filePath": NOTE, "content": text, "baseHash": digest}),
+        ]
         calls += [("note_edit", {**edit(("4711", "0000"))[1], "baseHash": digest})]
     calls += [("vault_search", {"query": guess}) for guess in ("4711", "4712")]
-    calls += [("file_read", {"filePaths": [NOTE], "ranges": [{"filePath": NOTE, "startLine": line}]}) for line in (1, 9)]
+    calls += [
+        ("file_read", {"filePaths": [NOTE], "ranges": [{"filePath": NOTE, "startLine": line}]})
+        for line in (1, 9)
+    ]
     return calls
 
 

@@ -20,11 +20,17 @@ from toolwire.tools.contract import Decision
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_over_stdio_a_client_searches_and_reads_with_consent(process: Any, form: Any, data: Any, mode: str) -> None:
-    person = form({"approve": True}, {"approve": True, "share_1": True}, {"approve": True, "share_1": True}, "decline")
+async def test_over_stdio_a_client_searches_and_reads_with_consent(
+    process: Any, form: Any, data: Any, mode: str
+) -> None:
+    person = form(
+        {"approve": True}, {"approve": True, "share_1": True}, {"approve": True, "share_1": True}, "decline"
+    )
     async with Client(process.parameters(), mode=mode, elicitation_callback=person) as client:
         found = data(await client.call_tool("vault_search", {"query": '"launch code"'}))
-        read = data(await client.call_tool("file_read", {"filePaths": [found["result"]["results"][0]["path"]]}))
+        read = data(
+            await client.call_tool("file_read", {"filePaths": [found["result"]["results"][0]["path"]]})
+        )
         assert "Zulu-4711" in read["result"][0]["content"]
         assert (await client.call_tool("note_write", {"filePath": "Diary.md", "content": "gone"})).is_error
     assert "Zulu-4711" in (process.vault / "Diary.md").read_text()
@@ -83,7 +89,9 @@ async def test_a_stopped_server_leaves_its_questions_expired_and_ends_well(proce
     server.stdin.write(hello)
     assert b'"serverInfo"' in await server.stdout.readline()
     server.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-    server.stdin.write(b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n')
+    server.stdin.write(
+        b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n'
+    )
     approval = await inbox.next()
     server.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(server.wait(), 20) == 0
@@ -119,7 +127,9 @@ async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> No
     assert found is not None and found.status == "expired"
 
 
-async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(process: Any, connect: Any, inbox: Any, data: Any) -> None:
+async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(
+    process: Any, connect: Any, inbox: Any, data: Any
+) -> None:
     server = await asyncio.create_subprocess_exec(
         *process.command("--http", "--port", "0"),
         env=process.environment,
@@ -131,7 +141,9 @@ async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(proces
     line = (await asyncio.wait_for(server.stdout.readline(), 30)).decode()
     url = line.removeprefix("listening on ").strip()
     assert url.startswith("http://127.0.0.1:") and url.endswith("/mcp")
-    bearer = (await server.stderr.readline()).decode().strip().removeprefix("toolwire mcp: bearer for this run: ")
+    bearer = (
+        (await server.stderr.readline()).decode().strip().removeprefix("toolwire mcp: bearer for this run: ")
+    )
     async with connect(url, bearer=bearer) as client:
         calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
         await inbox.decide(await inbox.next(), Decision(True))
@@ -162,7 +174,11 @@ def test_both_ways_to_ask_at_once_is_a_wrong_call(vault: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(["mcp", "--vault", str(vault), "--inbox", "--no-inbox"])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1 and "--no-inbox: not allowed with argument --inbox" in said
+    assert (
+        ended.value.code == 2
+        and said.count("\n") == 1
+        and "--no-inbox: not allowed with argument --inbox" in said
+    )
 
 
 def test_a_vault_that_is_no_folder_is_said_in_one_line(tmp_path: Path) -> None:

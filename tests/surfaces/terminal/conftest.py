@@ -58,7 +58,8 @@ class Place:
             **{
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("TOOLWIRE_", "PROXY_")) and name not in ("NO_COLOR", "COLUMNS", "LINES")
+                if not name.startswith(("TOOLWIRE_", "PROXY_"))
+                and name not in ("NO_COLOR", "COLUMNS", "LINES")
             },
             "HOME": str(folder),
             "TERM": "xterm-256color",
@@ -67,7 +68,9 @@ class Place:
         }
 
     def script(self, text: str) -> None:
-        self.environment["TOOLWIRE_MODELS"] = json.dumps({"m": {"backend": "scripted", "script": text}, "other": {"backend": "scripted"}})
+        self.environment["TOOLWIRE_MODELS"] = json.dumps(
+            {"m": {"backend": "scripted", "script": text}, "other": {"backend": "scripted"}}
+        )
 
     def note(self, path: str, text: str) -> Path:
         file = self.vault / path
@@ -83,10 +86,19 @@ class Place:
     def command(self, *arguments: str, lifetime_s: float = 600) -> list[str]:
         return [sys.executable, "-c", PROGRAM, str(lifetime_s), *arguments]
 
-    def run(self, *arguments: str, stdin: str = "", status: int | None = 0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, stdin: str = "", status: int | None = 0
+    ) -> subprocess.CompletedProcess[str]:
         """The command in a pipe."""
         done = subprocess.run(
-            self.command(*arguments), input=stdin, capture_output=True, text=True, encoding="utf-8", env=self.environment, cwd=self.folder, timeout=60
+            self.command(*arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=self.environment,
+            cwd=self.folder,
+            timeout=60,
         )
         assert status is None or done.returncode == status, (done.returncode, done.stdout, done.stderr)
         return done
@@ -112,7 +124,9 @@ class Place:
 class Terminal:
     """A process with a terminal of its own, and what a person sees on it. `see` waits for words; `press` sends keys."""
 
-    def __init__(self, place: Place, *arguments: str, lifetime_s: float = 600, columns: int = 120, lines: int = 50) -> None:
+    def __init__(
+        self, place: Place, *arguments: str, lifetime_s: float = 600, columns: int = 120, lines: int = 50
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
@@ -123,7 +137,9 @@ class Terminal:
             env=place.environment,
             cwd=place.folder,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a person's shell does not ignore it, a runner in the background may
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # a person's shell does not ignore it, a runner in the background may
         )
         os.close(slave)
         self.screen = pyte.HistoryScreen(columns, lines, history=10_000)
@@ -132,7 +148,10 @@ class Terminal:
     @property
     def shown(self) -> str:
         """The screen, and what has left it at its top."""
-        above = ("".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top)
+        above = (
+            "".join(line[column].data for column in range(self.screen.columns))
+            for line in self.screen.history.top
+        )
         return "\n".join(line.rstrip() for line in (*above, *self.screen.display)).rstrip()
 
     def see(self, *words: str) -> str:

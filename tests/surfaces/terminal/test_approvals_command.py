@@ -16,20 +16,31 @@ from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Preview, Touched
 
-SHOWN = Preview((Touched("0", "P/A.md", 10, "the alpha"), Touched("1", "P/B.md", 20), Touched("2", "gone.md", missing=True)), pick=True)
+SHOWN = Preview(
+    (
+        Touched("0", "P/A.md", 10, "the alpha"),
+        Touched("1", "P/B.md", 20),
+        Touched("2", "gone.md", missing=True),
+    ),
+    pick=True,
+)
 
 
 class Shell:
     """The command, on a store in which a question waits."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.url = f"sqlite:///{folder}/state/toolwire.db"
         self._capsys = capsys
         monkeypatch.setenv("TOOLWIRE_STORE__URL", self.url)
         monkeypatch.chdir(folder)
         from toolwire.cli import main as cli
 
-        command = cli.Command("approvals", "decide", "toolwire approvals list", approvals_arguments, run_approvals)
+        command = cli.Command(
+            "approvals", "decide", "toolwire approvals list", approvals_arguments, run_approvals
+        )
         monkeypatch.setattr(cli, "COMMANDS", (command,))
 
     async def __call__(self, *arguments: str, status: int = 0) -> str:
@@ -72,20 +83,35 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
 
 async def test_nothing_is_pending_at_first(shell: Shell) -> None:
     assert await shell() == "nothing is pending\n" and await shell.json("list") == []
-    assert await shell("grants") == "nothing is remembered\n" and await shell("audit") == "nothing was decided yet\n"
+    assert (
+        await shell("grants") == "nothing is remembered\n"
+        and await shell("audit") == "nothing was decided yet\n"
+    )
 
 
 async def test_list_and_show_tell_the_whole_question_but_its_token(shell: Shell, waiting: Waiting) -> None:
     listed = await shell()
     assert waiting.id in listed and "qwen" in listed and "file_read" in listed
     shown = await shell("show", waiting.id)
-    for words in ("asked by qwen", "1. P/A.md  (10 B)", "the alpha", "gone.md  (not found)", "pending", "expires in"):
+    for words in (
+        "asked by qwen",
+        "1. P/A.md  (10 B)",
+        "the alpha",
+        "gone.md  (not found)",
+        "pending",
+        "expires in",
+    ):
         assert words in shown
     assert "token" not in await shell.json("show", waiting.id)
 
 
-@pytest.mark.parametrize(("pick", "picked"), [(["1"], ("0",)), (["P/B.md", "1"], ("1", "0")), (["all"], ("0", "1")), (["none"], ())])
-async def test_approve_takes_numbers_paths_all_or_none(shell: Shell, waiting: Waiting, pick: list[str], picked: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("pick", "picked"),
+    [(["1"], ("0",)), (["P/B.md", "1"], ("1", "0")), (["all"], ("0", "1")), (["none"], ())],
+)
+async def test_approve_takes_numbers_paths_all_or_none(
+    shell: Shell, waiting: Waiting, pick: list[str], picked: tuple[str, ...]
+) -> None:
     assert await shell("approve", waiting.id, "--pick", *pick) == f"{waiting.id}: approved\n"
     decided = await waiting.decided()
     assert (decided.status, decided.decided_by) == ("approved", "shell")
@@ -98,7 +124,9 @@ async def test_deny_tells_the_reason(shell: Shell, waiting: Waiting) -> None:
     assert decided.decision is not None and (decided.status, decided.decision.reason) == ("denied", "not now")
 
 
-async def test_the_beginning_of_an_id_is_enough_when_it_means_only_one(shell: Shell, waiting: Waiting) -> None:
+async def test_the_beginning_of_an_id_is_enough_when_it_means_only_one(
+    shell: Shell, waiting: Waiting
+) -> None:
     await shell("deny", waiting.id.removeprefix("appr_")[:6])
     assert (await waiting.decided()).status == "denied"
 
@@ -123,7 +151,9 @@ async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
         (["revoke", "grant_1"], "there is none"),
     ],
 )
-async def test_what_makes_no_sense_is_one_line_and_decides_nothing(shell: Shell, waiting: Waiting, arguments: list[str], words: str) -> None:
+async def test_what_makes_no_sense_is_one_line_and_decides_nothing(
+    shell: Shell, waiting: Waiting, arguments: list[str], words: str
+) -> None:
     told = await shell(*(waiting.id if one == "ID" else one for one in arguments), status=2)
     assert words in told and told.count("\n") == 1
     assert [one["id"] for one in await shell.json("list")] == [waiting.id]

@@ -22,9 +22,13 @@ def vault(place: Any) -> None:
     place.note("Diary.md", "alpha was hard")
 
 
-def ask(place: Any, script: str, *arguments: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+def ask(
+    place: Any, script: str, *arguments: str, stdin: str = "", status: int = 0
+) -> subprocess.CompletedProcess[str]:
     place.script(script)
-    done: subprocess.CompletedProcess[str] = place.run("ask", "What is alpha?", "--vault", str(place.vault), *arguments, stdin=stdin, status=status)
+    done: subprocess.CompletedProcess[str] = place.run(
+        "ask", "What is alpha?", "--vault", str(place.vault), *arguments, stdin=stdin, status=status
+    )
     return done
 
 
@@ -68,21 +72,34 @@ def test_without_a_question_it_says_so(place: Any) -> None:
 def test_in_a_pipe_every_call_is_denied_by_default(place: Any) -> None:
     done = ask(place, f"{READ}\n{SEARCH}\n{ANSWER}")
     assert place.steps == [] and "no --allow rule covers this call" in done.stdout
-    assert "Tool execution cancelled: file_read" in done.stderr and "Tool execution cancelled: vault_search" in done.stderr
+    assert (
+        "Tool execution cancelled: file_read" in done.stderr
+        and "Tool execution cancelled: vault_search" in done.stderr
+    )
     assert {approval.status for approval in place.asked()} == {"denied"}
 
 
 def test_a_rule_allows_what_it_names_and_no_more(place: Any) -> None:
-    done = ask(place, f"{READ}\n{ANSWER}", "--allow", "file_read:Projects/**", "--allow", "note_write:Inbox/*.md")
+    done = ask(
+        place, f"{READ}\n{ANSWER}", "--allow", "file_read:Projects/**", "--allow", "note_write:Inbox/*.md"
+    )
     assert place.steps == ["read Projects/Alpha.md"]
-    assert "The alpha plan." in done.stdout and "alpha was hard" not in done.stdout and "allowed 1 of the 2" in done.stdout
+    assert (
+        "The alpha plan." in done.stdout
+        and "alpha was hard" not in done.stdout
+        and "allowed 1 of the 2" in done.stdout
+    )
     (approval,) = place.asked()
     assert approval.decided_by == "rule file_read:Projects/**"
 
 
 def test_a_rule_for_a_search_shares_what_fits(place: Any) -> None:
     done = ask(place, f"{SEARCH}\n{ANSWER}", "--allow", "vault_search:Projects/**")
-    assert place.steps == ["search alpha"] and "The alpha plan." in done.stdout and "alpha was hard" not in done.stdout
+    assert (
+        place.steps == ["search alpha"]
+        and "The alpha plan." in done.stdout
+        and "alpha was hard" not in done.stdout
+    )
 
 
 def test_a_write_needs_a_rule_that_holds_its_path(place: Any) -> None:
@@ -113,8 +130,22 @@ def test_what_was_remembered_counts_in_a_pipe_too(place: Any, terminal: Callable
 
 
 def test_json_tells_everything_in_one_object(place: Any) -> None:
-    told = json.loads(ask(place, f"say Let me look.\n{READ}\n---\nsay Done.\nusage 9 5", "--json", "--allow", "file_read:Diary.md").stdout)
-    assert (told["model"], told["answer"], told["ended"], told["error"], told["usage"]["total_tokens"]) == ("m", "Done.", "done", None, 14)
+    told = json.loads(
+        ask(
+            place,
+            f"say Let me look.\n{READ}\n---\nsay Done.\nusage 9 5",
+            "--json",
+            "--allow",
+            "file_read:Diary.md",
+        ).stdout
+    )
+    assert (told["model"], told["answer"], told["ended"], told["error"], told["usage"]["total_tokens"]) == (
+        "m",
+        "Done.",
+        "done",
+        None,
+        14,
+    )
     (call,) = told["calls"]
     assert (call["name"], call["status"], call["shared"]) == ("file_read", "done", ["Diary.md"])
     failed = json.loads(ask(place, "fail backend Down.", "--json", status=1).stdout)
@@ -125,7 +156,12 @@ def test_a_reader_that_goes_away_ends_it_quietly(place: Any) -> None:
     place.script("chunk 1\n" + "\n".join(["say " + "word " * 2000] * 5))
     command = place.command("ask", "Talk")
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=place.environment, cwd=place.folder
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=place.environment,
+        cwd=place.folder,
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(4)
@@ -201,10 +237,15 @@ def test_without_the_extra_ask_asks_by_lines(place: Any, terminal: Callable[...,
     ("modules", "unloaded"),
     [
         (("cli.terminal",), ("rich", "prompt_toolkit", "asyncio", "sqlite3", "aiohttp", "jsonschema_rs")),
-        (("surfaces.terminal.ask", "surfaces.terminal.chat", "surfaces.terminal.note"), ("rich", "prompt_toolkit")),
+        (
+            ("surfaces.terminal.ask", "surfaces.terminal.chat", "surfaces.terminal.note"),
+            ("rich", "prompt_toolkit"),
+        ),
     ],
 )
 def test_what_is_not_needed_yet_is_not_loaded(modules: tuple[str, ...], unloaded: tuple[str, ...]) -> None:
     program = "import sys, " + ", ".join(f"toolwire.{name}" for name in modules) + "; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not set(unloaded) & set(loaded)

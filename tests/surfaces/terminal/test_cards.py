@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from doubles.notes import Notes
-from toolwire.core.shown import clean, one_line, prose, size
+from toolwire.core.display import clean, one_line, prose, size
 from toolwire.settings.types import ConfigError
 from toolwire.store.store import Store
 from toolwire.surfaces import cards
@@ -19,7 +19,17 @@ from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.surface import _PersonSurface, _read
 from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Preview, Stage, ToolCall, Touched, folder_of
+from toolwire.tools.contract import (
+    Approval,
+    Asking,
+    Decision,
+    Outcome,
+    Preview,
+    Stage,
+    ToolCall,
+    Touched,
+    folder_of,
+)
 
 
 @pytest.fixture
@@ -29,12 +39,17 @@ async def approvals(tmp_path: Path) -> AsyncIterator[Approvals]:
     await store.close()
 
 
-def asked(tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object) -> Approval:
+def asked(
+    tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object
+) -> Approval:
     return Approval("appr_1", 0, 1, "", "s", "test", "qwen", tool, stage, arguments, shown or Preview(), "t")
 
 
 def files(*paths: str, pick: bool = True) -> Preview:
-    return Preview(tuple(Touched(str(place), path, 1500, missing="gone" in path) for place, path in enumerate(paths)), pick=pick)
+    return Preview(
+        tuple(Touched(str(place), path, 1500, missing="gone" in path) for place, path in enumerate(paths)),
+        pick=pick,
+    )
 
 
 # --- cards -----------------------------------------------------------------------------------------------------------------------------------------
@@ -42,8 +57,17 @@ def files(*paths: str, pick: bool = True) -> Preview:
 
 def test_a_card_says_who_asks_for_what_with_which_arguments_and_files(notes: Notes) -> None:
     tool = {tool.name: tool for tool in notes.tools()}["file_read"]
-    text = cards.plain(cards.card(asked(shown=files("A.md", "gone.md"), filePaths=["A.md", "gone.md"]), tool, place="1 of 2"))
-    for words in ("1 of 2", "file_read: Read notes", "asked by qwen", 'filePaths: ["A.md", "gone.md"]', "A.md  (1.5 kB)", "gone.md  (not found)"):
+    text = cards.plain(
+        cards.card(asked(shown=files("A.md", "gone.md"), filePaths=["A.md", "gone.md"]), tool, place="1 of 2")
+    )
+    for words in (
+        "1 of 2",
+        "file_read: Read notes",
+        "asked by qwen",
+        'filePaths: ["A.md", "gone.md"]',
+        "A.md  (1.5 kB)",
+        "gone.md  (not found)",
+    ):
         assert words in text
     assert "Nothing has been read yet. qwen sees what you approve, and nothing else." in text
 
@@ -66,11 +90,22 @@ def test_a_card_of_a_write_shows_the_diff_in_its_colours() -> None:
 
 
 def test_a_long_card_says_that_there_is_more_and_the_whole_one_leaves_nothing_out() -> None:
-    shown = Preview(files(*(f"{number}.md" for number in range(99))).touched, diff="\n".join(f"+{number}" for number in range(99)))
+    shown = Preview(
+        files(*(f"{number}.md" for number in range(99))).touched,
+        diff="\n".join(f"+{number}" for number in range(99)),
+    )
     one = asked(shown=shown, content="x" * 1000 + "hidden")
-    assert cards.clipped(one) and cards.clipped(asked(content="x" * 1000)) and not cards.clipped(asked(shown=files("A.md")))
+    assert (
+        cards.clipped(one)
+        and cards.clipped(asked(content="x" * 1000))
+        and not cards.clipped(asked(shown=files("A.md")))
+    )
     clipped, whole = (cards.plain(cards.card(one, None, whole=whole)) for whole in (False, True))
-    assert "… and 59 more files" in clipped and "… 1,006 characters: v shows all" in clipped and "hidden" not in clipped
+    assert (
+        "… and 59 more files" in clipped
+        and "… 1,006 characters: v shows all" in clipped
+        and "hidden" not in clipped
+    )
     assert "98.md" in whole and "+98" in whole and "hidden" in whole and "…" not in whole
 
 
@@ -83,7 +118,9 @@ def test_a_card_says_why_a_call_cannot_work_and_what_approving_means() -> None:
 
 def test_nothing_foreign_can_hide_on_a_card() -> None:
     evil = "Notes/\x1b[2J\u202edm.terces\nApproved: yes"
-    text = cards.plain(cards.card(asked(shown=files(evil), filePaths=[evil], arguments={"a\x1b]0;x": "b\r\nc"}), None))
+    text = cards.plain(
+        cards.card(asked(shown=files(evil), filePaths=[evil], arguments={"a\x1b]0;x": "b\r\nc"}), None)
+    )
     assert not {letter for letter in text if letter in "\x1b\r\u202e"} and "\nApproved" not in text
 
 
@@ -92,7 +129,13 @@ def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
     assert prose("tab\tand\nline 漢字 😀 👩‍👩‍👧") == "tab\tand\nline 漢字 😀 👩‍👩‍👧"
     assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡⟨U+009B⟩⟨U+2066⟩⟨U+E0041⟩"
     assert one_line("a\nb" + "x" * 300, 10) == "a ⏎ bxxxx…"
-    assert [size(count) for count in (0, 999, 1000, 4_200_000, 5_000_000_000)] == ["0 B", "999 B", "1.0 kB", "4.2 MB", "5.0 GB"]
+    assert [size(count) for count in (0, 999, 1000, 4_200_000, 5_000_000_000)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "4.2 MB",
+        "5.0 GB",
+    ]
 
 
 def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -100,10 +143,17 @@ def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[
     PlainScreen().rows(rows)
     TerminalScreen().rows(rows)
     told = capfd.readouterr()
-    assert "␛]0;owned␇" in told.out and "␛]0;owned␇" in told.err and not set(told.out + told.err) & set("\x1b\x07\x9b")
+    assert (
+        "␛]0;owned␇" in told.out
+        and "␛]0;owned␇" in told.err
+        and not set(told.out + told.err) & set("\x1b\x07\x9b")
+    )
 
 
-@pytest.mark.parametrize(("paths", "folder"), [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")])
+@pytest.mark.parametrize(
+    ("paths", "folder"),
+    [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")],
+)
 def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], folder: str) -> None:
     assert folder_of(files(*paths)) == folder
 
@@ -150,22 +200,34 @@ def test_nothing_is_picked_before_the_person_picks() -> None:
         (["home", "up", "x", " "], ("0",)),
     ],
 )
-def test_space_toggles_a_takes_all_n_none_and_what_is_missing_can_not_be_taken(keys: list[str], chosen: tuple[str, ...]) -> None:
+def test_space_toggles_a_takes_all_n_none_and_what_is_missing_can_not_be_taken(
+    keys: list[str], chosen: tuple[str, ...]
+) -> None:
     assert pressed(*keys).chosen() == chosen
 
 
 def test_enter_makes_the_choice_and_no_other_key_does() -> None:
-    assert pressed().press("enter") and not any(pressed().press(key) for key in (" ", "a", "n", "up", "down", "x"))
+    assert pressed().press("enter") and not any(
+        pressed().press(key) for key in (" ", "a", "n", "up", "down", "x")
+    )
 
 
 def test_a_picker_without_anything_to_pick_takes_every_key() -> None:
     picker = Picker(())
-    assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [True] and picker.text()
+    assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [
+        True
+    ] and picker.text()
 
 
 def test_what_could_not_be_read_is_told_with_its_reason_and_not_as_shared() -> None:
     call = ToolCall("c", "file_read", "{}")
-    some = Outcome(call, {}, "done", shared=("A.md",), unread=(("big.md", "too large"), ("latin1.md", "not valid UTF-8 (byte 3)")))
+    some = Outcome(
+        call,
+        {},
+        "done",
+        shared=("A.md",),
+        unread=(("big.md", "too large"), ("latin1.md", "not valid UTF-8 (byte 3)")),
+    )
     assert cards.did(some) == [
         ("dim", "✓ file_read: A.md"),
         ("warning", "not read: big.md: too large"),
@@ -177,7 +239,10 @@ def test_what_could_not_be_read_is_told_with_its_reason_and_not_as_shared() -> N
 
 
 def test_what_is_there_and_can_not_be_read_says_so_where_its_size_would_stand() -> None:
-    assert cards.touched(Touched("k", "big.md", 5_000_000, missing=True, reason="too large: 4.8 MB")) == "big.md  (too large: 4.8 MB)"
+    assert (
+        cards.touched(Touched("k", "big.md", 5_000_000, missing=True, reason="too large: 4.8 MB"))
+        == "big.md  (too large: 4.8 MB)"
+    )
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------------------------------------
@@ -208,7 +273,11 @@ def test_a_rule_for_a_tool_allows_it_and_no_other() -> None:
             ["Projects/A.md", "Projects/x/y/B.md"],
             ["Projects.md", "ProjectsX/A.md", "Diary.md", "projects/A.md", "Projects/../Diary.md"],
         ),
-        ("Inbox/*.md", ["Inbox/A.md"], ["Inbox/x/A.md", "Inbox/A.txt", "A.md", "Inbox//A.md", "Inbox/./A.md"]),
+        (
+            "Inbox/*.md",
+            ["Inbox/A.md"],
+            ["Inbox/x/A.md", "Inbox/A.txt", "A.md", "Inbox//A.md", "Inbox/./A.md"],
+        ),
         ("**/*.md", ["A.md", "x/y/A.md"], ["A.txt", "/etc/A.md", "x\\..\\A.md"]),
         ("Note ?.md", ["Note 1.md"], ["Note 12.md", "Note /.md"]),
         ("a.c.md", ["a.c.md"], ["abc.md"]),
@@ -231,8 +300,14 @@ def test_several_rules_for_a_tool_allow_what_any_of_them_fits() -> None:
 
 
 def test_a_write_outside_of_the_pattern_is_denied_whole() -> None:
-    assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", pick=False)), "write") == (True, None)
-    assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", "B.md", pick=False)), "write")[0] is False
+    assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", pick=False)), "write") == (
+        True,
+        None,
+    )
+    assert (
+        says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", "B.md", pick=False)), "write")[0]
+        is False
+    )
     assert says("note_write:Inbox/*", asked("note_write", Preview()), "write")[0] is False
 
 
@@ -241,12 +316,18 @@ def test_a_search_by_a_rule_for_a_folder_runs_in_that_folder_and_shares_nothing_
     assert rules.decision(two, asked("vault_search"), "search")[0].within == ("Projects/**", "Inbox/*")
     whole = rules.parse(["vault_search:Projects/**", "vault_search"], KNOWN)
     assert rules.decision(whole, asked("vault_search"), "search")[0] == Decision(True, standing=True)
-    assert says("vault_search:Projects/**", asked("vault_search", files("Diary.md"), stage="share"), "search") == (True, ())
+    assert says(
+        "vault_search:Projects/**", asked("vault_search", files("Diary.md"), stage="share"), "search"
+    ) == (True, ())
 
 
 def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
     assert says("vault_search:Projects/**", asked("vault_search"), "search") == (True, None)
-    assert says("vault_search:Projects/**", asked("vault_search", files("Projects/A.md", "Diary.md"), "share"), "search") == (True, ("0",))
+    assert says(
+        "vault_search:Projects/**",
+        asked("vault_search", files("Projects/A.md", "Diary.md"), "share"),
+        "search",
+    ) == (True, ("0",))
     assert says("vault_search", asked("vault_search", files(), "share"), "search") == (True, ())
 
 
@@ -260,13 +341,20 @@ async def test_a_person_who_is_there_is_asked_where_a_rule_would_share_nothing(a
 
     allowed = rules.parse(["vault_search:Projects/**"], KNOWN)
     surface = Asks(approvals, allowed, lambda: None, PlainScreen(StringIO()), lambda: None, "test")
-    found: list[tuple[str, Stage, Any, Preview]] = [("vault_search", "share", {}, files(path)) for path in ("Diary.md", "Projects/A.md")]
+    found: list[tuple[str, Stage, Any, Preview]] = [
+        ("vault_search", "share", {}, files(path)) for path in ("Diary.md", "Projects/A.md")
+    ]
     decided = await approvals.ask(Asking("s", "m", "test"), found, surface)
     assert asked_for == ["Diary.md"] and [one.status for one in decided] == ["denied", "approved"]
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"), [("file_raed", "did you mean file_read?"), ("", "there is no tool"), ("file_read:", "pattern is missing")]
+    ("rule", "words"),
+    [
+        ("file_raed", "did you mean file_read?"),
+        ("", "there is no tool"),
+        ("file_read:", "pattern is missing"),
+    ],
 )
 def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -292,7 +380,9 @@ def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
         ("a", True, None),
     ],
 )
-def test_a_written_answer_is_read_or_asked_for_again(written: str | None, pick: bool, decision: Decision | None) -> None:
+def test_a_written_answer_is_read_or_asked_for_again(
+    written: str | None, pick: bool, decision: Decision | None
+) -> None:
     assert _read(written, asked(shown=files("A.md", "B.md", "gone.md", pick=pick))) == decision
 
 

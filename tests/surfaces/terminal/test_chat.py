@@ -38,7 +38,9 @@ def chat(place: Any, terminal: Start) -> Start:
 
 
 def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start) -> None:
-    one = chat('think Hm, a greeting.\nchunk 3\nsay "# Hello\\n\\nThis is **bold** and 漢字 is wide.\\n\\n- one\\n- two"')
+    one = chat(
+        'think Hm, a greeting.\nchunk 3\nsay "# Hello\\n\\nThis is **bold** and 漢字 is wide.\\n\\n- one\\n- two"'
+    )
     one.say("Hi")
     shown = one.see("Hm, a greeting.", "Hello", "This is bold and 漢字 is wide.", " • two")
     assert "**" not in shown
@@ -50,7 +52,9 @@ def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start)
 # --- consent ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_question_tells_everything_and_nothing_is_touched_before_it_is_answered(chat: Start, place: Any) -> None:
+def test_the_question_tells_everything_and_nothing_is_touched_before_it_is_answered(
+    chat: Start, place: Any
+) -> None:
     one = chat(f"say Let me look.\n{READ}\n{ANSWER}")
     one.say("What is alpha?")
     shown = one.see(QUESTION)
@@ -102,7 +106,12 @@ def test_deny_prevents_the_execution_and_the_reason_reaches_the_model(chat: Star
     one.answer(QUESTION, "d")
     one.see("Reason (optional")
     one.press("it is private\r")
-    one.see("file_read: denied: it is private", "Tool execution cancelled: file_read", "User cancelled tool execution", "I was told")
+    one.see(
+        "file_read: denied: it is private",
+        "Tool execution cancelled: file_read",
+        "User cancelled tool execution",
+        "I was told",
+    )
     assert place.steps == []
     (approval,) = place.asked()
     assert (approval.status, approval.decision.reason) == ("denied", "it is private")
@@ -144,7 +153,10 @@ def test_a_write_shows_its_diff_and_changes_the_note_once_approved(chat: Start, 
     one.say("Write it")
     shown = one.see("-old line", "+new line", QUESTION, "Nothing has been changed yet.")
     assert (place.vault / "Inbox.md").read_text() == "old line" and "pick" not in shown
-    red, green = (next(place for place, line in enumerate(one.screen.display) if words in line) for words in ("-old line", "+new line"))
+    red, green = (
+        next(place for place, line in enumerate(one.screen.display) if words in line)
+        for words in ("-old line", "+new line")
+    )
     assert (one.screen.buffer[red][2].fg, one.screen.buffer[green][2].fg) == ("red", "green")
     one.answer(QUESTION, "a")
     one.see("✓ note_write: Inbox.md")
@@ -164,14 +176,21 @@ def test_two_calls_of_one_turn_are_shown_together_and_decided_one_by_one(chat: S
     assert place.steps == ["write Inbox.md"]
 
 
-def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_model(chat: Start, place: Any) -> None:
+def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_model(
+    chat: Start, place: Any
+) -> None:
     place.environment["TOOLWIRE_TOOLS__UNKNOWN_TOOL"] = "forward"
     one = chat(f'call rm_rf {{}}\ncall fails {{"how": "told"}}\ncall fails {{"how": "preview"}}\n{ANSWER}')
     one.say("Fail")
     one.see("This call cannot work: it can not be planned")
     one.answer(QUESTION, "a")
     one.answer("a approve, only to tell the reason", "a")
-    one.see("Unknown tool: rm_rf", "Tool execution error: the disk is full", "Tool execution error: it can not be planned", "I was told")
+    one.see(
+        "Unknown tool: rm_rf",
+        "Tool execution error: the disk is full",
+        "Tool execution error: it can not be planned",
+        "I was told",
+    )
 
 
 def test_keys_that_were_typed_before_the_question_was_there_do_not_answer_it(chat: Start, place: Any) -> None:
@@ -186,7 +205,9 @@ def test_keys_that_were_typed_before_the_question_was_there_do_not_answer_it(cha
     one.see("✓ note_write: Inbox.md")
 
 
-def test_a_grant_is_remembered_only_by_keys_of_its_own_and_can_be_listed_and_revoked(chat: Start, place: Any) -> None:
+def test_a_grant_is_remembered_only_by_keys_of_its_own_and_can_be_listed_and_revoked(
+    chat: Start, place: Any
+) -> None:
     one = chat(f"{WRITE}\n---\nsay First.\n---\n{WRITE}\n---\nsay Second.\n---\n{WRITE}\n---\nsay Third.")
     one.say("Write it")
     one.answer(QUESTION, "r")
@@ -280,7 +301,9 @@ def test_a_question_can_be_decided_from_another_process(chat: Start, place: Any)
 
 
 @pytest.mark.parametrize("first", ["approve", "list"])
-def test_the_question_of_a_chat_that_is_killed_can_not_be_approved_for_nobody_waits_for_it(chat: Start, place: Any, first: str) -> None:
+def test_the_question_of_a_chat_that_is_killed_can_not_be_approved_for_nobody_waits_for_it(
+    chat: Start, place: Any, first: str
+) -> None:
     one = chat(f"{WRITE}\n{ANSWER}")
     one.say("Write it")
     one.see(QUESTION)
@@ -326,7 +349,9 @@ def test_model_vault_help_and_new_do_what_they_say(chat: Start, place: Any) -> N
     one.see("there is no /nonsense; /help lists what there is")
 
 
-def test_a_vault_that_is_kept_from_a_model_is_said_wherever_the_vault_is_named(chat: Start, place: Any) -> None:
+def test_a_vault_that_is_kept_from_a_model_is_said_wherever_the_vault_is_named(
+    chat: Start, place: Any
+) -> None:
     place.environment["TOOLWIRE_VAULT__MODELS"] = '["other"]'
     told = "m is not in vault.models, so it gets no tools"
     one = chat("say Hello")
@@ -348,7 +373,12 @@ def test_a_conversation_is_saved_into_a_note_and_never_over_one(chat: Start, pla
     one.say("/save Talk")
     one.see("saved:", "Talk.md")
     saved = (place.vault / "Talk.md").read_text()
-    assert "The question?" in saved and "role::assistant" in saved and "The answer." in saved and "model: 'm'" in saved
+    assert (
+        "The question?" in saved
+        and "role::assistant" in saved
+        and "The answer." in saved
+        and "model: 'm'" in saved
+    )
     one.say("/save Inbox.md")
     one.see("exists; choose another name")
     assert (place.vault / "Inbox.md").read_text() == "old line"
@@ -401,11 +431,23 @@ def test_without_a_vault_no_tools_are_offered(place: Any, terminal: Start) -> No
 def test_without_a_terminal_lines_come_in_plain_text_goes_out_and_tools_are_denied(place: Any) -> None:
     place.script(f"say Let me **look**.\n{WRITE}\n{ANSWER}")
     done = place.run("chat", "--vault", str(place.vault), stdin="Write it\n/quit\n")
-    assert "Let me **look**." in done.stdout and "no --allow rule covers this call" in done.stdout and "\x1b" not in done.stdout
+    assert (
+        "Let me **look**." in done.stdout
+        and "no --allow rule covers this call" in done.stdout
+        and "\x1b" not in done.stdout
+    )
     assert "Tool execution cancelled: note_write" in done.stderr and place.steps == []
 
 
 def test_a_slash_command_that_can_not_be_done_ends_no_chat(place: Any) -> None:
     place.script("say still here")
-    done = place.run("chat", stdin="/save ~nobody-of-that-name/x\n/vault ~nobody-of-that-name\n/save no/such/folder\nhello\n")
-    assert "still here" in done.stdout and "home directory" in done.stderr and "is not a folder" in done.stderr and "No such file" in done.stderr
+    done = place.run(
+        "chat",
+        stdin="/save ~nobody-of-that-name/x\n/vault ~nobody-of-that-name\n/save no/such/folder\nhello\n",
+    )
+    assert (
+        "still here" in done.stdout
+        and "home directory" in done.stderr
+        and "is not a folder" in done.stderr
+        and "No such file" in done.stderr
+    )

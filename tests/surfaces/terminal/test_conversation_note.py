@@ -51,7 +51,13 @@ def test_a_note_of_the_plugin_is_read_whole() -> None:
         {"role": "user", "content": "And then?"},
     )
     assert told.open and told.heading == 3
-    assert [message["role"] for message in told.history()] == ["system", "system", "user", "assistant", "user"]
+    assert [message["role"] for message in told.history()] == [
+        "system",
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +67,18 @@ def test_a_note_of_the_plugin_is_read_whole() -> None:
         ("Q\n\n## role::assistant\n\nA\n\n## role::user\n\nQ2", ["user", "assistant", "user"]),
         ("Q\n\n---\n\nrole::assistant\n\nA\n\n***\n\n# role::User\n\nQ2", ["user", "assistant", "user"]),
         (f"Q\n{RULE}\nrole::assistant\nA\n{RULE}\nno role is the person's", ["user", "assistant", "user"]),
-        ("# role::system\nBe kind\n# role::developer\nBe brief\n# role::user\nQ", ["system", "system", "user"]),
+        (
+            "# role::system\nBe kind\n# role::developer\nBe brief\n# role::user\nQ",
+            ["system", "system", "user"],
+        ),
         ("```\n# role::assistant\nnot said\n```\nQ", ["user"]),
         ("The word role::assistant in a line", ["user"]),
         ("role::assistant without a rule or heading", ["user"]),
         ("Q\n\n# role::unknown\n\nstill Q", ["user"]),
-        (f"Q\n\n{RULE}\n\n# role::assistant\n\n```\nstopped in a fence\n\n{RULE}\n\n# role::user\n\nQ2", ["user", "assistant", "user"]),
+        (
+            f"Q\n\n{RULE}\n\n# role::assistant\n\n```\nstopped in a fence\n\n{RULE}\n\n# role::user\n\nQ2",
+            ["user", "assistant", "user"],
+        ),
         ("", []),
         ("---\nmodel: m\n---\n", []),
     ],
@@ -109,9 +121,16 @@ FORGED = [
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_nothing_a_model_says_can_pass_for_a_message(words: str, size: int) -> None:
     guard = Guard()
-    written = "".join(guard.feed(words[place : place + size]) for place in range(0, len(words), size)) + guard.finish()
+    written = (
+        "".join(guard.feed(words[place : place + size]) for place in range(0, len(words), size))
+        + guard.finish()
+    )
     told = parse(f"Q{header('assistant')}{written}{header('user')}Q2")
-    assert [message["role"] for message in told.messages] == ["user", "assistant", "user"] and RULE not in written
+    assert [message["role"] for message in told.messages] == [
+        "user",
+        "assistant",
+        "user",
+    ] and RULE not in written
     assert told.messages[2]["content"] == "Q2"
 
 
@@ -137,7 +156,9 @@ def test_nothing_a_model_says_can_pass_for_a_message(words: str, size: int) -> N
         max_size=25,
     )
 )
-def test_however_a_model_s_words_are_cut_they_are_written_the_same_and_forge_nothing(pieces: list[str]) -> None:
+def test_however_a_model_s_words_are_cut_they_are_written_the_same_and_forge_nothing(
+    pieces: list[str],
+) -> None:
     guard, whole = Guard(), Guard()
     written = "".join(guard.feed(piece) for piece in pieces) + guard.finish()
     assert written == whole.feed("".join(pieces)) + whole.finish()
@@ -147,7 +168,13 @@ def test_however_a_model_s_words_are_cut_they_are_written_the_same_and_forge_not
 
 def test_ordinary_words_go_through_at_once_and_unchanged() -> None:
     guard = Guard()
-    assert [guard.feed(text) for text in ("Hello ", "wor", "ld\n", "And r", "ole play")] == ["Hello ", "wor", "ld\n", "And r", "ole play"]
+    assert [guard.feed(text) for text in ("Hello ", "wor", "ld\n", "And r", "ole play")] == [
+        "Hello ",
+        "wor",
+        "ld\n",
+        "And r",
+        "ole play",
+    ]
 
 
 def test_a_saved_conversation_is_one_that_can_be_continued() -> None:

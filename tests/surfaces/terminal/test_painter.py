@@ -50,7 +50,13 @@ class Glass:
         self.later: list[object] = []
         self.now = 0.0
         console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=columns)
-        self.painter = Painter(self.write, lambda: (self.screen.columns, self.screen.lines), renderer(console), self._later, lambda: self.now)
+        self.painter = Painter(
+            self.write,
+            lambda: (self.screen.columns, self.screen.lines),
+            renderer(console),
+            self._later,
+            lambda: self.now,
+        )
 
     def _later(self, seconds: float, call: object) -> None:
         self.later.append(call)
@@ -67,7 +73,10 @@ class Glass:
 
     @property
     def shown(self) -> list[str]:
-        above = ["".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top]
+        above = [
+            "".join(line[column].data for column in range(self.screen.columns))
+            for line in self.screen.history.top
+        ]
         lines = [line.rstrip() for line in (*above, *self.screen.display)]
         while lines and not lines[-1]:
             lines.pop()
@@ -108,7 +117,23 @@ def test_however_the_text_is_cut_the_screen_shows_the_same_in_the_end(size: int,
 
 @given(
     st.lists(
-        st.sampled_from(["word ", "**b** ", "\n", "\n\n", "- item\n", "```\n", "    x\n", "漢字 ", "1. n\n", "> q\n", "# h\n", "😀"]), max_size=30
+        st.sampled_from(
+            [
+                "word ",
+                "**b** ",
+                "\n",
+                "\n\n",
+                "- item\n",
+                "```\n",
+                "    x\n",
+                "漢字 ",
+                "1. n\n",
+                "> q\n",
+                "# h\n",
+                "😀",
+            ]
+        ),
+        max_size=30,
     )
 )
 def test_any_text_is_shown_whole_however_it_came(pieces: list[str]) -> None:
@@ -144,7 +169,9 @@ def test_a_block_that_is_longer_than_the_screen_loses_nothing() -> None:
     code = "```\n" + "".join(f"line {number}\n" for number in range(60)) + "```\n"
     glass = Glass(lines=10).paint(*code.splitlines(keepends=True))
     glass.painter.finish()
-    assert [line.strip() for line in glass.shown if line.strip()] == [f"line {number}" for number in range(60)]
+    assert [line.strip() for line in glass.shown if line.strip()] == [
+        f"line {number}" for number in range(60)
+    ]
 
 
 def test_a_terminal_that_is_resized_meanwhile_loses_nothing() -> None:
@@ -152,7 +179,10 @@ def test_a_terminal_that_is_resized_meanwhile_loses_nothing() -> None:
     glass.screen.resize(24, 40)
     glass.paint("to the very end.")
     glass.painter.finish()
-    assert " ".join(glass.shown[-6:]).endswith("to the very end.") and glass.shown.count("A long paragraph that goes on goes on go") == 1
+    assert (
+        " ".join(glass.shown[-6:]).endswith("to the very end.")
+        and glass.shown.count("A long paragraph that goes on goes on go") == 1
+    )
 
 
 def test_foreign_text_can_not_drive_the_terminal() -> None:

@@ -40,17 +40,34 @@ class House:
 
     async def enter(self) -> None:
         """By the one-time link, as a browser follows it."""
-        async with self.client.get(self.url + enter_path(await self.pages.sessions.link()), allow_redirects=False) as response:
+        async with self.client.get(
+            self.url + enter_path(await self.pages.sessions.link()), allow_redirects=False
+        ) as response:
             assert response.status == 303
             self.key = response.headers["location"].removeprefix("/#page=")
 
-    async def call(self, method: str, path: str, body: Any = None, *, status: int | None = None, headers: dict[str, str] | None = None) -> Any:
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        status: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
         """One request of the page's API; the answer's JSON. `status` None: whatever is a success."""
         sent = {"x-toolwire-page": self.key, **(headers or {})}
-        async with self.client.request(method, f"{self.url}/ui/api{path}", json=body, headers=sent) as response:
+        async with self.client.request(
+            method, f"{self.url}/ui/api{path}", json=body, headers=sent
+        ) as response:
             text = await response.text()
-            assert response.status == status if status is not None else response.status < 300, (response.status, text)
-            return json.loads(text) if response.headers["content-type"].startswith("application/json") else text
+            assert response.status == status if status is not None else response.status < 300, (
+                response.status,
+                text,
+            )
+            return (
+                json.loads(text) if response.headers["content-type"].startswith("application/json") else text
+            )
 
     async def until(self, look: Callable[[], Any], *, within_s: float = 20) -> Any:
         """What `look` gives once it gives something."""
@@ -106,7 +123,10 @@ async def _house(settings: Settings, store: Store) -> AsyncIterator[House]:
     await gateway.start()
     app = create_app(gateway, settings, store)
     try:
-        async with served(app) as (_, port), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        async with (
+            served(app) as (_, port),
+            aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client,
+        ):
             house = House(f"http://127.0.0.1:{port}", app, client)
             await house.enter()
             yield house
@@ -134,12 +154,22 @@ def open_house(tmp_path: Path, vault: Path) -> OpenHouse:
 
     @asynccontextmanager
     async def opened(
-        script: str = "say Hello.", *, on: bool = False, url: str | None = None, proxies: tuple[str, ...] = (), **options: Any
+        script: str = "say Hello.",
+        *,
+        on: bool = False,
+        url: str | None = None,
+        proxies: tuple[str, ...] = (),
+        **options: Any,
     ) -> AsyncIterator[House]:
-        models = (ModelSettings("m", "scripted", {"script": script, **options}), ModelSettings("other", "scripted", {"script": "say Other."}))
+        models = (
+            ModelSettings("m", "scripted", {"script": script, **options}),
+            ModelSettings("other", "scripted", {"script": "say Other."}),
+        )
         path = url or f"sqlite:///{tmp_path}/store.db"
         server = ServerSettings(port=0, admin_keys=(), trusted_proxies=proxies)
-        settings = Settings(server=server, vault=VaultSettings(root=str(vault)), store=StoreSettings(path), models=models)
+        settings = Settings(
+            server=server, vault=VaultSettings(root=str(vault)), store=StoreSettings(path), models=models
+        )
         async with _house(settings, Store(path)) as house:
             if on:
                 await house.call("PUT", "/settings", {"tool_calling": True})
@@ -156,7 +186,12 @@ def keyed_house(tmp_path: Path, vault: Path) -> OpenHouse:
     async def opened() -> AsyncIterator[House]:
         models = (ModelSettings("m", "scripted", {"script": "say Hello."}),)
         server = ServerSettings(port=0, keys=("a-plain-key-of-some-length",), admin_keys=(ADMIN,))
-        settings = Settings(server=server, vault=VaultSettings(root=str(vault)), store=StoreSettings("sqlite://"), models=models)
+        settings = Settings(
+            server=server,
+            vault=VaultSettings(root=str(vault)),
+            store=StoreSettings("sqlite://"),
+            models=models,
+        )
         async with _house(replace(settings), Store("sqlite://")) as house:
             yield house
 

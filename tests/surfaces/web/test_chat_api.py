@@ -90,24 +90,43 @@ async def test_the_switch_and_the_models_are_kept_over_a_restart(open_house: Any
         await house.call("PUT", "/settings", {"tool_calling": True, "tool_models": ["m"]})
     async with open_house() as house:
         settings = await house.call("GET", "/settings")
-        assert settings["tool_calling"] is True and settings["tool_models"] == ["m"] and settings["vault"]["open"] is True
+        assert (
+            settings["tool_calling"] is True
+            and settings["tool_models"] == ["m"]
+            and settings["vault"]["open"] is True
+        )
 
 
 async def test_a_call_waits_for_its_approvals_and_the_loop_goes_on(open_house: Any) -> None:
     async with open_house(SEARCH, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
-        assert (question["tool"], question["stage"], question["session"], question["surface"]) == ("vault_search", "run", id, "web")
+        assert (question["tool"], question["stage"], question["session"], question["surface"]) == (
+            "vault_search",
+            "run",
+            id,
+            "web",
+        )
         assert question["title"] == "Search the vault" and question["editable"]
-        await house.call("POST", f"/approvals/{question['id']}/decision", {"token": question["token"], "approved": True})
+        await house.call(
+            "POST", f"/approvals/{question['id']}/decision", {"token": question["token"], "approved": True}
+        )
 
         async def share() -> Any:
             return [one for one in await house.pending() if one["stage"] == "share"]
 
         results = (await house.until(share))[0]
-        assert results["shown"]["pick"] and results["shown"]["touched"][0]["path"] == "Tea.md" and not results["editable"]
+        assert (
+            results["shown"]["pick"]
+            and results["shown"]["touched"][0]["path"] == "Tea.md"
+            and not results["editable"]
+        )
         picked = [results["shown"]["touched"][0]["key"]]
-        await house.call("POST", f"/approvals/{results['id']}/decision", {"token": results["token"], "approved": True, "picked": picked})
+        await house.call(
+            "POST",
+            f"/approvals/{results['id']}/decision",
+            {"token": results["token"], "approved": True, "picked": picked},
+        )
         state = await house.ended(id)
         parts = state["entries"][1]["parts"]
         assert [part["type"] for part in parts] == ["text", "call", "text"]
@@ -135,7 +154,9 @@ async def test_a_second_turn_is_refused_while_one_runs(open_house: Any) -> None:
         for path in ("turns", "retry"):
             await house.call("POST", f"/conversations/{id}/{path}", {"text": "again"}, status=409)
         await house.call("POST", f"/conversations/{id}/stop")
-        assert (await house.call("GET", f"/conversations/{id}"))["entries"][1]["parts"] == [{"type": "text", "text": "One moment."}]
+        assert (await house.call("GET", f"/conversations/{id}"))["entries"][1]["parts"] == [
+            {"type": "text", "text": "One moment."}
+        ]
 
 
 async def test_retry_asks_the_last_question_again_of_another_model(open_house: Any) -> None:
@@ -166,7 +187,9 @@ async def test_conversations_are_kept_found_renamed_and_deleted(open_house: Any)
     async with open_house("say The kettle sings.") as house:
 
         async def found(words: str) -> list[str]:
-            return [row["id"] for row in (await house.call("GET", f"/conversations?q={words}"))["conversations"]]
+            return [
+                row["id"] for row in (await house.call("GET", f"/conversations?q={words}"))["conversations"]
+            ]
 
         assert await found("") == [second, first]
         assert await found("KETTLE") == [second, first]
@@ -177,14 +200,20 @@ async def test_conversations_are_kept_found_renamed_and_deleted(open_house: Any)
         await house.call("GET", f"/conversations/{first}", status=404)
 
 
-async def test_a_turn_that_a_crash_cut_off_is_over_in_the_next_process(open_house: Any, tmp_path: Any) -> None:
+async def test_a_turn_that_a_crash_cut_off_is_over_in_the_next_process(
+    open_house: Any, tmp_path: Any
+) -> None:
     async with open_house(SEARCH, on=True) as house:
         id = await begun(house)
         await house.until(house.pending)
-        rows = await house.pages.web.store.run(lambda c: c.execute("SELECT * FROM conversations").fetchall(), "read")
+        rows = await house.pages.web.store.run(
+            lambda c: c.execute("SELECT * FROM conversations").fetchall(), "read"
+        )
     async with open_house(SEARCH) as house:  # the row as the crash left it
         await house.pages.web.store.run(lambda c: c.execute("DELETE FROM conversations"), "write")
-        await house.pages.web.store.run(lambda c: c.executemany("INSERT INTO conversations VALUES (?,?,?,?,?,?,?,?,?)", rows), "write")
+        await house.pages.web.store.run(
+            lambda c: c.executemany("INSERT INTO conversations VALUES (?,?,?,?,?,?,?,?,?)", rows), "write"
+        )
         state = await house.call("GET", f"/conversations/{id}")
         assert not state["running"] and state["entries"][1]["ended"]["words"] == "the server ended"
         assert state["entries"][1]["parts"][1]["state"] == "stopped"
@@ -198,9 +227,13 @@ async def test_a_conversation_is_exported_as_a_note_that_can_go_on(open_house: A
     async with open_house("say Use **80** degrees.") as house:
         id = await begun(house, 'Grüner Tea? "quoted"/\r\nx')
         await house.ended(id)
-        async with house.client.get(f"{house.url}/ui/api/conversations/{id}/note?page={house.key}") as response:
+        async with house.client.get(
+            f"{house.url}/ui/api/conversations/{id}/note?page={house.key}"
+        ) as response:
             assert response.headers["content-type"].startswith("text/markdown")
-            assert response.headers["content-disposition"].endswith("filename*=UTF-8''Gr%C3%BCner%20Tea%20quoted%20x.md")
+            assert response.headers["content-disposition"].endswith(
+                "filename*=UTF-8''Gr%C3%BCner%20Tea%20quoted%20x.md"
+            )
             note = parse(await response.text())
         assert [message["role"] for message in note.messages] == ["user", "assistant"]
         assert note.model == "m" and note.messages[1]["content"] == "Use **80** degrees."
@@ -220,7 +253,9 @@ async def test_a_conversation_is_exported_as_a_note_that_can_go_on(open_house: A
         ("PUT", "/settings", {"tool_models": [1]}, 400),
     ],
 )
-async def test_bad_requests_get_one_clear_error(open_house: Any, method: str, path: str, body: Any, status: int) -> None:
+async def test_bad_requests_get_one_clear_error(
+    open_house: Any, method: str, path: str, body: Any, status: int
+) -> None:
     async with open_house() as house:
         refused = await house.call(method, path, body, status=status)
         assert refused["error"]["message"]
@@ -230,18 +265,25 @@ async def test_bad_requests_get_one_clear_error(open_house: Any, method: str, pa
 async def test_an_empty_or_endless_message_is_refused(open_house: Any, text: str) -> None:
     async with open_house() as house:
         id = (await house.call("POST", "/conversations", {"model": "m"}))["id"]
-        assert (await house.call("POST", f"/conversations/{id}/turns", {"text": text}, status=400))["error"]["param"] == "text"
+        assert (await house.call("POST", f"/conversations/{id}/turns", {"text": text}, status=400))["error"][
+            "param"
+        ] == "text"
 
 
 async def test_draining_lets_go_of_the_tabs(open_house: Any) -> None:
-    async with open_house() as house, house.client.get(f"{house.url}/ui/api/events?page={house.key}") as response:
+    async with (
+        open_house() as house,
+        house.client.get(f"{house.url}/ui/api/events?page={house.key}") as response,
+    ):
         await response.content.readuntil(b"\n\n")
         house.app.drain()
         rest = await asyncio.wait_for(response.content.read(), 5)
         assert rest == b""
 
 
-async def test_a_tab_that_does_not_read_costs_bounded_memory_and_is_told_that_it_lost(open_house: Any) -> None:
+async def test_a_tab_that_does_not_read_costs_bounded_memory_and_is_told_that_it_lost(
+    open_house: Any,
+) -> None:
     from toolwire.surfaces.web.context import MOST_WAITING, Hub
 
     hub = Hub()
@@ -260,7 +302,9 @@ async def test_pieces_that_wait_together_become_one_operation() -> None:
     hub = Hub()
     tab = hub.subscribe()
     for number in range(500):
-        hub.publish("chat", {"conversation": "c", "prev": number, "seq": number + 1, "op": "text", "text": "ab"})
+        hub.publish(
+            "chat", {"conversation": "c", "prev": number, "seq": number + 1, "op": "text", "text": "ab"}
+        )
     frames = tab.frames({})
     await anext(frames)
     block = await anext(frames)
@@ -280,10 +324,15 @@ async def test_a_turn_that_arrives_slowly_does_not_bring_a_deleted_conversation_
 
         async def asks(method: str, path: str) -> int:
             headers = {"x-toolwire-page": house.key}
-            async with house.client.request(method, f"{house.url}/ui/api/conversations/{id}{path}", data=slowly(), headers=headers) as response:
+            async with house.client.request(
+                method, f"{house.url}/ui/api/conversations/{id}{path}", data=slowly(), headers=headers
+            ) as response:
                 return int(response.status)
 
-        asked = [asyncio.ensure_future(asks(*one)) for one in (("POST", "/turns"), ("POST", "/retry"), ("PATCH", ""))]
+        asked = [
+            asyncio.ensure_future(asks(*one))
+            for one in (("POST", "/turns"), ("POST", "/retry"), ("PATCH", ""))
+        ]
         for _ in range(20):  # meanwhile they arrive, but for their bodies
             await house.call("GET", "/session")
         await house.call("DELETE", f"/conversations/{id}")
@@ -304,22 +353,37 @@ async def test_a_turn_that_is_stopped_as_it_begins_has_an_end(open_house: Any) -
         assert not talk.running and talk.kept.entries[-1]["ended"]["why"] == "stopped"
 
 
-async def test_when_tool_calling_is_switched_off_what_was_asked_is_over_and_nothing_runs(open_house: Any) -> None:
+async def test_when_tool_calling_is_switched_off_what_was_asked_is_over_and_nothing_runs(
+    open_house: Any,
+) -> None:
     async with open_house(SEARCH, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
         await house.call("PUT", "/settings", {"tool_calling": False})
-        await house.call("POST", f"/approvals/{question['id']}/decision", {"token": question["token"], "approved": True}, status=409)
+        await house.call(
+            "POST",
+            f"/approvals/{question['id']}/decision",
+            {"token": question["token"], "approved": True},
+            status=409,
+        )
         state = await house.ended(id)
         assert state["entries"][-1]["ended"]["why"] == "stopped"
-        assert [part["state"] for part in state["entries"][-1]["parts"] if part["type"] == "call"] == ["stopped"]
+        assert [part["state"] for part in state["entries"][-1]["parts"] if part["type"] == "call"] == [
+            "stopped"
+        ]
 
 
 def _op(op: str, **data: Any) -> dict[str, Any]:
     return {"conversation": "c", "prev": 0, "seq": 1, "op": op, **data}
 
 
-@pytest.mark.parametrize("op", [_op("text", text="x" * 10_000), _op("call", id="i", result={"result": [{"note": {"content": "x" * 10_000}}]})])
+@pytest.mark.parametrize(
+    "op",
+    [
+        _op("text", text="x" * 10_000),
+        _op("call", id="i", result={"result": [{"note": {"content": "x" * 10_000}}]}),
+    ],
+)
 def test_a_tab_that_does_not_read_holds_a_bounded_part_of_what_is_said(op: dict[str, Any]) -> None:
     tab = Tab()
     for _ in range(MOST_CHARACTERS // 10_000 + 1):
@@ -332,11 +396,15 @@ async def test_a_server_that_ends_does_not_wait_for_a_tab_that_does_not_read(ope
         cookie = next(iter(house.client.cookie_jar))
         host, _, port = house.url.removeprefix("http://").partition(":")
         tab = socket.create_connection((host, int(port)))
-        tab.sendall(f"GET /ui/api/events?page={house.key} HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode())
+        tab.sendall(
+            f"GET /ui/api/events?page={house.key} HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode()
+        )
         hub = house.pages.web.hub
 
         async def behind() -> bool:
-            hub.publish("chat", {"conversation": "c", "prev": 0, "seq": 1, "op": "text", "text": "x" * 100_000})
+            hub.publish(
+                "chat", {"conversation": "c", "prev": 0, "seq": 1, "op": "text", "text": "x" * 100_000}
+            )
             return any(len(one._waiting) and one._characters > 1_000_000 for one in hub._tabs)
 
         await house.until(behind)

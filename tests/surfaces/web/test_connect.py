@@ -25,7 +25,7 @@ from toolwire.store.store import Store
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, KEY, fill, values_of
 from toolwire.surfaces.web.connect import NAME, QUESTION, RESULT, ConnectApi
 from toolwire.surfaces.web.context import Hub, Web
-from toolwire.surfaces.web.tools import Preferences, Toolroom
+from toolwire.surfaces.web.tools import Preferences, WebTools
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 
@@ -52,7 +52,9 @@ class Desk:
         return await self.api.all(self._request(query))
 
     async def test(self, client: str, model: Any = "m") -> dict[str, Any]:
-        return await self.api.test(self._request("", {"client": client}, json.dumps({"model": model}).encode()))
+        return await self.api.test(
+            self._request("", {"client": client}, json.dumps({"model": model}).encode())
+        )
 
     def _request(self, query: str, params: dict[str, str] | None = None, body: bytes = b"") -> Request:
         host = self.url.partition("//")[2]
@@ -80,14 +82,27 @@ def desk(on_a_socket: Callable[..., AbstractAsyncContextManager[str]]) -> Serve:
 
     @asynccontextmanager
     async def serve(
-        script: str = CALLS, tools: str = "native", keys: tuple[str, ...] = (), limit_s: float = 20, id: str = "m"
+        script: str = CALLS,
+        tools: str = "native",
+        keys: tuple[str, ...] = (),
+        limit_s: float = 20,
+        id: str = "m",
     ) -> AsyncIterator[Desk]:
         backend = ScriptedBackend(id, ScriptedOptions(script=script, tools=tools))  # type: ignore[arg-type]
         settings, store = Settings(server=ServerSettings(keys=keys)), Store("sqlite://")
         gateway = Gateway(settings, backends={id: backend}, store=store)
         async with on_a_socket(gateway, settings, store) as url:
             preferences = Preferences(store)
-            web = Web(gateway, settings, store, Approvals(store), Hub(), preferences, Toolroom(settings, preferences), boot="boot_1")
+            web = Web(
+                gateway,
+                settings,
+                store,
+                Approvals(store),
+                Hub(),
+                preferences,
+                WebTools(settings, preferences),
+                boot="boot_1",
+            )
             yield Desk(web, url, limit_s, {id: backend})
 
     return serve
@@ -97,12 +112,14 @@ def names(told: dict[str, Any]) -> list[str]:
     return [step["name"] for step in told["steps"]]
 
 
-# --- the round trip --------------------------------------------------------------------------------------------------------------------------------
+# --- the round trip
 
 
 @pytest.mark.parametrize("tools", STRATEGIES)
 @pytest.mark.parametrize("client", IDS)
-async def test_every_client_gets_through_its_tool_loop_with_every_kind_of_model(desk: Serve, client: str, tools: str) -> None:
+async def test_every_client_gets_through_its_tool_loop_with_every_kind_of_model(
+    desk: Serve, client: str, tools: str
+) -> None:
     async with desk(tools=tools) as one:
         told = await one.test(client)
         assert told["ok"], told
@@ -119,7 +136,9 @@ async def test_the_demo_model_makes_the_call_and_tells_its_result(desk: Serve) -
 
 
 @pytest.mark.parametrize("client", IDS)
-async def test_the_model_sees_the_check_alone_and_its_result_as_that_client_sends_it(desk: Serve, client: str) -> None:
+async def test_the_model_sees_the_check_alone_and_its_result_as_that_client_sends_it(
+    desk: Serve, client: str
+) -> None:
     async with desk() as one:
         await one.test(client)
         first, second = one.models["m"].seen
@@ -128,7 +147,9 @@ async def test_the_model_sees_the_check_alone_and_its_result_as_that_client_send
         assert second.tools == () and not [item for item in second.items if isinstance(item, Call | Result)]
         assert RESULT in "".join(second.texts())
     else:
-        called, result = (next(item for item in second.items if isinstance(item, kind)) for kind in (Call, Result))
+        called, result = (
+            next(item for item in second.items if isinstance(item, kind)) for kind in (Call, Result)
+        )
         assert called.name == NAME and result.call_id == called.call_id
         assert [tool.name for tool in second.tools] == [NAME] and second.tool_choice.name is None
     assert any(isinstance(item, Message) and QUESTION in first.texts() for item in first.items)
@@ -160,12 +181,23 @@ async def test_a_parked_run_goes_on_and_the_step_says_so(desk: Serve) -> None:
     ],
 )
 @pytest.mark.parametrize("client", ["opencode", "openai-python"])
-async def test_a_model_that_does_not_call_as_asked_is_said_so(desk: Serve, client: str, script: str, tools: str, words: str) -> None:
+async def test_a_model_that_does_not_call_as_asked_is_said_so(
+    desk: Serve, client: str, script: str, tools: str, words: str
+) -> None:
     async with desk(script, tools) as one:
         told = await one.test(client)
     assert not told["ok"]
-    assert told["steps"][-2]["ok"] is False and words in told["steps"][-2]["detail"] and told["steps"][-2]["detail"]
-    assert told["steps"][-1] == {"name": "Answer with the result", "ok": None, "ms": 0, "detail": "Not tried."}
+    assert (
+        told["steps"][-2]["ok"] is False
+        and words in told["steps"][-2]["detail"]
+        and told["steps"][-2]["detail"]
+    )
+    assert told["steps"][-1] == {
+        "name": "Answer with the result",
+        "ok": None,
+        "ms": 0,
+        "detail": "Not tried.",
+    }
 
 
 async def test_a_model_that_calls_again_instead_of_answering_is_said_so(desk: Serve) -> None:
@@ -183,7 +215,9 @@ async def test_a_model_that_never_ends_costs_no_more_than_the_limit(desk: Serve)
 async def test_an_unknown_model_is_missing_from_the_list(desk: Serve) -> None:
     async with desk() as one:
         told = await one.test("curl", "nobody")
-    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "nobody" in told["steps"][0]["detail"]
+    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "nobody" in told["steps"][0][
+        "detail"
+    ]
 
 
 async def test_the_round_trip_goes_to_this_server_whatever_host_the_request_names(desk: Serve) -> None:
@@ -196,7 +230,9 @@ async def test_a_server_that_is_not_there_is_a_step_that_failed(desk: Serve) -> 
     async with desk() as one:
         one.url = "http://127.0.0.1:9"
         told = await one.test("curl")
-    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "can not be reached" in told["steps"][0]["detail"]
+    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "cannot be reached" in told[
+        "steps"
+    ][0]["detail"]
 
 
 @pytest.mark.parametrize("client", IDS)
@@ -216,7 +252,7 @@ async def test_an_unknown_client_and_a_missing_model_are_refused(desk: Serve) ->
             await one.test("curl", None)
 
 
-# --- what to paste ---------------------------------------------------------------------------------------------------------------------------------
+# --- what to paste
 
 
 async def test_what_to_paste_has_this_servers_address_and_the_chosen_model(desk: Serve) -> None:
@@ -232,33 +268,49 @@ async def test_what_to_paste_has_this_servers_address_and_the_chosen_model(desk:
 
 
 def rendered(client: str, needs_key: bool = False, model: str = "demo") -> list[dict[str, str]]:
-    steps: list[dict[str, str]] = BY_ID[client].rendered(values_of("http://127.0.0.1:8788/v1", model, needs_key), needs_key)["steps"]
+    steps: list[dict[str, str]] = BY_ID[client].rendered(
+        values_of("http://127.0.0.1:8788/v1", model, needs_key), needs_key
+    )["steps"]
     return steps
 
 
 @pytest.mark.parametrize("client", IDS)
 def test_the_page_of_the_documentation_says_the_same(client: str) -> None:
     heading = BY_ID[client].docs.removeprefix("docs/clients.md#")
-    sections = {re.sub(r"[^\w\- ]", "", part.partition("\n")[0].lower()).replace(" ", "-"): part for part in PAGE.split("\n## ")}
+    sections = {
+        re.sub(r"[^\w\- ]", "", part.partition("\n")[0].lower()).replace(" ", "-"): part
+        for part in PAGE.split("\n## ")
+    }
     assert heading in sections
     for step in rendered(client):
         shown, label = step.get("code", "").strip() or step.get("value", ""), step["label"]
-        assert shown.replace('"hello"', "") in sections[heading].replace('"hello"', "") or shown in ("unused",), f"{label}: {shown}"
+        assert shown.replace('"hello"', "") in sections[heading].replace('"hello"', "") or shown in (
+            "unused",
+        ), f"{label}: {shown}"
 
 
 @pytest.mark.parametrize("needs_key", [False, True])
 @pytest.mark.parametrize("model", ["demo", "ollama/qwen3:4b", 'it\'s "odd" $(id) `x` \\ ünï'])
 def test_a_models_name_is_written_as_each_language_writes_it(model: str, needs_key: bool) -> None:
-    codes = {client.id: [step["code"] for step in rendered(client.id, needs_key, model) if "code" in step] for client in CLIENTS}
+    codes = {
+        client.id: [step["code"] for step in rendered(client.id, needs_key, model) if "code" in step]
+        for client in CLIENTS
+    }
     assert tomllib.loads(codes["codex"][0])["model"] == model
     assert ("env_key" in codes["codex"][0]) == needs_key
     provider = json.loads(codes["opencode"][0])["provider"]["toolwire"]
-    assert provider["models"] == {model: {"name": f"Toolwire {model}"}} and ("apiKey" in provider["options"]) == needs_key
+    assert (
+        provider["models"] == {model: {"name": f"Toolwire {model}"}}
+        and ("apiKey" in provider["options"]) == needs_key
+    )
     assert shlex.split(codes["opencode"][-1]) == ["opencode", "run", "--model", f"toolwire/{model}", "hello"]
     words = shlex.split(codes["curl"][0])
     assert json.loads(words[-1])["model"] == model and words[2] == "http://127.0.0.1:8788/v1/chat/completions"
     compile(codes["openai-python"][0], "program", "exec")
-    assert json.dumps(model, ensure_ascii=False) in codes["openai-python"][0] and json.dumps(model, ensure_ascii=False) in codes["ai-sdk"][0]
+    assert (
+        json.dumps(model, ensure_ascii=False) in codes["openai-python"][0]
+        and json.dumps(model, ensure_ascii=False) in codes["ai-sdk"][0]
+    )
     assert (KEY in codes["openai-python"][0]) == needs_key
 
 
@@ -286,8 +338,12 @@ async def test_the_round_trip_goes_to_this_server_whatever_the_host_header_says(
         async with open_house(CALLS) as house:
             port = foreign.sockets[0].getsockname()[1]
             mine = next(cookie for cookie in house.client.cookie_jar if cookie.key.startswith("toolwire_"))
-            house.client.cookie_jar.update_cookies({f"toolwire_{port}": mine.value}, URL(house.url))  # as a session at that address has it
-            told = await house.call("POST", "/connect/opencode/test", {"model": "m"}, headers={"host": f"127.0.0.1:{port}"})
+            house.client.cookie_jar.update_cookies(
+                {f"toolwire_{port}": mine.value}, URL(house.url)
+            )  # as a session at that address has it
+            told = await house.call(
+                "POST", "/connect/opencode/test", {"model": "m"}, headers={"host": f"127.0.0.1:{port}"}
+            )
             assert told["ok"], told
         assert heard == []
     finally:

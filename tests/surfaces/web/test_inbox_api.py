@@ -21,27 +21,43 @@ async def begun(house: Any, text: str = "Please") -> str:
 
 
 async def decide(house: Any, question: dict[str, Any], status: int | None = None, **decision: Any) -> Any:
-    return await house.call("POST", f"/approvals/{question['id']}/decision", {"token": question["token"], **decision}, status=status)
+    return await house.call(
+        "POST",
+        f"/approvals/{question['id']}/decision",
+        {"token": question["token"], **decision},
+        status=status,
+    )
 
 
 async def test_of_several_files_only_the_picked_ones_are_read(open_house: Any) -> None:
     async with open_house(READ, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
-        assert [(one["path"], one["missing"]) for one in question["shown"]["touched"]] == [("Tea.md", False), ("Coffee.md", False), ("None.md", True)]
+        assert [(one["path"], one["missing"]) for one in question["shown"]["touched"]] == [
+            ("Tea.md", False),
+            ("Coffee.md", False),
+            ("None.md", True),
+        ]
         await decide(house, question, approved=True, picked=["Coffee.md"])
         call = (await house.ended(id))["entries"][1]["parts"][0]
         assert call["shared"] == ["Coffee.md"]
         assert "94 degrees" in str(call["result"]) and "80 degrees" not in str(call["result"])
 
 
-async def test_edited_arguments_are_previewed_by_the_tool_and_run_as_edited(open_house: Any, vault: Path) -> None:
+async def test_edited_arguments_are_previewed_by_the_tool_and_run_as_edited(
+    open_house: Any, vault: Path
+) -> None:
     async with open_house(WRITE, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
-        assert "+one" in question["shown"]["diff"] and question["schema"]["required"] == ["filePath", "content"]
+        assert "+one" in question["shown"]["diff"] and question["schema"]["required"] == [
+            "filePath",
+            "content",
+        ]
         edited = {"filePath": "Other.md", "content": "three\n"}
-        await decide(house, question, 400, approved=True, arguments=edited)  # without having seen what it would touch
+        await decide(
+            house, question, 400, approved=True, arguments=edited
+        )  # without having seen what it would touch
         seen = await house.call("POST", f"/approvals/{question['id']}/preview", {"arguments": edited})
         assert "+three" in seen["shown"]["diff"]
         await decide(house, question, approved=True, arguments=edited, seen=seen["digest"])
@@ -56,7 +72,14 @@ async def test_of_edited_arguments_only_what_was_picked_is_read(open_house: Any)
         question = (await house.until(house.pending))[0]
         edited = {"filePaths": ["Tea.md", "Coffee.md"]}
         seen = await house.call("POST", f"/approvals/{question['id']}/preview", {"arguments": edited})
-        await decide(house, question, approved=True, arguments=edited, seen=seen["digest"], picked=["Coffee.md", "Secret.md"])
+        await decide(
+            house,
+            question,
+            approved=True,
+            arguments=edited,
+            seen=seen["digest"],
+            picked=["Coffee.md", "Secret.md"],
+        )
         call = (await house.ended(id))["entries"][1]["parts"][0]
         assert call["shared"] == ["Coffee.md"] and "80 degrees" not in str(call["result"])
 
@@ -66,8 +89,15 @@ async def test_arguments_that_do_not_fit_are_told_in_the_tools_words(open_house:
         await begun(house)
         question = (await house.until(house.pending))[0]
         path = f"/approvals/{question['id']}/preview"
-        assert "content" in (await house.call("POST", path, {"arguments": {"filePath": "x.md"}}, status=400))["error"]["message"]
-        refused = await house.call("POST", path, {"arguments": {"filePath": "../x.md", "content": "x"}}, status=400)
+        assert (
+            "content"
+            in (await house.call("POST", path, {"arguments": {"filePath": "x.md"}}, status=400))["error"][
+                "message"
+            ]
+        )
+        refused = await house.call(
+            "POST", path, {"arguments": {"filePath": "../x.md", "content": "x"}}, status=400
+        )
         assert refused["error"]["param"] == "arguments"
 
 
@@ -80,7 +110,9 @@ async def test_a_question_is_decided_once_and_only_as_it_was_shown(open_house: A
         await decide(house, question, 400, approved=True)
         await decide(house, question, 400, approved="yes")
         await decide(house, question, 400, approved=True, picked=["Tea.md"], remember="forever")
-        answers = await asyncio.gather(*(decide(house, question, approved=False, reason="no") for _ in range(4)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(decide(house, question, approved=False, reason="no") for _ in range(4)), return_exceptions=True
+        )
         assert sum(isinstance(one, dict) for one in answers) == 1
 
 
@@ -90,7 +122,10 @@ async def test_a_denied_call_reads_nothing_and_the_model_is_told(open_house: Any
         question = (await house.until(house.pending))[0]
         await decide(house, question, approved=False, reason="private")
         call = (await house.ended(id))["entries"][1]["parts"][0]
-        assert call["state"] == "denied" and call["result"] == {"error": "User cancelled tool execution", "reason": "private"}
+        assert call["state"] == "denied" and call["result"] == {
+            "error": "User cancelled tool execution",
+            "reason": "private",
+        }
         shown = (await house.call("GET", "/approvals?status=decided"))["approvals"][0]
         assert shown["decided_by"] == "web" and shown["decision"]["reason"] == "private"
 
@@ -102,7 +137,12 @@ async def test_a_remembered_grant_is_listed_used_and_revoked(open_house: Any) ->
         await decide(house, question, approved=True, picked=["Tea.md"], remember="session")
         await house.ended(id)
         grant = (await house.call("GET", "/grants"))["grants"][0]
-        assert (grant["scope"], grant["tool"], grant["target"], grant["model"]) == ("session", "file_read", id, "m")
+        assert (grant["scope"], grant["tool"], grant["target"], grant["model"]) == (
+            "session",
+            "file_read",
+            id,
+            "m",
+        )
         await house.call("POST", f"/conversations/{id}/retry", {})
         again = (await house.ended(id))["entries"][1]["parts"][0]
         assert again["state"] == "done" and again["shared"] == ["Tea.md", "Coffee.md"]
@@ -113,15 +153,23 @@ async def test_a_remembered_grant_is_listed_used_and_revoked(open_house: Any) ->
         assert {line["event"] for line in (await house.call("GET", "/audit"))["audit"]} >= {"approved", "ran"}
 
 
-async def test_questions_of_another_process_show_live_and_can_be_decided(open_house: Any, tmp_path: Path) -> None:
+async def test_questions_of_another_process_show_live_and_can_be_decided(
+    open_house: Any, tmp_path: Path
+) -> None:
     async with open_house() as house, house.listening() as heard:
         elsewhere = Approvals(Store(f"sqlite:///{tmp_path}/store.db"))  # as an MCP server beside this one
         shown = Preview((Touched("A.md", "A.md", 3),), pick=True)
         asking = Asking("mcp_1", "claude", "mcp", vault="/another/vault")
-        asked = asyncio.ensure_future(elsewhere.ask(asking, [("file_read", "run", {"filePaths": ["A.md"]}, shown)], None))
+        asked = asyncio.ensure_future(
+            elsewhere.ask(asking, [("file_read", "run", {"filePaths": ["A.md"]}, shown)], None)
+        )
         try:
             question = (await house.until(house.pending))[0]
-            assert question["surface"] == "mcp" and question["title"] == "Read notes" and not question["editable"]
+            assert (
+                question["surface"] == "mcp"
+                and question["title"] == "Read notes"
+                and not question["editable"]
+            )
 
             async def told() -> bool:
                 return any(kind == "approvals" and data["pending"] == 1 for kind, data in heard)
@@ -140,7 +188,9 @@ async def test_what_nobody_decides_expires_and_is_shown_as_expired(open_house: A
         store = Store(f"sqlite:///{tmp_path}/store.db")
         elsewhere = Approvals(store, lifetime_s=0.3)
         try:
-            (decided,) = await elsewhere.ask(Asking("s", "m", "mcp"), [("file_read", "run", {}, Preview())], None)
+            (decided,) = await elsewhere.ask(
+                Asking("s", "m", "mcp"), [("file_read", "run", {}, Preview())], None
+            )
         finally:
             await store.close()
         assert decided.status == "expired"

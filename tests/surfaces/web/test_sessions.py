@@ -25,7 +25,9 @@ async def test_a_local_program_without_a_session_reaches_nothing_of_the_api(open
         rows = [row for api in house.pages._apis for row in api.routes()]
         assert len(rows) > 20
         for method, path, _ in rows:
-            async with client.request(method, f"{house.url}/ui/api{path.replace('{id}', 'x').replace('{client}', 'x')}", json={}) as response:
+            async with client.request(
+                method, f"{house.url}/ui/api{path.replace('{id}', 'x').replace('{client}', 'x')}", json={}
+            ) as response:
                 assert response.status == 401, (method, path)
                 assert (await response.json())["error"]["code"] == "invalid_api_key"
 
@@ -34,7 +36,9 @@ async def test_the_one_time_link_works_once(open_house: Any) -> None:
     async with open_house() as house, stranger() as first, stranger() as second:
         link = house.url + enter_path(await house.pages.sessions.link())
         async with first.get(link, allow_redirects=False) as response:
-            assert response.status == 303 and re.fullmatch("/#page=[0-9a-f]{40}", response.headers["location"])
+            assert response.status == 303 and re.fullmatch(
+                "/#page=[0-9a-f]{40}", response.headers["location"]
+            )
             cookie = response.headers["set-cookie"]
         assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower() and "Path=/" in cookie
         async with second.get(link, allow_redirects=False) as response:
@@ -70,7 +74,9 @@ async def test_an_admin_key_starts_a_session_and_a_plain_key_does_not(keyed_hous
             page = (await response.json())["page"]
         async with client.get(f"{house.url}/ui/api/session", headers={"x-toolwire-page": page}) as response:
             assert response.status == 200
-        async with client.get(f"{house.url}/v1/models", headers={"authorization": f"Bearer {ADMIN}"}) as response:
+        async with client.get(
+            f"{house.url}/v1/models", headers={"authorization": f"Bearer {ADMIN}"}
+        ) as response:
             assert response.status == 200
 
 
@@ -78,9 +84,27 @@ async def test_an_admin_key_starts_a_session_and_a_plain_key_does_not(keyed_hous
 async def test_the_cookie_alone_opens_nothing(open_house: Any, key: str) -> None:
     """A browser sends it to every port of its host: whoever runs a server there must not get in with it."""
     async with open_house() as house:
-        for method, path in (("GET", "/session"), ("GET", "/events"), ("GET", "/approvals"), ("PUT", "/settings"), ("POST", "/session/link")):
-            await house.call(method, path, {"tool_calling": True}, status=401, headers={"x-toolwire-page": key.encode().decode("latin-1")})
-        await house.call("PUT", f"/settings?page={house.key}", {"tool_calling": True}, status=401, headers={"x-toolwire-page": ""})
+        for method, path in (
+            ("GET", "/session"),
+            ("GET", "/events"),
+            ("GET", "/approvals"),
+            ("PUT", "/settings"),
+            ("POST", "/session/link"),
+        ):
+            await house.call(
+                method,
+                path,
+                {"tool_calling": True},
+                status=401,
+                headers={"x-toolwire-page": key.encode().decode("latin-1")},
+            )
+        await house.call(
+            "PUT",
+            f"/settings?page={house.key}",
+            {"tool_calling": True},
+            status=401,
+            headers={"x-toolwire-page": ""},
+        )
         assert (await house.call("GET", "/settings"))["tool_calling"] is False
 
 
@@ -88,14 +112,18 @@ async def test_the_page_key_of_one_session_does_not_open_another(open_house: Any
     async with open_house() as house, stranger() as phone:
         async with phone.get((await house.call("POST", "/session/link"))["url"]) as response:
             assert response.status == 200
-        async with phone.get(f"{house.url}/ui/api/session", headers={"x-toolwire-page": house.key}) as response:
+        async with phone.get(
+            f"{house.url}/ui/api/session", headers={"x-toolwire-page": house.key}
+        ) as response:
             assert response.status == 401
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        {"origin": "http://localhost:3000"},  # another port of this machine: allowed to the model API, never here
+        {
+            "origin": "http://localhost:3000"
+        },  # another port of this machine: allowed to the model API, never here
         {"origin": "app://obsidian.md"},
         {"origin": "https://evil.example"},
         {"origin": "null"},
@@ -103,11 +131,21 @@ async def test_the_page_key_of_one_session_does_not_open_another(open_house: Any
         {"sec-fetch-site": "cross-site"},
     ],
 )
-async def test_no_other_origin_reaches_the_api_even_with_the_cookie_and_the_token(open_house: Any, headers: dict[str, str]) -> None:
+async def test_no_other_origin_reaches_the_api_even_with_the_cookie_and_the_token(
+    open_house: Any, headers: dict[str, str]
+) -> None:
     async with open_house() as house:
-        for method, path in (("GET", "/session"), ("GET", "/events"), ("PUT", "/settings"), ("POST", "/session")):
+        for method, path in (
+            ("GET", "/session"),
+            ("GET", "/events"),
+            ("PUT", "/settings"),
+            ("POST", "/session"),
+        ):
             async with house.client.request(
-                method, f"{house.url}/ui/api{path}", json={}, headers={"x-toolwire-page": house.key, **headers}
+                method,
+                f"{house.url}/ui/api{path}",
+                json={},
+                headers={"x-toolwire-page": house.key, **headers},
             ) as response:
                 assert response.status == 403
                 assert "access-control-allow-origin" not in response.headers
@@ -118,9 +156,14 @@ async def test_the_page_itself_and_its_own_origin_are_let_in(open_house: Any) ->
         await house.call("GET", "/session", headers={"origin": house.url, "sec-fetch-site": "same-origin"})
 
 
-@pytest.mark.parametrize("path", ["/", "/ui/inbox", "/ui/api/session", "/ui/static/app.js", "/ui/enter?token=x"])
+@pytest.mark.parametrize(
+    "path", ["/", "/ui/inbox", "/ui/api/session", "/ui/static/app.js", "/ui/enter?token=x"]
+)
 async def test_a_rebound_host_gets_403(open_house: Any, path: str) -> None:
-    async with open_house() as house, house.client.get(house.url + path, headers={"host": "evil.example"}) as response:
+    async with (
+        open_house() as house,
+        house.client.get(house.url + path, headers={"host": "evil.example"}) as response,
+    ):
         assert response.status == 403
         assert (await response.json())["error"]["code"] == "forbidden_host"
 
@@ -129,7 +172,10 @@ async def test_signing_out_ends_the_session(open_house: Any) -> None:
     async with open_house() as house:
         cookie = {c.key: c.value for c in house.client.cookie_jar}
         await house.call("DELETE", "/session")
-        async with stranger() as client, client.get(f"{house.url}/ui/api/session", cookies=cookie) as response:
+        async with (
+            stranger() as client,
+            client.get(f"{house.url}/ui/api/session", cookies=cookie) as response,
+        ):
             assert response.status == 401
 
 
@@ -165,12 +211,26 @@ async def test_links_and_sessions_end_with_their_time() -> None:
 
 async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_run(open_house: Any) -> None:
     async with open_house() as house, stranger() as client:
-        for path in ("/", "/ui/", "/ui/inbox/", "/ui/chat/x", "/ui/inbox", "/ui/wire", "/ui/wire/t", "/ui/connect", "/ui/settings"):
+        for path in (
+            "/",
+            "/ui/",
+            "/ui/inbox/",
+            "/ui/chat/x",
+            "/ui/inbox",
+            "/ui/wire",
+            "/ui/wire/t",
+            "/ui/connect",
+            "/ui/settings",
+        ):
             async with client.get(house.url + path) as response:
                 assert response.status == 200
                 assert response.headers["content-type"].startswith("text/html")
                 policy = response.headers["content-security-policy"]
-                assert "default-src 'none'" in policy and "unsafe" not in policy and "require-trusted-types-for 'script'" in policy
+                assert (
+                    "default-src 'none'" in policy
+                    and "unsafe" not in policy
+                    and "require-trusted-types-for 'script'" in policy
+                )
                 assert response.headers["x-frame-options"] == "DENY"
                 tag = response.headers["etag"]
             async with client.get(house.url + path, headers={"if-none-match": tag}) as response:
@@ -178,11 +238,23 @@ async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_r
 
 
 async def test_whoever_asks_the_root_for_json_is_told_where_the_api_is(open_house: Any) -> None:
-    async with open_house() as house, house.client.get(house.url + "/", headers={"accept": "application/json"}) as response:
+    async with (
+        open_house() as house,
+        house.client.get(house.url + "/", headers={"accept": "application/json"}) as response,
+    ):
         assert await response.json() == {"name": "toolwire", "api": "/v1"}
 
 
-@pytest.mark.parametrize("path", ["/ui/nothing", "/ui/static/nothing.js", "/ui/static/..%2f..%2froutes.py", "/ui/api/nothing", "/ui/static/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ui/nothing",
+        "/ui/static/nothing.js",
+        "/ui/static/..%2f..%2froutes.py",
+        "/ui/api/nothing",
+        "/ui/static/",
+    ],
+)
 async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) -> None:
     from yarl import URL
 
@@ -191,8 +263,13 @@ async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) 
         assert (await response.json())["error"]["code"] == "unknown_url"
 
 
-@pytest.mark.parametrize(("method", "headers"), [("HEAD", {}), ("GET", {"sec-purpose": "prefetch;prerender"}), ("GET", {"purpose": "prefetch"})])
-async def test_a_look_ahead_does_not_use_the_link_up(open_house: Any, method: str, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [("HEAD", {}), ("GET", {"sec-purpose": "prefetch;prerender"}), ("GET", {"purpose": "prefetch"})],
+)
+async def test_a_look_ahead_does_not_use_the_link_up(
+    open_house: Any, method: str, headers: dict[str, str]
+) -> None:
     async with open_house() as house, stranger() as ahead, stranger() as person:
         link = house.url + enter_path(await house.pages.sessions.link())
         async with ahead.request(method, link, headers=headers, allow_redirects=False) as response:
@@ -204,7 +281,9 @@ async def test_a_look_ahead_does_not_use_the_link_up(open_house: Any, method: st
 PROXIED = {"x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.7"}
 
 
-async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(open_house: Any) -> None:
+async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure_and_addresses_are_those_of_the_proxy(
+    open_house: Any,
+) -> None:
     async with open_house(proxies=("127.0.0.1",)) as house, stranger() as client:
         link = house.url + enter_path(await house.pages.sessions.link())
         async with client.get(link, headers=PROXIED, allow_redirects=False) as response:
@@ -241,7 +320,9 @@ async def test_a_number_that_is_none_is_refused(open_house: Any) -> None:
             assert refused["error"]["param"] == "limit"
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_the_server(open_house: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_the_server(
+    open_house: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_house() as house:
         host = house.url.removeprefix("http://").encode()
         told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
@@ -253,6 +334,12 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_the
         async def send(message: Any) -> None:
             sent.append(message)
 
-        where = {"type": "http", "method": "POST", "path": "/ui/api/session", "query_string": b"", "client": ("127.0.0.1", 1)}
+        where = {
+            "type": "http",
+            "method": "POST",
+            "path": "/ui/api/session",
+            "query_string": b"",
+            "client": ("127.0.0.1", 1),
+        }
         await house.app({**where, "headers": [(b"host", host)]}, receive, send)
         assert not sent and not [record for record in caplog.records if record.levelname == "ERROR"]

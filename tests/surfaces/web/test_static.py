@@ -32,16 +32,24 @@ def test_no_file_loads_anything_from_elsewhere(file: Path) -> None:
 def test_every_script_can_be_read(file: Path) -> None:
     lines = file.read_text("utf-8").splitlines()
     assert len(lines) <= MOST_LINES
-    assert [line for line in lines if len(line) > 160 and not re.search(r"['`][^'`]{50}", line)] == []  # a sentence may be longer
+    assert [
+        line for line in lines if len(line) > 160 and not re.search(r"['`][^'`]{50}", line)
+    ] == []  # a sentence may be longer
 
 
 def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:
     shell = (STATIC / "index.html").read_text("utf-8")
-    assert re.findall(r"<script[^>]*>", shell) and all(" src=" in tag for tag in re.findall(r"<script[^>]*>", shell))
+    assert re.findall(r"<script[^>]*>", shell) and all(
+        " src=" in tag for tag in re.findall(r"<script[^>]*>", shell)
+    )
     assert "<style" not in shell and " style=" not in shell and not re.search(r"\son\w+=", shell)
 
 
 def test_every_module_that_is_imported_is_there_and_every_one_is_used() -> None:
-    named = {name for file in SCRIPTS for name in re.findall(r"""(?:from|import\(?)\s*['"]\./([\w.-]+)['"]""", file.read_text("utf-8"))}
+    named = {
+        name
+        for file in SCRIPTS
+        for name in re.findall(r"""(?:from|import\(?)\s*['"]\./([\w.-]+)['"]""", file.read_text("utf-8"))
+    }
     shell = set(re.findall(r"/ui/static/([\w.-]+)", (STATIC / "index.html").read_text("utf-8")))
     assert named | shell == {file.name for file in FILES} - {"index.html"}

@@ -11,21 +11,30 @@ from typing import Any
 
 import pytest
 
+from toolwire.observe.fixture import read
 from toolwire.observe.journal_files import TurnRecord
-from toolwire.observe.recording import read
 from toolwire.observe.replay import replay
 from toolwire.surfaces.web.context import Json
 from toolwire.surfaces.web.inspector import charts
 
 OpenHouse = Callable[..., AbstractAsyncContextManager[Any]]
-TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
 SCRIPT = 'chunk 4\nsay Let me look.\ncall get_weather {"city": "Paris"}\n---\nsay It is {result}.'
 KEY = "a-plain-key-of-some-length"
 
 
 async def complete(house: Any, *, key: str = "", request_id: str = "", **extra: Any) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": "Weather?"}], "tools": [TOOL], **extra}
-    headers = {**({"authorization": f"Bearer {key}"} if key else {}), **({"x-request-id": request_id} if request_id else {})}
+    headers = {
+        **({"authorization": f"Bearer {key}"} if key else {}),
+        **({"x-request-id": request_id} if request_id else {}),
+    }
     async with house.client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers) as response:
         text: str = await response.text()
         return text
@@ -41,12 +50,22 @@ async def test_a_turn_is_shown_from_the_request_to_the_bytes(open_house: OpenHou
     async with open_house(SCRIPT, tools=tools) as house:
         raw = await complete(house, stream=True)
         turn = await newest(house)
-        assert (turn["state"], turn["model"], turn["strategy"], turn["calls"], turn["status"]) == ("ended", "m", tools, ["get_weather"], 200)
+        assert (turn["state"], turn["model"], turn["strategy"], turn["calls"], turn["status"]) == (
+            "ended",
+            "m",
+            tools,
+            ["get_weather"],
+            200,
+        )
         told = await house.call("GET", f"/turns/{turn['id']}")
         assert told["request"]["messages"] == [{"role": "user", "content": "Weather?"}]
         assert told["turn"]["items"][0]["role"] == "user" and told["plan"]["strategy"] == tools
-        assert {row["field"]: row["how"] for row in told["plan"]["report"]}["tools"] == ("honoured" if tools == "native" else "emulated")
-        assert told["got"]["text"].strip() == "Let me look." and told["got"]["calls"][0]["name"] == "get_weather"
+        assert {row["field"]: row["how"] for row in told["plan"]["report"]}["tools"] == (
+            "honoured" if tools == "native" else "emulated"
+        )
+        assert (
+            told["got"]["text"].strip() == "Let me look." and told["got"]["calls"][0]["name"] == "get_weather"
+        )
         assert "Let me look." in told["wrote"] and told["contents"] == "memory" and told["parked"] == []
         for kind, count in told["counts"].items():
             page = await house.call("GET", f"/turns/{turn['id']}/frames?kind={kind}")
@@ -61,23 +80,38 @@ async def test_rows_come_in_pages(open_house: OpenHouse) -> None:
         await complete(house, stream=True)
         id = (await newest(house))["id"]
         whole = await house.call("GET", f"/turns/{id}/frames?kind=events")
-        pages = [await house.call("GET", f"/turns/{id}/frames?kind=events&from={start}&count=40") for start in (0, 40, 80, 120)]
-        assert [row for page in pages for row in page["rows"]] == whole["rows"] and {page["total"] for page in pages} == {whole["total"]}
+        pages = [
+            await house.call("GET", f"/turns/{id}/frames?kind=events&from={start}&count=40")
+            for start in (0, 40, 80, 120)
+        ]
+        assert [row for page in pages for row in page["rows"]] == whole["rows"] and {
+            page["total"] for page in pages
+        } == {whole["total"]}
         await house.call("GET", f"/turns/{id}/frames?kind=nothing", status=400)
 
 
 async def test_turns_are_listed_newest_first_by_pages_and_filters(open_house: OpenHouse) -> None:
     async with open_house(SCRIPT) as house:
         for number in range(5):
-            await complete(house, model="other" if number == 2 else "m", **({"temperature": "hot"} if number == 4 else {}))
+            await complete(
+                house,
+                model="other" if number == 2 else "m",
+                **({"temperature": "hot"} if number == 4 else {}),
+            )
         everything = (await house.call("GET", "/turns"))["turns"]
-        assert [turn["at"] for turn in everything] == sorted((turn["at"] for turn in everything), reverse=True) and len(everything) == 5
+        assert [turn["at"] for turn in everything] == sorted(
+            (turn["at"] for turn in everything), reverse=True
+        ) and len(everything) == 5
         first = await house.call("GET", "/turns?limit=3")
         rest = await house.call("GET", f"/turns?limit=3&before={first['turns'][-1]['id']}")
         assert first["more"] and not rest["more"] and first["turns"] + rest["turns"] == everything
-        assert [turn["model"] for turn in (await house.call("GET", "/turns?model=other"))["turns"]] == ["other"]
+        assert [turn["model"] for turn in (await house.call("GET", "/turns?model=other"))["turns"]] == [
+            "other"
+        ]
         assert len((await house.call("GET", "/turns?tool=get_weather"))["turns"]) == 3
-        assert [turn["error"] for turn in (await house.call("GET", "/turns?status=error"))["turns"]] == ["invalid_type"]
+        assert [turn["error"] for turn in (await house.call("GET", "/turns?status=error"))["turns"]] == [
+            "invalid_type"
+        ]
         assert len((await house.call("GET", "/turns?status=ok"))["turns"]) == 4
         await house.call("GET", "/turns?before=yesterday", status=400)
 
@@ -88,21 +122,29 @@ async def test_a_parked_turn_shows_when_it_waited_and_who_went_on_with_it(open_h
         parked = (await house.call("GET", "/turns?status=parked"))["turns"][0]
         assert (await house.call("GET", f"/turns/{parked['id']}"))["parked"][0]["to_ms"] is None
         result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
-        assert "sunny" in await complete(house, messages=[{"role": "user", "content": "Weather?"}, message, result])
+        assert "sunny" in await complete(
+            house, messages=[{"role": "user", "content": "Weather?"}, message, result]
+        )
         later = await newest(house)
         assert (later["kind"], later["resumed_from"]) == ("resumed", parked["id"])
         (before,) = (await house.call("GET", f"/turns/{later['id']}"))["parked"]
         (behind,) = (await house.call("GET", f"/turns/{parked['id']}"))["parked"]
         assert before == {"from_ms": -later["parked_ms"], "to_ms": 0, "turn": parked["id"]}
-        assert behind["turn"] == later["id"] and behind["to_ms"] - behind["from_ms"] == pytest.approx(later["parked_ms"], abs=0.01)
+        assert behind["turn"] == later["id"] and behind["to_ms"] - behind["from_ms"] == pytest.approx(
+            later["parked_ms"], abs=0.01
+        )
 
 
 async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open_house: OpenHouse) -> None:
     async with open_house(SCRIPT) as house:
-        raw = await complete(house, stream=True, messages=[{"role": "user", "content": "It's $HOME `id` \\ ünï"}])
+        raw = await complete(
+            house, stream=True, messages=[{"role": "user", "content": "It's $HOME `id` \\ ünï"}]
+        )
         id = (await newest(house))["id"]
         words = shlex.split((await house.call("GET", f"/turns/{id}/curl"))["curl"].replace("\\\n", ""))
-        assert words[:3] == ["curl", "-N", f"{house.url}/v1/chat/completions"] and not any("Authorization" in word for word in words)
+        assert words[:3] == ["curl", "-N", f"{house.url}/v1/chat/completions"] and not any(
+            "Authorization" in word for word in words
+        )
         assert json.loads(words[-1])["messages"][0]["content"] == "It's $HOME `id` \\ ünï"
         async with house.client.get(f"{house.url}/ui/api/turns/{id}/fixture?page={house.key}") as response:
             assert response.headers["content-disposition"] == f'attachment; filename="{id}.jsonl"'
@@ -114,15 +156,29 @@ async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open
 
 async def test_keys_are_shown_nowhere(keyed_house: OpenHouse) -> None:
     async with keyed_house() as house:
-        asked = {"messages": [{"role": "user", "content": f"my key is {KEY}"}], "metadata": {"password": "hunter2"}}
+        asked = {
+            "messages": [{"role": "user", "content": f"my key is {KEY}"}],
+            "metadata": {"password": "hunter2"},
+        }
         await complete(house, key=KEY, request_id=KEY, **asked)
         turn = await newest(house)
         id = turn["id"]
         curl = (await house.call("GET", f"/turns/{id}/curl"))["curl"]
         assert "$TOOLWIRE_API_KEY" in curl
-        shown = [curl, json.dumps(turn), json.dumps(await house.call("GET", f"/turns/{id}")), await house.call("GET", f"/turns/{id}/fixture")]
-        shown += [json.dumps(await house.call("GET", f"/turns/{id}/frames?kind={kind}")) for kind in ("frames", "events", "wire")]
-        shown += [json.dumps(await house.call("POST", f"/turns/{id}/replay", {})), json.dumps(await house.call("GET", "/charts"))]
+        shown = [
+            curl,
+            json.dumps(turn),
+            json.dumps(await house.call("GET", f"/turns/{id}")),
+            await house.call("GET", f"/turns/{id}/fixture"),
+        ]
+        shown += [
+            json.dumps(await house.call("GET", f"/turns/{id}/frames?kind={kind}"))
+            for kind in ("frames", "events", "wire")
+        ]
+        shown += [
+            json.dumps(await house.call("POST", f"/turns/{id}/replay", {})),
+            json.dumps(await house.call("GET", "/charts")),
+        ]
         assert not any(KEY in text or "hunter2" in text for text in shown)
 
 
@@ -150,7 +206,11 @@ async def test_a_turn_whose_contents_are_gone_still_has_its_line(open_house: Ope
     async with open_house() as house:
         turn = await newest(house)
         told = await house.call("GET", f"/turns/{turn['id']}")
-        assert (told["contents"], told["request"], told["counts"]) == ("gone", None, {"frames": 0, "events": 0, "wire": 0})
+        assert (told["contents"], told["request"], told["counts"]) == (
+            "gone",
+            None,
+            {"frames": 0, "events": 0, "wire": 0},
+        )
         await house.call("GET", f"/turns/{turn['id']}/fixture", status=404)
 
 
@@ -170,14 +230,23 @@ async def test_the_charts_count_what_happened(open_house: OpenHouse) -> None:
 
 def test_buckets_hold_their_own_turns_and_percentiles_are_of_those_that_answered() -> None:
     now = 10 * 24 * 3600.0 + 30
-    records = [TurnRecord(f"turn_{n:x}", now - n * 60, status=200, first_byte_ms=float(n), input_tokens=n, output_tokens=1) for n in range(1, 21)]
+    records = [
+        TurnRecord(
+            f"turn_{n:x}", now - n * 60, status=200, first_byte_ms=float(n), input_tokens=n, output_tokens=1
+        )
+        for n in range(1, 21)
+    ]
     records += [
         TurnRecord("turn_a0", now, error="server", status=500),
         TurnRecord("turn_a1", now - 7200, model="old"),
         TurnRecord("turn_a2", now, "running"),
     ]
     told = charts(records, "1h", now)
-    assert told["totals"]["requests"] == 21 and told["totals"]["errors"] == 1 and told["totals"]["tokens_in"] == 210
+    assert (
+        told["totals"]["requests"] == 21
+        and told["totals"]["errors"] == 1
+        and told["totals"]["tokens_in"] == 210
+    )
     assert (told["totals"]["ttft_ms_p50"], told["totals"]["ttft_ms_p95"]) == (10.0, 19.0)
     assert [bucket["requests"] for bucket in told["buckets"][-21:]] == [1] * 21
     assert told["buckets"][-1]["errors"] == 1 and told["buckets"][-1]["ttft_ms_p50"] is None
@@ -188,17 +257,24 @@ def test_buckets_hold_their_own_turns_and_percentiles_are_of_those_that_answered
     [b'"\\ud800"', b"NaN", b"1e999", b"[" * 900 + b"]" * 900, b'"\xff"'],
     ids=["half a character", "no number", "beyond all numbers", "too deep", "no text"],
 )
-async def test_a_request_that_could_not_be_read_can_be_looked_at_and_replayed(open_house: OpenHouse, inside: bytes) -> None:
+async def test_a_request_that_could_not_be_read_can_be_looked_at_and_replayed(
+    open_house: OpenHouse, inside: bytes
+) -> None:
     raw = b'{"model": "m", "messages": [], "user": ' + inside + b"}"
     async with open_house() as house:
-        async with house.client.post(f"{house.url}/v1/chat/completions", data=raw, headers={"content-type": "application/json"}) as response:
+        async with house.client.post(
+            f"{house.url}/v1/chat/completions", data=raw, headers={"content-type": "application/json"}
+        ) as response:
             assert response.status == 400
         id = (await newest(house))["id"]
         told = await house.call("GET", f"/turns/{id}")
         assert told["request"] == raw.decode("utf-8", "backslashreplace")
         assert told["request"] in (await house.call("GET", f"/turns/{id}/curl"))["curl"]
         await house.call("GET", f"/turns/{id}/frames?kind=wire")
-        assert read((await house.call("GET", f"/turns/{id}/fixture")).splitlines()).request["raw"] == told["request"]
+        assert (
+            read((await house.call("GET", f"/turns/{id}/fixture")).splitlines()).request["raw"]
+            == told["request"]
+        )
         replayed = await house.call("POST", f"/turns/{id}/replay")
         assert replayed["same"] or inside == b'"\xff"'
 

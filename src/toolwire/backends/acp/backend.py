@@ -1,4 +1,4 @@
-"""Any agent that speaks the Agent Client Protocol, as a backend. Its turns are parked: a call of a client's tool waits for its result."""
+"""Any agent of the Agent Client Protocol as a backend. A call of a client's tool waits for its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from os.path import expanduser
 from typing import Any
 
-from toolwire.backends.acp.profiles import PROFILES, AcpOptions, profile_of
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions, find, profile_of
 from toolwire.backends.agents import history
 from toolwire.backends.agents.history import Idle
 from toolwire.backends.agents.run import AgentRun, one_response
@@ -17,14 +17,17 @@ from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Item, Turn
 
-CAPABILITIES = Capabilities(tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True)
 MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
 
 
 class AcpBackend:
     """One configured agent."""
 
-    id: str
+    strategy: Strategy = "parked"
+    capabilities = Capabilities(
+        tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True
+    )
+    aliases: Sequence[str] = ()
 
     def __init__(self, id: str, options: AcpOptions) -> None:
         self.id = id
@@ -34,26 +37,16 @@ class AcpBackend:
         self._live: set[Any] = set()
         self._closed = False
 
-    @property
-    def strategy(self) -> Strategy:
-        return "parked"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
-
-    @property
-    def aliases(self) -> Sequence[str]:
-        return ()
-
     def alias(self, name: str) -> str | None:
         return None
 
     async def prepare(self) -> None:
-        """There is nothing to find out: every session starts its own process."""
+        """Nothing to do: every session starts its own process."""
 
     async def ready(self) -> bool:
-        return shutil.which(expanduser(self.options.command[0]), path=self.options.env.get("PATH")) is not None
+        return (
+            shutil.which(expanduser(self.options.command[0]), path=self.options.env.get("PATH")) is not None
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -62,17 +55,22 @@ class AcpBackend:
 
     def open(self, turn: Turn) -> LiveRun:
         """A run that can be parked."""
-        job = _Job(self, turn)
+        work = _TurnWork(self, turn)
         options = self.options
-        return AgentRun(turn, job.work, job.stop, settle_s=options.settle_ms / 1000, repeats=options.repeats, timeout_s=options.timeout_s)
+        return AgentRun(
+            turn,
+            work.work,
+            work.stop,
+            settle_s=options.settle_ms / 1000,
+            repeats=options.repeats,
+            timeout_s=options.timeout_s,
+        )
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         return one_response(self.open, turn)
 
-    # --- sessions --------------------------------------------------------------------------------------------------------------------------------
-
     async def waiting(self, turn: Turn) -> Any:
-        """The session that has been through this conversation, if it still lives."""
+        """The living session that already had this conversation."""
         session = self.idle.take(history.fingerprint(turn, history.known_part(turn)))
         if session is not None and not session.alive:
             await self.let_go(session)
@@ -80,7 +78,7 @@ class AcpBackend:
         return session
 
     async def fresh(self, turn: Turn, run: AgentRun) -> Any:
-        """A new session for the turn's tools. To start an agent takes seconds, in which it says nothing: that is no silence of the run's."""
+        """A new session for the turn's tools. The run does not time out while the agent starts."""
         try:
             from toolwire.backends.acp.session import AcpSession
         except ImportError as error:
@@ -112,8 +110,8 @@ class AcpBackend:
             self.idle.keep(history.fingerprint(turn, run.told), session)
 
 
-class _Job:
-    """What one run does with its session."""
+class _TurnWork:
+    """One turn, and the session that works on it."""
 
     def __init__(self, backend: AcpBackend, turn: Turn) -> None:
         self._backend = backend
@@ -124,20 +122,25 @@ class _Job:
         turn, backend = self._turn, self._backend
         session = await self._prompted(run)
         if run.lacks_call and not session.saw_tools:
-            words = f"{backend.profile.title} did not look at the client's tools: it seems to ignore the MCP servers of a session."
-            raise ToolwireError("no_tool_call", words, param="tool_choice")
+            problem = (
+                f"{backend.profile.title} did not look at the client's tools: "
+                "it seems to ignore the MCP servers of a session."
+            )
+            raise ToolwireError("no_tool_call", problem, param="tool_choice")
         if run.failed or not session.alive:
             await backend.let_go(session)
         else:
             await backend.keep(turn, run, session)
 
     async def _prompted(self, run: AgentRun) -> Any:
-        """The session that was told this turn: one that has been through the rest, or a fresh one, also where the old one dies at once."""
+        """Prompts the session that had this conversation, or a fresh one if it is missing or dies."""
         turn, known = self._turn, len(run.told)
         self._session = session = await self._backend.waiting(turn)
         if session is not None:
             try:
-                run.reason = await session.prompt(run, _blocks(history.news(turn.items), turn, session, history.next_prompt(turn)))
+                run.reason = await session.prompt(
+                    run, _blocks(history.news(turn.items), turn, session, history.next_prompt(turn))
+                )
                 return session
             except ToolwireError:
                 if session.alive or run.called or len(run.told) != known:
@@ -152,24 +155,23 @@ class _Job:
             await self._backend.let_go(self._session)
 
 
-def _blocks(items: Sequence[Item], turn: Turn, session: Any, told: str) -> list[Mapping[str, Any]]:
-    """What the agent is told: the text, and the images of `items`. One that takes no images goes without those that were answered before."""
+def _blocks(items: Sequence[Item], turn: Turn, session: Any, text: str) -> list[Mapping[str, Any]]:
+    """The prompt's images and text. An agent that takes no images misses those of earlier turns."""
     found = history.images(items)
-    if found and not session.takes_images():
+    if found and not session.takes_images:
         if history.images(history.news(turn.items)):
             raise ToolwireError("unsupported_value", "This agent takes no images.")
         found = []
-    return [*(block for image in found if (block := _block(image)) is not None), {"type": "text", "text": told}]
+    return [
+        *(block for image in found if (block := _block(image)) is not None),
+        {"type": "text", "text": text},
+    ]
 
 
 def _block(image: ImagePart) -> Mapping[str, Any] | None:
     head, mark, data = (image.url or "").partition(";base64,")
     return {"type": "image", "data": data, "mimeType": head.removeprefix("data:")} if mark else None
 
-
-# --- doctor ------------------------------------------------------------
-#
-# What there is of ACP agents on this machine: the facts that `toolwire doctor` tells.
 
 START: dict[str, tuple[str, ...]] = {
     "opencode": ("opencode", "acp"),
@@ -178,7 +180,7 @@ START: dict[str, tuple[str, ...]] = {
     "claude-code-acp": ("claude-code-acp",),
     "cursor": ("cursor-agent", "acp"),
 }
-"""How each known agent is started as one, by profile."""
+"""The command of each known agent, by profile."""
 
 
 def installed() -> Mapping[str, tuple[str, ...]]:
@@ -187,16 +189,18 @@ def installed() -> Mapping[str, tuple[str, ...]]:
 
 
 async def inspect(options: AcpOptions) -> dict[str, Any]:
-    """`installed`, `profile`, `title`, `install`, and in `problem` one line where a session can not be opened. The agent is started, but nothing is
-    asked of its model."""
+    """The facts for `toolwire doctor`. Starts the agent, but does not ask its model."""
     profile = profile_of(options.profile, options.command)
-    facts: dict[str, Any] = {"installed": False, "profile": profile.name, "title": profile.title, "install": profile.install, "problem": None}
+    facts: dict[str, Any] = {
+        "installed": False,
+        "profile": profile.name,
+        "title": profile.title,
+        "install": profile.install,
+        "problem": None,
+    }
     try:
-        from toolwire.backends.acp.profiles import find
         from toolwire.backends.acp.session import AcpSession
     except ImportError:
-        pass
-
         return {**facts, "problem": MISSING}
     session = AcpSession(options, profile, ())
     try:

@@ -1,9 +1,7 @@
 """One agent's process: its life, and its messages as a transport of the ACP package.
 
-- It runs in a process group of its own. A guard in that group waits on a pipe whose other end only this process holds: when Toolwire dies, however it
-  dies, the pipe closes and the guard kills the whole group. Agents need not notice the end of their stdin.
-- What it prints that is no JSON-RPC message is passed over; stderr is drained for ever.
-- When it ends, whoever waits for it learns that at once.
+A guard in the agent's process group waits on a pipe whose other end the gateway holds. When the gateway
+dies, the pipe closes and the guard kills the whole group.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from toolwire.backends.agents.processes import Talker, end_words, private_folder
 from toolwire.core.errors import ToolwireError
 
 END = ((0.5, signal.SIGTERM), (1.5, signal.SIGKILL), (5.0, signal.SIGKILL))
-"""How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL, and what it gets then."""
+"""Seconds to wait after stdin is closed, then after each signal, and the signal that follows."""
 LINE_LIMIT = 64 * 1024 * 1024
 GUARD = '(read -r _ <"$0"; kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 & exec "$@"'
 """For /bin/sh: the agent takes the shell's place, and so leads the group; $0 is the pipe."""
@@ -59,7 +57,9 @@ class AgentProcess(Talker):
             self._release()
             if not isinstance(error, OSError):
                 raise
-            raise ToolwireError("backend_unavailable", f"{self._title} could not be started: {error.strerror or error}") from error
+            raise ToolwireError(
+                "backend_unavailable", f"{self._title} could not be started: {error.strerror or error}"
+            ) from error
         finally:
             os.close(theirs)
 
@@ -93,8 +93,6 @@ class AgentProcess(Talker):
         if guard >= 0:
             os.close(guard)
 
-    # --- as a transport of the ACP package -------------------------------------------------------------------------------------------------------
-
     async def send(self, message: dict[str, Any]) -> None:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
@@ -102,9 +100,7 @@ class AgentProcess(Talker):
         return await self._messages.get()
 
     async def close(self) -> None:
-        """Of the connection; the process is ended by `end`."""
-
-    # --- what the process says -------------------------------------------------------------------------------------------------------------------
+        """Closes the connection; `end` ends the process."""
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -128,10 +124,10 @@ class AgentProcess(Talker):
             message = json.loads(line)
         except (ValueError, RecursionError):
             message = None
-        if not isinstance(message, dict) or not ("method" in message or "id" in message):
+        if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
             self.garbage += 1
             return
-        if "method" in message and not isinstance(message["method"], str):
+        if "method" not in message and "id" not in message:
             self.garbage += 1
             return
         self._on_message()
@@ -142,19 +138,15 @@ class AgentProcess(Talker):
         self._release()
 
 
-# --- place ------------------------------------------------------------
-#
-# Where an agent lives: a private folder per session with a home, a place for scratch files and an empty
-# folder to work in, removed with the session. The person's login is linked into the home, never read and
-# never copied into anything that stays. Where the agent has renewed it by putting a new file in the link's
-# place, that file is put where the link led. Folders of gateways that were killed are swept away by the
-# next one.
-
 PREFIX = "toolwire-acp-"
 
 
 class Workspace:
-    """`close` removes it."""
+    """A session's private folder: home, temporary files, and an empty folder to work in.
+
+    The person's login is linked into the home, never read. If the agent replaces the link by a renewed
+    file, `close` copies that file back. `close` removes the folder.
+    """
 
     def __init__(self, cwd: str = "") -> None:
         self.path = private_folder(PREFIX, Path(tempfile.gettempdir()))
@@ -172,7 +164,7 @@ class Workspace:
             path.chmod(0o600)
 
     def link(self, files: Sequence[str], own: Path) -> None:
-        """Links those of the person's files that there are."""
+        """Links the person's files that exist."""
         for name in files:
             target, link = own / name, self.home / name
             if target.is_file():

@@ -1,6 +1,6 @@
-"""What is known of each agent, as data: how its own tools are switched off, how it shows the client's, how it logs in. Standard library only.
+"""What is known of each agent, as data, and the options and launch of an agent. Standard library only.
 
-A profile only ever takes powers away. Where one is wrong or outdated, what the agent still asks for is refused all the same.
+A profile only takes powers away. Where one is outdated, Toolwire still refuses what the agent requests.
 """
 
 from __future__ import annotations
@@ -39,29 +39,32 @@ class AgentProfile:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables, where the operator did not give them. {home} is the agent's home."""
     config: tuple[str, Mapping[str, Any]] | None = None
-    """A variable that holds JSON, and what must stand in it: merged into what the operator gave, ours last."""
+    """A variable with JSON, and what is merged into the operator's value, ours last."""
     config_dropped: tuple[str, ...] = ()
-    """Keys of that JSON which would give powers back: the operator's are left out. A dot leads inwards, * is any key."""
+    """Keys of that JSON that would give powers back: the operator's are dropped. `a.*.b` is a path."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Files of the agent's home that are written as JSON. An entry of a list with {tool} in it stands there for each of the client's."""
+    """JSON files in the agent's home. A list entry with {tool} is repeated for each of the client's tools."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`_meta` of session/new."""
     mode: str = ""
     """The session's mode, where the agent has such a one."""
     shown: tuple[str, ...] = ("{server}_{tool}",)
-    """How the agent names a client's tool: first to its model, then in its requests for permission."""
+    """The agent's names of a client's tool: first to its model, then in requests for permission."""
     approvals: tuple[str, ...] = ()
-    """Titles of requests for permission that say nothing of the tool: it is known by what was announced under the same id."""
+    """Titles of requests for permission that name no tool: the announcement with the same id does."""
     longest: int = 64
-    """So long a tool's name may be, with all that the agent puts around it."""
+    """The longest name of a tool, including the agent's prefix."""
     announces: bool = False
-    """Calls stand in session updates around the time when they reach the MCP server, all of one answer together."""
+    """Session updates announce the calls of one answer together, about when they reach the MCP server."""
     login: tuple[str, ...] = ()
-    """Files below the person's home that hold the login: linked into the agent's home, never read."""
+    """Login files below the person's home: linked into the agent's home, never read."""
     authenticate: Mapping[str, str] = field(default_factory=dict)
-    """Ways to authenticate without a person: method → the variable that it needs. Those that the agent itself describes so are found too."""
-    model_by: tuple[Literal["arguments", "environment", "config", "session"], tuple[str, ...]] = ("session", ())
-    """How the agent is told its model: {model} in arguments, the name of a variable, a key of the config, or the session's own option."""
+    """Authentication without a person: method → its variable. The agent may describe more methods."""
+    model_by: tuple[Literal["arguments", "environment", "config", "session"], tuple[str, ...]] = (
+        "session",
+        (),
+    )
+    """Where the model goes: {model} in arguments, a variable, a key of the config, or a session option."""
 
 
 _CODEX_OFF: tuple[str, ...] = (
@@ -81,13 +84,19 @@ _CODEX_OFF: tuple[str, ...] = (
     "include_apply_patch_tool=false",
     *(
         f"include_{what}=false"
-        for what in ("permissions_instructions", "apps_instructions", "collaboration_mode_instructions", "environment_context")
+        for what in (
+            "permissions_instructions",
+            "apps_instructions",
+            "collaboration_mode_instructions",
+            "environment_context",
+        )
     ),
     *(
         f"features.{name}=false"
         for name in (
-            "shell_tool unified_exec shell_snapshot apply_patch_freeform view_image_tool multi_agent collab goals image_generation apps plugins "
-            "tool_suggest hooks memories skill_search js_repl code_mode view_image"
+            "shell_tool unified_exec shell_snapshot apply_patch_freeform view_image_tool multi_agent collab "
+            "goals image_generation apps plugins tool_suggest hooks memories skill_search js_repl code_mode "
+            "view_image"
         ).split()
     ),
 )
@@ -124,7 +133,15 @@ _KNOWN = (
                 "experimental": {"mcp_timeout": 24 * 3600 * 1000},
             },
         ),
-        config_dropped=("permission", "tools", "mcp", "plugin", "mode", "agent.*.permission", "agent.*.tools"),
+        config_dropped=(
+            "permission",
+            "tools",
+            "mcp",
+            "plugin",
+            "mode",
+            "agent.*.permission",
+            "agent.*.tools",
+        ),
         announces=True,
         login=(".local/share/opencode/auth.json",),
         model_by=("config", ("model",)),
@@ -140,7 +157,11 @@ _KNOWN = (
             ".gemini/settings.json": {
                 "tools": {"core": [f"mcp_{SERVER}_{{tool}}"]},  # an allowlist: everything else is denied
                 "context": {"fileName": "none", "loadMemoryFromIncludeDirectories": False},
-                "general": {"enableAutoUpdate": False, "disableAutoUpdate": True, "checkpointing": {"enabled": False}},
+                "general": {
+                    "enableAutoUpdate": False,
+                    "disableAutoUpdate": True,
+                    "checkpointing": {"enabled": False},
+                },
                 "privacy": {"usageStatisticsEnabled": False},
                 "telemetry": {"enabled": False},
                 "security": {"folderTrust": {"enabled": False}},
@@ -151,7 +172,11 @@ _KNOWN = (
         },
         shown=("mcp_{server}_{tool}", "{tool} ({server} MCP Server)", "{server}__{tool}"),
         login=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
-        authenticate={"gemini-api-key": "GEMINI_API_KEY", "vertex-ai": "GOOGLE_API_KEY", "oauth-personal": "GOOGLE_GENAI_USE_GCA"},
+        authenticate={
+            "gemini-api-key": "GEMINI_API_KEY",
+            "vertex-ai": "GOOGLE_API_KEY",
+            "oauth-personal": "GOOGLE_GENAI_USE_GCA",
+        },
         model_by=("arguments", ("--model", "{model}")),
     ),
     AgentProfile(
@@ -178,7 +203,11 @@ _KNOWN = (
             "MCP_TOOL_TIMEOUT": str(24 * 3600 * 1000),
             "MAX_MCP_OUTPUT_TOKENS": "10000000",
         },
-        meta={"disableBuiltInTools": True, "systemPrompt": PLAIN, "claudeCode": {"options": {"settingSources": [], "tools": []}}},
+        meta={
+            "disableBuiltInTools": True,
+            "systemPrompt": PLAIN,
+            "claudeCode": {"options": {"settingSources": [], "tools": []}},
+        },
         shown=("mcp__{server}__{tool}",),
         login=(".claude/.credentials.json",),
         model_by=("environment", ("ANTHROPIC_MODEL",)),
@@ -198,12 +227,13 @@ _KNOWN = (
 )
 _ANY_SHOWN = tuple(dict.fromkeys(shown for profile in _KNOWN for shown in profile.shown))
 PROFILES: dict[str, AgentProfile] = {
-    profile.name: profile for profile in (*_KNOWN, AgentProfile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
+    profile.name: profile
+    for profile in (*_KNOWN, AgentProfile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
 }
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """By name, or for "auto" by the first word of the command that is a known program: npx and the like may stand before it."""
+    """By name, or for "auto" by the first known program in the command, which may begin with npx."""
     if name != "auto":
         return PROFILES[name]
     programs = {program: profile for profile in _KNOWN for program in profile.commands}
@@ -227,7 +257,7 @@ def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]
 
 
 def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
-    """What each tool is called on the MCP server → its own name: one that is too long with the agent's prefix is cut, and made unique."""
+    """Name on the MCP server → own name. Names that are too long with the agent's prefix are cut."""
     room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
     out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
     for tool in tools:
@@ -240,7 +270,7 @@ def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
     return out
 
 
-# --- options ------------------------------------------------------------
+# --- options ---
 #
 # The keys of `[models.ID]` with `backend = "acp"`. Standard library only.
 
@@ -254,7 +284,7 @@ class AcpOptions:
     cwd: str = ""
     """The folder that the agent works in; empty: a fresh, empty one for every session."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables for the agent, beside the few that every process needs. With a `HOME` the agent lives there, else in a home of its own."""
+    """Variables for the agent. With a `HOME` the agent uses that home, else a private one."""
     profile: str = "auto"
     """What is known of the agent: "auto" goes by the command's name."""
     model: str = ""
@@ -262,11 +292,11 @@ class AcpOptions:
     settle_ms: int = 200
     """How long silence must last to end a response with calls."""
     repeats: int = 8
-    """So often an agent may make the same call before it is stopped."""
+    """How often an agent may repeat the same call before it is stopped."""
     idle_s: float = 300.0
-    """How long an agent waits for the next turn of its conversation …"""
+    """How long an agent waits for the next turn of its conversation."""
     sessions: int = 4
-    """… and how many of them wait at most; each is a process. 0: none."""
+    """How many agents wait for their next turn at most; each is a process. 0: none."""
     timeout_s: float = 300.0
     """How long the agent may be silent while it works."""
     start_timeout_s: float = 60.0
@@ -279,19 +309,21 @@ class AcpOptions:
             raise ValueError(f"profile: expected one of auto, {', '.join(PROFILES)}")
         if not all(isinstance(value, str) for value in self.env.values()):
             raise ValueError("env: expected a table of strings")
-        check_numbers(self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "start_timeout_s"))
+        check_numbers(
+            self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "start_timeout_s")
+        )
 
 
-# --- launch ------------------------------------------------------------
+# --- launch ---
 #
-# How an agent is started: profile × options → command, environment and files. Pure. The operator's
-# settings are kept, but for those that would give the agent tools of its own: Toolwire's come last.
+# Profile × options → command, environment and files. Pure. Toolwire's settings override those of the
+# operator that would give the agent tools of its own.
 
 PASSED_ON = (
     "PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
 ).split()
-"""What an agent gets to see of our environment."""
+"""The gateway's variables that an agent gets."""
 LOOPBACK = "127.0.0.1,localhost"
 
 
@@ -311,16 +343,30 @@ def find(options: AcpOptions, profile: AgentProfile) -> str:
     found = shutil.which(word, path=options.env.get("PATH"))
     if found is None:
         how = f" Install it with: {profile.install}" if profile.install else ""
-        raise ToolwireError("backend_unavailable", f"{profile.title} is not installed: the command {word!r} was not found.{how}")
+        raise ToolwireError(
+            "backend_unavailable",
+            f"{profile.title} is not installed: the command {word!r} was not found.{how}",
+        )
     return os.path.abspath(found)
 
 
 def launch(
-    options: AcpOptions, profile: AgentProfile, program: str, home: str, tmp: str, environ: Mapping[str, str], tools: Sequence[str] = ()
+    options: AcpOptions,
+    profile: AgentProfile,
+    program: str,
+    home: str,
+    tmp: str,
+    environ: Mapping[str, str],
+    tools: Sequence[str] = (),
 ) -> Launch:
-    """`home` and `tmp` are the agent's own folders; with a `HOME` of the operator's it lives there. `tools` are the client's, as they are listed."""
+    """`home` and `tmp` are the agent's private folders, `tools` the client's tools as listed."""
     env = {name: environ[name] for name in PASSED_ON if name in environ}
-    env |= {"HOME": home, "TMPDIR": tmp, **{name: value.format(home=home) for name, value in profile.environment.items()}, **options.env}
+    env |= {
+        "HOME": home,
+        "TMPDIR": tmp,
+        **{name: value.format(home=home) for name, value in profile.environment.items()},
+        **options.env,
+    }
     for name in ("NO_PROXY", "no_proxy"):  # the client's tools are on loopback
         env[name] = ",".join(filter(None, (env.get(name, ""), LOOPBACK)))
     command = [program, *options.command[1:], *profile.arguments]
@@ -334,8 +380,12 @@ def launch(
         overlay[words[0]] = options.model
     if profile.config is not None:
         variable, ours = profile.config
-        env[variable] = json.dumps(merged(without(_given(variable, options.env), profile.config_dropped), {**ours, **overlay}))
-    files = {f"{home}/{path}": json.dumps(_for_each(content, tools)) for path, content in profile.files.items()}
+        env[variable] = json.dumps(
+            merged(without(_given(variable, options.env), profile.config_dropped), {**ours, **overlay})
+        )
+    files = {
+        f"{home}/{path}": json.dumps(_for_each(content, tools)) for path, content in profile.files.items()
+    }
     secrets = frozenset(value for value in options.env.values() if len(value) >= 8)
     return Launch(tuple(command), env, files, secrets)
 
@@ -346,7 +396,10 @@ def _for_each(value: Any, tools: Sequence[str]) -> Any:
     if not isinstance(value, list):
         return value
     patterns = [one for one in value if isinstance(one, str) and "{tool}" in one]
-    return [*(one for one in value if one not in patterns), *(pattern.replace("{tool}", tool) for pattern in patterns for tool in tools)]
+    return [
+        *(one for one in value if one not in patterns),
+        *(pattern.replace("{tool}", tool) for pattern in patterns for tool in tools),
+    ]
 
 
 def _given(variable: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -366,7 +419,9 @@ def merged(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     out = {key: value for key, value in given.items() if key not in ours}
     for key, value in ours.items():
         theirs = given.get(key)
-        out[key] = merged(theirs, value) if isinstance(theirs, Mapping) and isinstance(value, Mapping) else value
+        out[key] = (
+            merged(theirs, value) if isinstance(theirs, Mapping) and isinstance(value, Mapping) else value
+        )
     return out
 
 

@@ -1,6 +1,6 @@
-"""What an agent asks of its client beside the client's tools: permissions, files, terminals.
+"""What an agent requests besides the client's tools: permissions, files, terminals.
 
-All of it is answered, by a call that is parked or by an error at once. Nothing runs here.
+Each request becomes a parked call, or gets an error at once. Nothing runs here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from toolwire.backends.agents.native import NativeCall, Refused, answer, transla
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
 
-# --- permissions ------------------------------------------------------------
+# --- permissions ---
 #
-# What an agent may do: call the client's tools, and nothing else. Pure. A request for permission names
-# what it is about only by a title, which a model can shape. So a title counts only where it is exactly the
-# name of a client's tool, and where nothing about the call says that it is of another kind. A name that
-# agents give to tools of their own, without anything that tells the client's tool from it, does not count:
-# a client's `bash` is no reason to let an agent run its own.
+# An agent may call the client's tools and nothing else. A request for permission names its tool only by a
+# title, which a model can shape. So the title must be exactly the name of a client's tool, and the call must
+# not be of another kind. A plain name that agents give to their own tools is refused: a client's `bash` is
+# no reason to let an agent run its own.
 
 Json = Any
 ALLOW, REFUSE = ("allow_once", "allow_always"), ("reject_once", "reject_always")
@@ -36,16 +35,21 @@ HARMLESS_KINDS = ("", "other")
 
 OWN_NAMES = frozenset(
     (
-        "bash shell sh terminal exec execute run run_command command cmd powershell python read read_file write write_file edit edit_file "
-        "create_file patch apply_patch delete delete_file move list ls list_directory grep glob find search fetch webfetch web_fetch websearch "
-        "web_search task agent"
+        "bash shell sh terminal exec execute run run_command command cmd powershell python read read_file "
+        "write write_file edit edit_file create_file patch apply_patch delete delete_file move list ls "
+        "list_directory grep glob find search fetch webfetch web_fetch websearch web_search task agent"
     ).split()
 )
 """Names that agents give to their own tools."""
 
 
-def is_clients(tool_call: Mapping[str, Json], names: Mapping[str, str], announced: Announced | None, approvals: Collection[str] = ()) -> bool:
-    """Whether a permission is asked for a tool of the client's. `approvals` are titles that say nothing of the tool."""
+def is_clients(
+    tool_call: Mapping[str, Json],
+    names: Mapping[str, str],
+    announced: Announced | None,
+    approvals: Collection[str] = (),
+) -> bool:
+    """Whether the permission is for a client's tool. `approvals` are titles that name no tool."""
     kinds = {str(tool_call.get("kind") or ""), announced.kind if announced is not None else ""}
     told = (tool_call.get("title"), announced.title if announced is not None else "")
     titles = {title for title in told if isinstance(title, str) and title and title not in approvals}
@@ -54,19 +58,21 @@ def is_clients(tool_call: Mapping[str, Json], names: Mapping[str, str], announce
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """The answer to a request for permission: the mildest option of the right kind, or cancelled where there is none."""
+    """The mildest option that allows or refuses; cancelled where there is none."""
     for kind in ALLOW if allow else REFUSE:
         for option in options:
-            if isinstance(option, Mapping) and option.get("kind") == kind and option.get("optionId") is not None:
+            if (
+                isinstance(option, Mapping)
+                and option.get("kind") == kind
+                and option.get("optionId") is not None
+            ):
                 return {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
     return {"outcome": {"outcome": "cancelled"}}
 
 
-# --- terminals ------------------------------------------------------------
+# --- terminals ---
 #
-# Terminals that an agent asks its client for: each is one call of the client's own shell tool, whose
-# result comes when the person's machine is done. Nothing runs here. A terminal has no output until the
-# client has answered; then it has all of it.
+# A terminal is one call of the client's shell tool. It has no output until the client has answered.
 
 LIMIT = 1024 * 1024
 
@@ -74,7 +80,9 @@ LIMIT = 1024 * 1024
 class Terminal:
     def __init__(self, work: Coroutine[Any, Any, dict[str, Json]], limit: int | None) -> None:
         self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())  # looked at, whether or not the agent asks
+        self._task.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # looked at, whether or not the agent asks
         self._limit = limit if limit is not None else LIMIT
 
     async def wait(self) -> dict[str, Json]:
@@ -96,7 +104,10 @@ class Terminal:
     def _status(self) -> dict[str, Json]:
         if self._task.cancelled():
             return {"exitCode": None, "signal": "SIGKILL"}
-        return {"exitCode": 1 if self._task.exception() is not None else self._task.result()["exitCode"], "signal": None}
+        return {
+            "exitCode": 1 if self._task.exception() is not None else self._task.result()["exitCode"],
+            "signal": None,
+        }
 
     def _words(self) -> str:
         if self._task.cancelled():
@@ -108,39 +119,16 @@ class Terminal:
         return "\n".join(filter(None, (done["stdout"], done["stderr"])))
 
 
-class Terminals:
-    """Those of one session, by id."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Terminal] = {}
-        self._numbers = itertools.count(1)
-
-    def create(self, work: Coroutine[Any, Any, dict[str, Json]], limit: int | None) -> str:
-        id = f"terminal-{next(self._numbers)}"
-        self._open[id] = Terminal(work, limit)
-        return id
-
-    def find(self, id: Json) -> Terminal | None:
-        return self._open.get(str(id))
-
-    def release(self, id: Json) -> None:
-        terminal = self._open.pop(str(id), None)
-        if terminal is not None:
-            terminal.kill()
-
-    def close(self) -> None:
-        for id in list(self._open):
-            self.release(id)
-
-
 log = logging.getLogger("toolwire.acp")
 Params = Mapping[str, Json]
 NO_METHOD, FAILED = -32601, -32603
 
 
 class AgentRequests:
-    """`names`: the client's tools by what the agent calls them; `declared`: by their own names. `running` gives the run that is under way, or raises;
-    `seen` what a call was announced as."""
+    """`names`: the client's tools by the agent's names; `declared`: by their own names.
+
+    `running` returns the current run, or raises. `seen` returns what a call was announced as.
+    """
 
     def __init__(
         self,
@@ -155,7 +143,8 @@ class AgentRequests:
         self._declared = declared
         self._running = running
         self._seen = seen
-        self._terminals = Terminals()
+        self._terminals: dict[str, Terminal] = {}
+        self._numbers = itertools.count(1)
         self._methods: Mapping[str, Callable[[Params], Awaitable[Json]]] = {
             "session/request_permission": self._permission,
             "fs/read_text_file": self._read_file,
@@ -183,15 +172,17 @@ class AgentRequests:
             raise RequestError(FAILED, "The call was given up.") from None
 
     def close(self) -> None:
-        self._terminals.close()
+        for terminal in self._terminals.values():
+            terminal.kill()
+        self._terminals.clear()
 
     async def _permission(self, params: Params) -> Json:
         call, options = params.get("toolCall"), params.get("options")
         call = call if isinstance(call, Mapping) else {}
-        allowed = is_clients(call, self._names, self._seen(str(call.get("toolCallId") or "")), self._profile.approvals)
+        allowed = is_clients(
+            call, self._names, self._seen(str(call.get("toolCallId") or "")), self._profile.approvals
+        )
         return outcome(options if isinstance(options, Sequence) else (), allowed)
-
-    # --- requests that mean a tool of the client's ---------------------------------------------------------------------------------------------
 
     async def _call(self, call: NativeCall, run: AgentRun) -> dict[str, Json]:
         result = await run.call(call.tool, json.dumps(call.arguments, ensure_ascii=False))
@@ -216,10 +207,12 @@ class AgentRequests:
     async def _create(self, params: Params) -> Json:
         call, run = self._meant("terminal/create", params)
         limit = params.get("outputByteLimit")
-        return {"terminalId": self._terminals.create(self._call(call, run), limit if isinstance(limit, int) else None)}
+        id = f"terminal-{next(self._numbers)}"
+        self._terminals[id] = Terminal(self._call(call, run), limit if isinstance(limit, int) else None)
+        return {"terminalId": id}
 
     def _terminal(self, params: Params) -> Terminal:
-        terminal = self._terminals.find(params.get("terminalId"))
+        terminal = self._terminals.get(str(params.get("terminalId")))
         if terminal is None:
             raise Refused("There is no such terminal.")
         return terminal
@@ -235,5 +228,7 @@ class AgentRequests:
         return {}
 
     async def _release(self, params: Params) -> Json:
-        self._terminals.release(params.get("terminalId"))
+        terminal = self._terminals.pop(str(params.get("terminalId")), None)
+        if terminal is not None:
+            terminal.kill()
         return {}

@@ -1,9 +1,7 @@
-"""One session of one agent: a process, its place, and the MCP server with the client's tools. They begin and end together.
+"""One session of one agent: a process, its folder, and the MCP server with the client's tools.
 
-- Each session has a process of its own: what the client declared decides the agent's capabilities and configuration, a cancelled run can be ended for
-  sure, and nothing of one conversation is in reach of another.
-- Whatever the agent asks for is answered at once: a client's tool is parked with the run, everything else gets an error. Nothing runs here.
-- While no turn is under way, the session has no run: calls that come then get an error.
+Each session has its own process: the client's tools decide the agent's configuration, a cancelled run can be
+ended for sure, and no conversation can reach another. Calls between turns get an error. Nothing runs here.
 """
 
 from __future__ import annotations
@@ -21,9 +19,24 @@ from acp.connection import Connection
 from acp.exceptions import RequestError
 
 from toolwire.backends.acp.process import AgentProcess, Workspace
-from toolwire.backends.acp.profiles import SERVER, AcpOptions, AgentProfile, find, launch, listed_names, shown_names
+from toolwire.backends.acp.profiles import (
+    SERVER,
+    AcpOptions,
+    AgentProfile,
+    find,
+    launch,
+    listed_names,
+    shown_names,
+)
 from toolwire.backends.acp.requests import AgentRequests
-from toolwire.backends.acp.updates import AUTH_REQUIRED, STOP_REASONS, AgentCalls, failure_of, text_of, usage_of
+from toolwire.backends.acp.updates import (
+    AUTH_REQUIRED,
+    STOP_REASONS,
+    AgentCalls,
+    failure_of,
+    text_of,
+    usage_of,
+)
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.native import tools_of
 from toolwire.backends.agents.run import AgentRun
@@ -35,7 +48,7 @@ Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
 HOLD_S = 15.0
-"""So long a call waits for others that were announced with it, and for its own announcement, which brings the text before it."""
+"""How long a call waits for its own announcement, and for other calls announced with it."""
 LIST_S = 5.0
 _CANCELLED = "The agent ended its turn as cancelled."
 
@@ -55,19 +68,25 @@ class AcpSession:
         self._tools = tools
         self._declared = frozenset(tool.name for tool in tools)
         called = {own: listed for listed, own in self._listed.items()}
-        self._server = ToolServer([_renamed(tool, called[tool.name]) for tool in tools], self._called) if tools else None
+        self._server = (
+            ToolServer([replace(tool, name=called[tool.name]) for tool in tools], self._called)
+            if tools
+            else None
+        )
         self._place: Workspace | None = None
         self._process: AgentProcess | None = None
         self._connection: Connection | None = None
         self._id = ""
-        self._images = False
+        self.takes_images = False
         self._run: AgentRun | None = None
         self._calls = AgentCalls(self._names)
         self._changed = asyncio.Event()
         self._prompting = False
         self._closing: asyncio.Future[None] | None = None
         self._opener: asyncio.Task[Any] | None = None
-        self._asked = AgentRequests(profile, self._names, self._declared, self._running, lambda id: self._calls.seen(id))
+        self._asked = AgentRequests(
+            profile, self._names, self._declared, self._running, lambda id: self._calls.seen(id)
+        )
 
     @property
     def alive(self) -> bool:
@@ -83,10 +102,8 @@ class AcpSession:
         assert self._place is not None
         return self._place.path
 
-    # --- life ---------------------------------------------------------------------------------------------------------------------------------------
-
     async def open(self) -> None:
-        """Starts the agent and opens its session; raises a clear error, with what the agent said, where that fails."""
+        """Starts the agent and opens its session; raises an error with the agent's own words."""
         self._opener = asyncio.current_task()
         try:
             async with asyncio.timeout(self._options.start_timeout_s):
@@ -109,12 +126,23 @@ class AcpSession:
         program = find(self._options, self._profile)
         try:
             self._place = place = Workspace(self._options.cwd)
-            started = launch(self._options, self._profile, program, str(place.home), str(place.tmp), os.environ, tuple(self._listed))
+            started = launch(
+                self._options,
+                self._profile,
+                program,
+                str(place.home),
+                str(place.tmp),
+                os.environ,
+                tuple(self._listed),
+            )
             place.write(started.files)
             if "HOME" not in self._options.env:
                 place.link(self._profile.login, Path.home())
         except OSError as error:
-            raise ToolwireError("backend_unavailable", f"A folder for {self._profile.title} can not be made: {error.strerror or error}") from error
+            raise ToolwireError(
+                "backend_unavailable",
+                f"A folder for {self._profile.title} cannot be made: {error.strerror or error}",
+            ) from error
         if self._server is not None:
             await self._server.start()
         self._process = AgentProcess(started, self._profile.title, self._sign_of_life)
@@ -140,11 +168,14 @@ class AcpSession:
 
     async def _new_session(self, hello: Params, cwd: str, env: Mapping[str, str]) -> None:
         capabilities = _table(hello, "agentCapabilities")
-        self._images = _table(capabilities, "promptCapabilities").get("image") is True
+        self.takes_images = _table(capabilities, "promptCapabilities").get("image") is True
         servers = []
         if self._server is not None:
             if _table(capabilities, "mcpCapabilities").get("http") is not True:
-                raise ToolwireError("backend", f"{self._profile.title} takes no MCP servers over HTTP, and so not the client's tools.")
+                raise ToolwireError(
+                    "backend",
+                    f"{self._profile.title} takes no MCP servers over HTTP, and so not the client's tools.",
+                )
             headers = [{"name": name, "value": value} for name, value in self._server.headers.items()]
             servers = [{"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}]
         asked: dict[str, Json] = {"cwd": cwd, "mcpServers": servers}
@@ -161,7 +192,9 @@ class AcpSession:
                     await self._server.listed.wait()
             except TimeoutError:
                 assert self._process is not None
-                self._process.told(f"{self._profile.title} has not asked for the client's tools: it may know none of them.")
+                self._process.told(
+                    f"{self._profile.title} has not asked for the client's tools: it may know none of them."
+                )
 
     async def _authenticated(self, asked: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
         """A session; where the agent wants a login first, by a way that needs no person."""
@@ -176,13 +209,25 @@ class AcpSession:
 
     async def _set_up(self, opened: Params) -> None:
         """The mode and the model, where the session has them as options of its own."""
-        modes = [mode.get("id") for mode in _table(opened, "modes").get("availableModes") or () if isinstance(mode, Mapping)]
+        modes = [
+            mode.get("id")
+            for mode in _table(opened, "modes").get("availableModes") or ()
+            if isinstance(mode, Mapping)
+        ]
         if self._profile.mode and self._profile.mode in modes:
             await self._ask("session/set_mode", {"sessionId": self._id, "modeId": self._profile.mode})
         if self._options.model and self._profile.model_by[0] == "session":
-            options = [one for one in opened.get("configOptions") or () if isinstance(one, Mapping) and one.get("category") == "model"]
+            options = [
+                one
+                for one in opened.get("configOptions") or ()
+                if isinstance(one, Mapping) and one.get("category") == "model"
+            ]
             if options:
-                value = {"sessionId": self._id, "configId": options[0].get("id"), "value": self._options.model}
+                value = {
+                    "sessionId": self._id,
+                    "configId": options[0].get("id"),
+                    "value": self._options.model,
+                }
                 await self._ask("session/set_config_option", value)
             else:
                 await self._ask("session/set_model", {"sessionId": self._id, "modelId": self._options.model})
@@ -199,7 +244,12 @@ class AcpSession:
             self._opener.cancel()
             await asyncio.wait({self._opener})
         self._asked.close()
-        if self._connection is not None and self._prompting and self._process is not None and self._process.alive:
+        if (
+            self._connection is not None
+            and self._prompting
+            and self._process is not None
+            and self._process.alive
+        ):
             with suppress(Exception):
                 await self._connection.send_notification("session/cancel", {"sessionId": self._id})
         if self._process is not None:  # before its calls get an answer: it shall not go on with them
@@ -211,10 +261,8 @@ class AcpSession:
         if self._place is not None:
             await asyncio.to_thread(self._place.close)
 
-    # --- a turn -------------------------------------------------------------------------------------------------------------------------------------
-
     async def prompt(self, run: AgentRun, blocks: Sequence[Mapping[str, Json]]) -> FinishReason:
-        """One prompt, with what happens told to `run`, up to its end."""
+        """Sends one prompt, and reports to `run` what happens until its end."""
         self._run = run
         self._calls = AgentCalls(self._names)
         self._prompting = True
@@ -231,9 +279,6 @@ class AcpSession:
             raise ToolwireError("backend_cut", _CANCELLED)
         return STOP_REASONS.get(reason, "stop")
 
-    def takes_images(self) -> bool:
-        return self._images
-
     @property
     def saw_tools(self) -> bool:
         """Whether the agent has asked which tools there are."""
@@ -243,8 +288,6 @@ class AcpSession:
         if self._run is not None:
             self._run.alive()
 
-    # --- asking -------------------------------------------------------------------------------------------------------------------------------------
-
     async def _ask(self, method: str, params: Params) -> Params:
         assert self._connection is not None and self._process is not None
         try:
@@ -252,10 +295,10 @@ class AcpSession:
         except RequestError as error:
             raise _Refusal(error, self._profile, self._process.clean) from error
         except ConnectionError:
-            raise Lost("backend_cut" if self._prompting else "backend_unavailable", self._process.end_words()) from None
+            raise Lost(
+                "backend_cut" if self._prompting else "backend_unavailable", self._process.end_words()
+            ) from None
         return result if isinstance(result, Mapping) else {}
-
-    # --- being asked --------------------------------------------------------------------------------------------------------------------------------
 
     async def _handle(self, method: str, params: Json, is_notification: bool) -> Json:
         given: Params = params if isinstance(params, Mapping) else {}
@@ -266,7 +309,7 @@ class AcpSession:
         return await self._asked.answer(method, given)
 
     def _update(self, update: Params) -> None:
-        """Takes no time: updates must be read in the order in which they came."""
+        """Does not wait: updates are handled in the order of their arrival."""
         run = self._run
         kind = update.get("sessionUpdate")
         if run is None:
@@ -281,21 +324,19 @@ class AcpSession:
             self._calls.announce(update)
             self._changed.set()
 
-    # --- the client's tools -------------------------------------------------------------------------------------------------------------------------
-
     def _running(self) -> AgentRun:
         if self._run is None:
-            raise ToolwireError("backend", "No turn is under way: the client's tools can not be called now.")
+            raise ToolwireError("backend", "No turn is under way: the client's tools cannot be called now.")
         return self._run
 
     async def _called(self, listed: str, arguments: dict[str, Json]) -> Sequence[Part]:
-        """A call by MCP. It is told to the run when those that belong to it are there."""
+        """A call by MCP. The run gets it together with the calls announced with it."""
         run = self._running()
         id, place = self._calls.called(listed, arguments)
         self._changed.set()
         if self._profile.announces:
             await self._together()
-        result = await run.call(self._listed[listed], _text(arguments), id, place)
+        result = await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, place)
         return result.parts
 
     async def _together(self) -> None:
@@ -322,21 +363,17 @@ def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) 
         if not isinstance(method, Mapping):
             continue
         id = str(method.get("id") or "")
-        told = [str(one.get("name")) for one in method.get("vars") or () if isinstance(one, Mapping)] if method.get("type") == "env_var" else []
+        told = (
+            [str(one.get("name")) for one in method.get("vars") or () if isinstance(one, Mapping)]
+            if method.get("type") == "env_var"
+            else []
+        )
         needed = told or ([profile.authenticate[id]] if id in profile.authenticate else [])
         if needed and all(env.get(name) for name in needed):
             return id
     return None
 
 
-def _renamed(tool: ToolSpec, name: str) -> ToolSpec:
-    return replace(tool, name=name)
-
-
 def _table(given: Params, key: str) -> Params:
     value = given.get(key)
     return value if isinstance(value, Mapping) else {}
-
-
-def _text(arguments: Params) -> str:
-    return json.dumps(arguments, ensure_ascii=False)

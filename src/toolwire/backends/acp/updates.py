@@ -1,7 +1,7 @@
-"""What an agent tells of its work: session updates → text, thoughts, usage, and which calls are under way. Pure.
+"""Session updates → text, thoughts, usage and the calls in progress. Pure.
 
-A call reaches Toolwire twice: by the MCP server, where it waits for its result, and as an update of the session, which knows its place among the
-others. Neither comes first for sure. `AgentCalls` brings them together, by name and arguments.
+A call arrives twice, in either order: at the MCP server, where it waits for its result, and as an update,
+which shows its position among the others. `AgentCalls` matches the two by name and arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from typing import Any
 from toolwire.core.events import Failure, FinishReason, Usage
 
 Json = Any
-STOP_REASONS: dict[str, FinishReason] = {"end_turn": "stop", "max_tokens": "length", "max_turn_requests": "length", "refusal": "content_filter"}
+STOP_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "max_turn_requests": "length",
+    "refusal": "content_filter",
+}
 """How a prompt ended. `cancelled`, and what is not known, is no end of its own."""
 _USAGES: tuple[tuple[str, ...], ...] = (("usage",), ("_meta", "usage"), ("_meta", "quota", "token_count"))
 """Where the tokens of a prompt may stand in its result; the last is Gemini CLI's."""
@@ -37,12 +42,17 @@ def text_of(update: Mapping[str, Json]) -> str:
 
 
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
-    """The tokens of a prompt. Agents count cached and thought tokens apart from the rest, or as a part of it: the total tells which."""
+    """The tokens of a prompt. Only the total shows if cached and thought tokens are included in the rest."""
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), None)
     if given is None:
         return None
-    read, written, thought = (_number(given, key) for key in ("cachedReadTokens", "cachedWriteTokens", "thoughtTokens"))
-    told, said = _number(given, "inputTokens", "input_tokens"), _number(given, "outputTokens", "output_tokens")
+    read, written, thought = (
+        _number(given, key) for key in ("cachedReadTokens", "cachedWriteTokens", "thoughtTokens")
+    )
+    told, said = (
+        _number(given, "inputTokens", "input_tokens"),
+        _number(given, "outputTokens", "output_tokens"),
+    )
     total = _number(given, "totalTokens", "total_tokens")
     if not told and not said:
         return None
@@ -60,10 +70,14 @@ def _inner(given: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Jso
 
 def _number(given: Mapping[str, Json], *keys: str) -> int:
     value = next((given[key] for key in keys if key in given), 0)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+    return (
+        int(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+        else 0
+    )
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------------------------------------
+# --- calls ---
 
 
 @dataclass(slots=True)
@@ -102,7 +116,9 @@ class AgentCalls:
         known.kind = str(update.get("kind") or known.kind)
         given = update.get("rawInput")
         if isinstance(given, Mapping) and given:
-            nested = given.get("arguments") if set(given) == {"server", "tool", "arguments"} else None  # Codex names the server beside them
+            nested = (
+                given.get("arguments") if set(given) == {"server", "tool", "arguments"} else None
+            )  # Codex names the server beside them
             known.arguments = _canonical(nested if isinstance(nested, Mapping) else given)
         known.over = known.over or update.get("status") in OVER
         early = [one for one in self._early if one[0] == known.tool] if not known.called else []
@@ -115,8 +131,14 @@ class AgentCalls:
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
         """A call has come by MCP: its id, where it is known, and its place among the others."""
         wanted = _canonical(arguments)
-        waiting = [one for one in self._announced.values() if one.tool == tool and not one.called and not one.over]
-        fitting = [one for one in waiting if one.arguments == wanted] or [one for one in waiting if not one.arguments] or waiting
+        waiting = [
+            one for one in self._announced.values() if one.tool == tool and not one.called and not one.over
+        ]
+        fitting = (
+            [one for one in waiting if one.arguments == wanted]
+            or [one for one in waiting if not one.arguments]
+            or waiting
+        )
         if fitting:
             found = min(fitting, key=lambda one: one.place)
             found.called = True
@@ -128,7 +150,9 @@ class AgentCalls:
     @property
     def expected(self) -> bool:
         """A call has come that was not announced yet, or one was announced that has not come."""
-        return bool(self._early) or any(one.tool and not one.called and not one.over for one in self._announced.values())
+        return bool(self._early) or any(
+            one.tool and not one.called and not one.over for one in self._announced.values()
+        )
 
     def seen(self, id: str) -> Announced | None:
         return self._announced.get(id)
@@ -138,7 +162,7 @@ def _canonical(arguments: Mapping[str, Json]) -> str:
     return json.dumps(arguments, sort_keys=True, default=str)
 
 
-# --- failures ------------------------------------------------------------
+# --- failures ---
 #
 # What an agent's error means → one kind of `errors.KINDS`. The first row that fits holds. Pure.
 
@@ -151,17 +175,28 @@ WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"insufficient.quota|quota|usage limit|credit balance|billing", "quota"),
         (r"rate.?limit|too many requests|\b429\b|resource.?exhausted", "rate_limit"),
         (r"context.?(?:window|length)|prompt is too long|maximum context", "context_length"),
-        (r"\b401\b|\b403\b|unauthori[sz]ed|authenticat|api.?key|not logged in|log ?in\b|credential", "backend_auth"),
-        (r"model.{0,60}(?:not found|does not exist|unknown|not supported)|unknown model|ProviderModelNotFound", "model_not_found"),
+        (
+            r"\b401\b|\b403\b|unauthori[sz]ed|authenticat|api.?key|not logged in|log ?in\b|credential",
+            "backend_auth",
+        ),
+        (
+            r"model.{0,60}(?:not found|does not exist|unknown|not supported)|unknown model"
+            r"|ProviderModelNotFound",
+            "model_not_found",
+        ),
         (r"overloaded|\b503\b|\b529\b|at capacity", "overloaded"),
         (r"content.?filter|safety|blocked", "content_filter"),
         (r"timed? ?out|timeout", "timeout"),
-        (r"econnrefused|enotfound|connection (?:refused|failed|error)|unable to connect|cannot connect|fetch failed|dns", "backend_unavailable"),
+        (
+            r"econnrefused|enotfound|connection (?:refused|failed|error)|unable to connect|cannot connect"
+            r"|fetch failed|dns",
+            "backend_unavailable",
+        ),
     )
 )
 OWN_WORDS: dict[str, str] = {
     "backend_auth": "{title} is not logged in, or its key was not accepted. Log in with: {log_in}.",
-    "backend_unavailable": "{title} can not reach its model.",
+    "backend_unavailable": "{title} cannot reach its model.",
 }
 _URL = re.compile(r"https?://[^\s,)\"']+")
 
@@ -184,7 +219,9 @@ def _texts(data: Any, depth: int = 0) -> list[str]:
     if depth > 3:
         return []
     if isinstance(data, dict):
-        wanted = [data[key] for key in ("name", "message", "details", "error", "data", "errorKind") if key in data]
+        wanted = [
+            data[key] for key in ("name", "message", "details", "error", "data", "errorKind") if key in data
+        ]
         return [text for value in wanted for text in _texts(value, depth + 1)]
     return []
 
@@ -195,4 +232,11 @@ def failure_of(code: int, message: str, data: Any, title: str, log_in: str) -> F
     kind = kind_of(code, words)
     said = _URL.sub("(address)", words).removeprefix("Internal error: ")[:MESSAGE_LIMIT]
     own = OWN_WORDS.get(kind, "").format(title=title, log_in=log_in or "its own command")
-    return Failure(kind, f"{own} It said: {said}" if own and said else f"{title} failed: {said}" if said else own or f"{title} failed.")
+    return Failure(
+        kind,
+        f"{own} It said: {said}"
+        if own and said
+        else f"{title} failed: {said}"
+        if said
+        else own or f"{title} failed.",
+    )

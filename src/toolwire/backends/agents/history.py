@@ -14,9 +14,21 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Generic, TypeVar
 
-from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Reasoning, Result, TextPart, ToolChoice, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    Part,
+    Reasoning,
+    Result,
+    TextPart,
+    ToolChoice,
+    Turn,
+)
 
-_SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
+SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
 
 
 def words(parts: Iterable[Part]) -> str:
@@ -34,7 +46,13 @@ def words(parts: Iterable[Part]) -> str:
 
 def images(items: Iterable[Item]) -> list[ImagePart]:
     """The images of a conversation, or of a part of it, in the order in which `words` names them."""
-    return [part for item in items if isinstance(item, Message | Result) for part in item.parts if isinstance(part, ImagePart)]
+    return [
+        part
+        for item in items
+        if isinstance(item, Message | Result)
+        for part in item.parts
+        if isinstance(part, ImagePart)
+    ]
 
 
 def news(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -49,13 +67,21 @@ def news(items: Sequence[Item]) -> tuple[Item, ...]:
 def instructions(turn: Turn) -> str:
     """The client's own system text."""
     told = [turn.instructions] if turn.instructions else []
-    told += [words(item.parts) for item in turn.items if isinstance(item, Message) and item.role in ("system", "developer")]
+    told += [
+        words(item.parts)
+        for item in turn.items
+        if isinstance(item, Message) and item.role in ("system", "developer")
+    ]
     return "\n\n".join(filter(None, told))
 
 
 def fresh_prompt(turn: Turn, extra: str = "") -> str:
     """Everything, for an agent that knows nothing yet."""
-    spoken = [item for item in turn.items if not (isinstance(item, Message) and item.role in ("system", "developer"))]
+    spoken = [
+        item
+        for item in turn.items
+        if not (isinstance(item, Message) and item.role in ("system", "developer"))
+    ]
     system = "\n\n".join(filter(None, (instructions(turn), extra, demand(turn.tool_choice))))
     blocks = [f"<instructions>\n{system}\n</instructions>"] if system else []
     if len(spoken) == 1 and isinstance(spoken[0], Message):
@@ -79,7 +105,7 @@ def _told(items: Iterable[Item]) -> Iterable[str]:
         if isinstance(item, Message):
             said = words(item.parts) or item.refusal or ""
             if said:
-                yield f"{_SPEAKERS[item.role]}: {said}"
+                yield f"{SPEAKERS[item.role]}: {said}"
         elif isinstance(item, Call):
             names[item.call_id] = item.name
             yield f"Assistant: [called tool {item.name}, id {item.call_id}: {item.arguments or '{}'}]"
@@ -136,7 +162,9 @@ def add(entries: list[Entry], role: str, said: str) -> None:
 
 def content(parts: Iterable[Part]) -> str:
     """Like `words`, but two images are one only where they are the same."""
-    return "\n".join(part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts)
+    return "\n".join(
+        part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
+    )
 
 
 def result_entry(result: Result) -> Entry:
@@ -156,13 +184,18 @@ def _canonical(arguments: str) -> str:
 
 def fingerprint(turn: Turn, told: Sequence[Entry]) -> str:
     """What a conversation of this turn's kind (same caller, model, instructions, tools, output) is known by."""
-    tools = sorted((tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str)) for tool in turn.offered())
+    tools = sorted(
+        (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))
+        for tool in turn.offered()
+    )
     sampling = (turn.sampling.effort, turn.output.type, turn.output.schema)
     return _hash([turn.caller, turn.model, turn.instructions, tools, sampling, list(told)])
 
 
 def _hash(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 def known_part(turn: Turn) -> list[Entry]:

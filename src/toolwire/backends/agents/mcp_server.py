@@ -31,7 +31,13 @@ VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PATH = "/mcp"
 BODY_LIMIT = 32 * 1024 * 1024
 SIGN_OF_LIFE_S = 10.0
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED_VERSION = -32700, -32600, -32601, -32602, -32022
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED_VERSION = (
+    -32700,
+    -32600,
+    -32601,
+    -32602,
+    -32022,
+)
 
 
 class JsonRpcError(Exception):
@@ -44,7 +50,11 @@ class JsonRpcError(Exception):
 
 def described(tool: ToolSpec) -> dict[str, Json]:
     """A tool as MCP lists it. An input schema must be one of an object."""
-    return {"name": tool.name, "description": tool.description, "inputSchema": {"type": "object", **tool.parameters}}
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": {"type": "object", **tool.parameters},
+    }
 
 
 def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
@@ -53,9 +63,16 @@ def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     for part in parts:
         if isinstance(part, TextPart):
             out.append({"type": "text", "text": part.text})
-        elif isinstance(part, ImagePart) and part.url is not None and part.url.startswith("data:") and ";base64," in part.url:
+        elif (
+            isinstance(part, ImagePart)
+            and part.url is not None
+            and part.url.startswith("data:")
+            and ";base64," in part.url
+        ):
             head, _, data = part.url.partition(";base64,")
-            out.append({"type": "image", "data": data, "mimeType": head.removeprefix("data:").partition(";")[0]})
+            out.append(
+                {"type": "image", "data": data, "mimeType": head.removeprefix("data:").partition(";")[0]}
+            )
         elif isinstance(part, ImagePart):
             out.append({"type": "text", "text": f"[image {part.url or part.file_id or ''}]"})
         elif isinstance(part, OtherPart):
@@ -66,7 +83,9 @@ def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
 class ToolServer(LoopbackServer):
     """`start` it, hand `url` and `headers` to the agent, `close` it with the session."""
 
-    def __init__(self, tools: Sequence[ToolSpec], call: Call, *, sign_of_life_s: float = SIGN_OF_LIFE_S) -> None:
+    def __init__(
+        self, tools: Sequence[ToolSpec], call: Call, *, sign_of_life_s: float = SIGN_OF_LIFE_S
+    ) -> None:
         super().__init__(BODY_LIMIT)
         self._tools = {tool.name: tool for tool in tools}
         self._call = call
@@ -102,11 +121,15 @@ class ToolServer(LoopbackServer):
         names = {f"127.0.0.1:{self._port}", f"localhost:{self._port}"}
         if request.headers.get("Host", "").lower() not in names:
             return web.Response(status=403, text="forbidden host")
-        if "Origin" in request.headers and request.headers["Origin"].lower() not in {f"http://{name}" for name in names}:
+        if "Origin" in request.headers and request.headers["Origin"].lower() not in {
+            f"http://{name}" for name in names
+        }:
             return web.Response(status=403, text="forbidden origin")
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self.headers["Authorization"].encode()):
-            return web.Response(status=401, text="a bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+            return web.Response(
+                status=401, text="a bearer token is needed", headers={"WWW-Authenticate": "Bearer"}
+            )
         if request.path != PATH:
             return web.Response(status=404, text="not found")
         if request.method != "POST":
@@ -121,7 +144,9 @@ class ToolServer(LoopbackServer):
         try:
             message = await _message(request)
             id = message.get("id")
-            if "method" not in message or id is None:  # a notification, or the answer to something that was never asked
+            if (
+                "method" not in message or id is None
+            ):  # a notification, or the answer to something that was never asked
                 return web.Response(status=202)
             if message["method"] == "tools/call":
                 return await self._tool_call(request, id, _params(message))
@@ -158,7 +183,9 @@ class ToolServer(LoopbackServer):
         if "text/event-stream" not in request.headers.get("Accept", ""):
             return _reply(id, {"result": await _settled(call)})
         meta = params.get("_meta")
-        return await self._streamed(request, id, call, meta.get("progressToken") if isinstance(meta, dict) else None)
+        return await self._streamed(
+            request, id, call, meta.get("progressToken") if isinstance(meta, dict) else None
+        )
 
     async def _result(self, name: str, arguments: dict[str, Json]) -> dict[str, Json]:
         try:
@@ -166,14 +193,22 @@ class ToolServer(LoopbackServer):
         except ToolwireError as error:
             return {"content": [{"type": "text", "text": f"error: {error.failure.message}"}], "isError": True}
 
-    async def _streamed(self, request: web.Request, id: Json, call: asyncio.Future[dict[str, Json]], token: Json) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    async def _streamed(
+        self, request: web.Request, id: Json, call: asyncio.Future[dict[str, Json]], token: Json
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        )
         await response.prepare(request)
         try:
             for number in itertools.count(1):
                 if (await asyncio.wait({call}, timeout=self._sign_of_life_s))[0]:
                     break
-                progress = {"progressToken": token, "progress": number, "message": "waiting for the client's result"}
+                progress = {
+                    "progressToken": token,
+                    "progress": number,
+                    "message": "waiting for the client's result",
+                }
                 told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
                 await response.write(_event(told) if token is not None else b": waiting\n\n")
             await response.write(_event({"jsonrpc": "2.0", "id": id, "result": await _settled(call)}))
@@ -200,7 +235,11 @@ async def _message(request: web.Request) -> dict[str, Json]:
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise JsonRpcError(INVALID_REQUEST, "The body is not a JSON-RPC message.")
     if version is not None and version not in VERSIONS and message.get("method") != "initialize":
-        raise JsonRpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", {"supported": list(VERSIONS), "requested": version[:40]})
+        raise JsonRpcError(
+            UNSUPPORTED_VERSION,
+            "Unsupported protocol version",
+            {"supported": list(VERSIONS), "requested": version[:40]},
+        )
     return message
 
 

@@ -51,7 +51,9 @@ def _fields(*needed: tuple[str, str], optional: Sequence[tuple[str, str]] = ()) 
         if missing:
             raise Refused(f"The request lacks {', '.join(missing)}.")
         out = {ours: request[theirs] for ours, theirs in needed}
-        out.update({ours: request[theirs] for ours, theirs in optional if request.get(theirs) not in (None, "")})
+        out.update(
+            {ours: request[theirs] for ours, theirs in optional if request.get(theirs) not in (None, "")}
+        )
         return out
 
     return build
@@ -151,22 +153,43 @@ KINDS: dict[str, tuple[Way, ...]] = {
     "background_shell": _SHELL,
     "write": (Way("write", _fields(("filePath", "path"), ("content", "fileText")), _written),),
     "grep": (
-        Way("glob", _fields(("pattern", "glob"), optional=(("path", "path"),)), _file_list, lambda request: bool(request.get("glob"))),
-        Way("grep", _fields(("pattern", "pattern"), optional=(("path", "path"),)), _file_list, lambda request: not request.get("glob")),
+        Way(
+            "glob",
+            _fields(("pattern", "glob"), optional=(("path", "path"),)),
+            _file_list,
+            lambda request: bool(request.get("glob")),
+        ),
+        Way(
+            "grep",
+            _fields(("pattern", "pattern"), optional=(("path", "path"),)),
+            _file_list,
+            lambda request: not request.get("glob"),
+        ),
     ),
     "read": (Way("read", _fields(("filePath", "path")), _text("content")),),
     "ls": (Way("list", _fields(("path", "path")), _text("files_string")),),
     "mcp": (Way("", _verbatim, _mcp),),
-    "delete": (
-        Way("delete", _fields(("filePath", "path")), _deleted),
-        Way("bash", _remove, _deleted),
-    ),
+    "delete": (Way("delete", _fields(("filePath", "path")), _deleted), Way("bash", _remove, _deleted)),
     "fetch": (Way("webfetch", _fields(("url", "url")), _text("content")),),
     "subagent": (
-        Way("task", _fields(("description", "description"), ("prompt", "prompt"), optional=(("subagent_type", "subagent_type"),)), _text("result")),
+        Way(
+            "task",
+            _fields(
+                ("description", "description"),
+                ("prompt", "prompt"),
+                optional=(("subagent_type", "subagent_type"),),
+            ),
+            _text("result"),
+        ),
     ),
     "diagnostics": (Way("read_lints", _fields(("path", "path")), _text("diagnostics")),),
-    "fs/read_text_file": (Way("read", _fields(("filePath", "path"), optional=(("offset", "line"), ("limit", "limit"))), _text("content")),),
+    "fs/read_text_file": (
+        Way(
+            "read",
+            _fields(("filePath", "path"), optional=(("offset", "line"), ("limit", "limit"))),
+            _text("content"),
+        ),
+    ),
     "fs/write_text_file": (Way("write", _fields(("filePath", "path"), ("content", "content")), _written),),
     "terminal/create": (Way("bash", _terminal, _shell),),
 }
@@ -190,10 +213,15 @@ def translate(kind: str, request: Mapping[str, Json], declared: Collection[str])
         if tool in declared:
             return NativeCall(kind, tool, way.build(request), request)
     wanted = " or ".join(f"'{_tool(way, request)}'" for way in fitting)
-    raise Refused(f"{kind} is not available here: " + (f"the client has no tool {wanted}." if wanted else "no tool of the client's does this."))
+    raise Refused(
+        f"{kind} is not available here: "
+        + (f"the client has no tool {wanted}." if wanted else "no tool of the client's does this.")
+    )
 
 
 def answer(call: NativeCall, text: str) -> dict[str, Json]:
     """What the agent gets back for the text that the client's tool answered. A key `error` says that it failed."""
-    way = next(way for way in KINDS[call.kind] if _tool(way, call.request) == call.tool and way.when(call.request))
+    way = next(
+        way for way in KINDS[call.kind] if _tool(way, call.request) == call.tool and way.when(call.request)
+    )
     return way.read(text, call.request)

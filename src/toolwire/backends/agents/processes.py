@@ -47,9 +47,13 @@ class Child(asyncio.SubprocessProtocol):
         self._serves_many = False
         """What it says may be about anybody's turn."""
 
-    async def _spawn(self, *words: str, env: Mapping[str, str], **options: Any) -> asyncio.SubprocessTransport:
+    async def _spawn(
+        self, *words: str, env: Mapping[str, str], **options: Any
+    ) -> asyncio.SubprocessTransport:
         """Starts it with this whole environment; `options` are those of `subprocess_exec`."""
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(lambda: self, *words, start_new_session=True, env=dict(env), **options)
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self, *words, start_new_session=True, env=dict(env), **options
+        )
         return transport
 
     def _over(self) -> None: ...
@@ -115,7 +119,9 @@ class Talker(Child):
         super().__init__()
         self._stdin: asyncio.WriteTransport | None = None
 
-    async def _spawn(self, *words: str, env: Mapping[str, str], **options: Any) -> asyncio.SubprocessTransport:
+    async def _spawn(
+        self, *words: str, env: Mapping[str, str], **options: Any
+    ) -> asyncio.SubprocessTransport:
         transport = await super()._spawn(*words, env=env, **options)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return transport

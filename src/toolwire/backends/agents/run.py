@@ -18,7 +18,18 @@ from dataclasses import dataclass, field
 from toolwire.backends.agents.history import Entry, call_entry, entries, result_entry
 from toolwire.backends.base import Batch, FrameTap, LiveRun, frame_tap
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, FinishReason, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    FinishReason,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 
 log = logging.getLogger("toolwire.agents")
@@ -45,7 +56,16 @@ class AgentRun:
     `repeats`: an identical call may be made so often in one run. `timeout_s`: the longest silence of an agent that is not waiting for the client.
     """
 
-    def __init__(self, turn: Turn, work: Work, stop: Callable[[], Awaitable[None]], *, settle_s: float, repeats: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        work: Work,
+        stop: Callable[[], Awaitable[None]],
+        *,
+        settle_s: float,
+        repeats: int,
+        timeout_s: float,
+    ) -> None:
         self.turn = turn
         self._told: list[Entry] = entries(turn.items)
         self._saying: list[str] = []
@@ -114,7 +134,9 @@ class AgentRun:
         """The agent gave a sign of life that says nothing else."""
         self._news.set()
 
-    async def call(self, name: str, arguments: str, id: str | None = None, place: float | None = None) -> Result:
+    async def call(
+        self, name: str, arguments: str, id: str | None = None, place: float | None = None
+    ) -> Result:
         """The agent calls a client's tool; returns with the client's result. `place` orders calls of one response where arrival does not.
 
         Raises `ToolwireError` when the run is over; is cancelled when the run is. In a run that has failed it waits for that: an agent whose call is
@@ -148,7 +170,9 @@ class AgentRun:
         self._unread += UNREAD_EACH + (len(event.text) if isinstance(event, Text | Thought) else 0)
         self._news.set()
         if self._unread > UNREAD_LIMIT:
-            self.fail(Failure("backend", "The agent said more than could wait to be read; the run was stopped."))
+            self.fail(
+                Failure("backend", "The agent said more than could wait to be read; the run was stopped.")
+            )
 
     async def _drive(self) -> None:
         try:
@@ -194,7 +218,9 @@ class AgentRun:
                 return
             waiting = bool(self._asked)
             heard = not overdue and await self._heard(self._settle_s if waiting else self._timeout_s)
-            self._asked = [asked for asked in self._asked if not asked.answer.done()]  # the agent may have given up on a call
+            self._asked = [
+                asked for asked in self._asked if not asked.answer.done()
+            ]  # the agent may have given up on a call
             if self._asked and waiting and not heard:
                 yield self._calls()
                 return
@@ -231,7 +257,9 @@ class AgentRun:
         """Hands every waiting call its result, in the order the calls were told. Calls that came meanwhile are told in the next response."""
         waiting, self._open = self._open, {}
         for id, asked in waiting.items():
-            result = results.get(id) or Result(id, (TextPart("error: the client gave no result for this call"),))
+            result = results.get(id) or Result(
+                id, (TextPart("error: the client gave no result for this call"),)
+            )
             self.told.append(result_entry(result))
             if not asked.answer.done():
                 asked.answer.set_result(result)
@@ -258,8 +286,12 @@ class AgentRun:
             self._asked.clear()
 
 
-async def one_response(open: Callable[[Turn], LiveRun], turn: Turn) -> AsyncGenerator[Batch, None]:
-    """The first response of a run that is not parked: the run begins when it is read, and ends with it, or when nobody reads on."""
+async def one_response(
+    open: Callable[[Turn], LiveRun], turn: Turn, prepare: Callable[[], Awaitable[None]] | None = None
+) -> AsyncGenerator[Batch, None]:
+    """The first response of a run that is not parked. The run begins with the first read and ends with it."""
+    if prepare is not None:
+        await prepare()
     live = open(turn)
     try:
         async with aclosing(live.segment()) as batches:

@@ -9,7 +9,6 @@ import asyncio
 import re
 import shutil
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from os.path import expanduser
 from typing import Any
@@ -17,41 +16,28 @@ from typing import Any
 from toolwire.backends.agents.run import one_response
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.backends.codex.home import CodexHome, find_binary, prepare_home
-from toolwire.backends.codex.items import RenamedRun, renamed
 from toolwire.backends.codex.options import CodexOptions, Features
-from toolwire.backends.codex.pool import Lease, Outdated, Pool
-from toolwire.backends.codex.runs import DynamicRun, run_text
+from toolwire.backends.codex.pool import Outdated, Pool, Seat
+from toolwire.backends.codex.runs import CodexRun
 from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.worker import HOW, CodexWorker, require_login
+from toolwire.backends.codex.worker import HOW, CodexWorker
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
-# --- aliases ------------------------------------------------------------
-#
-# Other names of a Codex model: one per reasoning effort, and the names that older Codex proxies gave out.
-# Standard library only.
+_KNOWN = re.compile(
+    r"(?:code[xv]-5(?:\.\d)?|gpt-5(?:\.\d)?(?:-code[xv])?)(?:-(l|m|h|xh|low|medium|high|xhigh|local))?",
+    re.IGNORECASE,
+)
+"""The model names of codex-completions-api and its successor. Their last part is a reasoning effort."""
+_SHORT = {"l": "low", "m": "medium", "h": "high", "xh": "xhigh", "local": "low"}
 
-# The names of codex-completions-api and its successor, with the effort that each stands for.
-_EFFORTS = {"l": "low", "low": "low", "m": "medium", "medium": "medium", "h": "high", "high": "high", "xh": "xhigh", "xhigh": "xhigh", "local": "low"}
-_KNOWN = re.compile(r"(?:code[xv]-5(?:\.\d)?|gpt-5(?:\.\d)?(?:-code[xv])?)(?:-(l|m|h|xh|low|medium|high|xhigh|local))?", re.IGNORECASE)
-
-
-def efforts_of(id: str, efforts: Sequence[str]) -> dict[str, str]:
-    """`codex-low`, `codex-medium` …: listed beside the model itself."""
-    return {f"{id}-{effort}": effort for effort in efforts}
-
-
-def known_effort(name: str) -> str | None:
-    """The effort that an older proxy's model name stands for ("" for none); None when it is no such name."""
-    found = _KNOWN.fullmatch(name)
-    if found is None:
-        return None
-    return _EFFORTS[found[1].lower()] if found[1] else ""
-
-
-FIELDS = frozenset({"reasoning_effort", "reasoning", "reasoning.summary", "response_format", "text", "verbosity"})
-_TEXT_ONLY = Capabilities(schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS, recalls=frozenset({"sealed"}))
+FIELDS = frozenset(
+    {"reasoning_effort", "reasoning", "reasoning.summary", "response_format", "text", "verbosity"}
+)
+_TEXT_ONLY = Capabilities(
+    schema=True, images=True, image_urls=False, reasoning=True, fields=FIELDS, recalls=frozenset({"sealed"})
+)
 _NATIVE = replace(_TEXT_ONLY, tools=True, tool_choice=True, parallel=True)
 STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emulated": "emulated"}
 
@@ -68,14 +54,18 @@ class CodexBackend:
         self.id = id
         self._text_only = replace(_TEXT_ONLY, dialects=(options.dialects if options else None) or ())
         self.options = options or CodexOptions()
-        self._home: CodexHome | None = None
-        self._pool: Pool | None = None
+        self.home: CodexHome | None = None
+        self.pool: Pool | None = None
         self._left: list[Pool] = []
         self._preparing = asyncio.Lock()
 
     @property
     def strategy(self) -> Strategy:
-        return strategy_of(self.options, self._home.features) if self._home is not None else STRATEGIES[self.options.tools]
+        return (
+            strategy_of(self.options, self.home.features)
+            if self.home is not None
+            else STRATEGIES[self.options.tools]
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,45 +73,40 @@ class CodexBackend:
 
     @property
     def aliases(self) -> Sequence[str]:
-        return tuple(efforts_of(self.id, self.options.efforts))
+        return tuple(f"{self.id}-{effort}" for effort in self.options.efforts)
 
     def alias(self, name: str) -> str | None:
-        effort = efforts_of(self.id, self.options.efforts).get(name)
-        return effort if effort is not None else known_effort(name)
-
-    @property
-    def home(self) -> CodexHome | None:
-        return self._home
-
-    @property
-    def pool(self) -> Pool | None:
-        return self._pool
+        if name in self.aliases:
+            return name.removeprefix(f"{self.id}-")
+        found = _KNOWN.fullmatch(name)
+        effort = (found[1] or "").lower() if found else None
+        return effort and _SHORT.get(effort, effort)
 
     async def prepare(self) -> None:
         """Finds the version and writes the home; processes start with the first turn."""
-        if self._pool is not None:
+        if self.pool is not None:
             return
         async with self._preparing:
-            if self._pool is None:
-                self._home = await prepare_home(self.options)
-                self._pool = Pool(self.options, self._home)
+            if self.pool is None:
+                self.home = await prepare_home(self.options)
+                self.pool = Pool(self.options, self.home)
 
     async def _renewed(self, outdated: Pool) -> Pool:
         """Codex was updated: the home is written anew. Runs on old processes go on until they end."""
         async with self._preparing:
-            if self._pool is None or self._pool is outdated:
-                self._home = await prepare_home(self.options)
-                self._pool = Pool(self.options, self._home)
+            if self.pool is None or self.pool is outdated:
+                self.home = await prepare_home(self.options)
+                self.pool = Pool(self.options, self.home)
                 self._left.append(outdated)
-            return self._pool
+            return self.pool
 
     async def ready(self) -> bool:
-        if self._pool is not None and self._pool.workers:
+        if self.pool is not None and self.pool.workers:
             return True
         return shutil.which(expanduser(self.options.bin)) is not None
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
+        pool, self.pool = self.pool, None
         for one in (*self._left, *([pool] if pool is not None else [])):
             await one.close()
         self._left.clear()
@@ -131,53 +116,39 @@ class CodexBackend:
         home = self._prepared()
         if not home.features.native_tools:
             raise ToolwireError("backend", f"Codex {home.version} has no tools that could be parked.")
-        turn, back = renamed(turn)
-        live = DynamicRun(turn, self.options, home.features, str(home.cwd), self._thread)
-        return RenamedRun(live, back) if back else live
+        return self._run(turn)
 
-    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        await self.prepare()
-        home = self._prepared()
-        if home.features.native_tools:
-            answer = one_response(self.open, turn)
-        else:
-            answer = run_text(turn, self.options, home.features, str(home.cwd), self._thread)
-        async with aclosing(answer) as batches:
-            async for batch in batches:
-                yield batch
+    def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        return one_response(self._run, turn, self.prepare)
+
+    def _run(self, turn: Turn) -> LiveRun:
+        return CodexRun(turn, self.options, self._prepared(), self._thread)
 
     def _prepared(self) -> CodexHome:
-        if self._home is None:
+        if self.home is None:
             raise ToolwireError("backend_unavailable", "Codex is not prepared yet.")
-        return self._home
+        return self.home
 
     async def _thread(self) -> Thread:
-        """A place for one thread, on a worker that is logged in."""
-        lease = await self._lease()
-        if self.options.provider is not None:
-            return Thread(lease)
-        try:
-            await require_login(lease.worker)
-        except ToolwireError:
-            if not (self._prepared().path / "auth.json").exists():
-                lease.release(False)
-                raise
-            lease.retire()  # the person has logged in since this process began, and it does not look again
-            lease.release(False)
-            lease = await self._lease()
+        """A thread on a worker that is logged in."""
+        for last in (False, True):
+            seat = await self._lease()
             try:
-                await require_login(lease.worker)
-            except BaseException:
-                lease.release(False)
-                raise
-        except BaseException:
-            lease.release(False)
-            raise
-        return Thread(lease)
+                if self.options.provider is None:
+                    await seat.worker.require_login()
+                return Thread(seat)
+            except BaseException as error:
+                # A process does not notice a login that is newer than itself: a fresh one does.
+                again = isinstance(error, ToolwireError) and (self._prepared().path / "auth.json").exists()
+                seat.retired = seat.retired or (again and not last)
+                seat.release(False)
+                if last or not again:
+                    raise
+        raise AssertionError("unreachable")
 
-    async def _lease(self) -> Lease:
+    async def _lease(self) -> Seat:
         await self.prepare()
-        pool = self._pool
+        pool = self.pool
         assert pool is not None
         try:
             return await pool.lease()
@@ -199,7 +170,9 @@ async def inspect(options: CodexOptions) -> dict[str, Any]:
         facts["path"] = find_binary(options)
         facts["installed"] = True
         home = await prepare_home(options)
-        facts.update(version=str(home.version), home=str(home.path), strategy=strategy_of(options, home.features))
+        facts.update(
+            version=str(home.version), home=str(home.path), strategy=strategy_of(options, home.features)
+        )
         worker = CodexWorker(home)
         try:
             async with home.warming():

@@ -1,67 +1,62 @@
-"""Codex's config.toml for Toolwire, as data: a bare pipe to a model. No tool of Codex's own, no prompt, nothing fetched at start, retries ours.
+"""Codex's config.toml and model catalog, as data: a bare pipe to a model.
 
-A row is in force where the installed version lies in its range. Pure; standard library only.
+Codex brings no tool and no prompt of its own, fetches nothing at start and never retries. Pure.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolwire.backends.codex.options import CodexOptions, Version
 
 HEADER = "# Written by Toolwire for its own use of Codex; written anew whenever it starts."
 PROVIDER = "toolwire"
-_FIRST, _BARE, _NEVER = Version(0, 0), Version(0, 121), Version(1_000_000, 0)  # _BARE: from here on Codex's own prompts can be switched off
-
+BARE = Version(0, 121)
+"""From this version on, Codex's own prompts can be switched off."""
 WINDOW = 100_000_000
-"""The context window is the provider's to judge: with its own figure Codex would replace a long history by a summary. From 0.121 on it stands in the
-catalog, which limits what the settings may say."""
+"""The provider judges the context window: by its own figure Codex would replace a long history by a summary."""
 
 
-class Row(NamedTuple):
-    key: str
-    value: Any
-    since: Version = _FIRST
-    before: Version = _NEVER
+def _off(prefix: str, names: str) -> dict[str, Any]:
+    return {prefix + name: False for name in names.split()}
 
 
-ROWS: tuple[Row, ...] = (
-    Row("model_provider", PROVIDER),
-    Row("approval_policy", "never"),
-    Row("sandbox_mode", "read-only"),
-    Row("check_for_update_on_startup", False),
-    Row("web_search", "disabled"),
-    Row("project_doc_max_bytes", 0),
-    Row("tool_output_token_limit", 2_000_000),
-    Row("model_context_window", WINDOW, before=_BARE),
-    Row("model_auto_compact_token_limit", WINDOW, before=_BARE),
-    Row("hide_agent_reasoning", False),
-    *(
-        Row(f"include_{what}", False, _BARE)
-        for what in ("permissions_instructions", "apps_instructions", "collaboration_mode_instructions", "environment_context")
-    ),
-    Row("analytics.enabled", False),
-    Row("feedback.enabled", False, _BARE),
-    Row("history.persistence", "none"),
-    Row("skills.include_instructions", False, _BARE),
-    Row("skills.bundled.enabled", False, _BARE),
-    Row("tools.view_image", False, before=_BARE),
-    Row("tools.update_plan.enabled", False, _BARE),
-    Row("tools.experimental_request_user_input.enabled", False, _BARE),
-    *(Row(f"features.{name}", False) for name in ("shell_tool", "unified_exec", "shell_snapshot")),
-    *(Row(f"features.{name}", False, before=_BARE) for name in ("apply_patch_freeform", "collab", "collaboration_modes", "remote_models")),
-    *(
-        Row(f"features.{name}", False, _BARE)
-        for name in (
-            "view_image multi_agent goals image_generation apps plugins remote_plugin plugin_sharing tool_suggest hooks memories skill_search "
-            "sleep_tool browser_use computer_use in_app_browser code_mode_host workspace_dependencies api_key_model_discovery"
-        ).split()
-    ),
-)
+ALWAYS: dict[str, Any] = {
+    "model_provider": PROVIDER,
+    "approval_policy": "never",
+    "sandbox_mode": "read-only",
+    "check_for_update_on_startup": False,
+    "web_search": "disabled",
+    "project_doc_max_bytes": 0,
+    "tool_output_token_limit": 2_000_000,
+    "hide_agent_reasoning": False,
+    "analytics.enabled": False,
+    "history.persistence": "none",
+    **_off("features.", "shell_tool unified_exec shell_snapshot"),
+}
+BEFORE_BARE: dict[str, Any] = {
+    "model_context_window": WINDOW,
+    "model_auto_compact_token_limit": WINDOW,
+    "tools.view_image": False,
+    **_off("features.", "apply_patch_freeform collab collaboration_modes remote_models"),
+}
+SINCE_BARE: dict[str, Any] = {
+    **_off("include_", "permissions_instructions apps_instructions"),
+    **_off("include_", "collaboration_mode_instructions environment_context"),
+    "feedback.enabled": False,
+    "skills.include_instructions": False,
+    "skills.bundled.enabled": False,
+    "tools.update_plan.enabled": False,
+    "tools.experimental_request_user_input.enabled": False,
+    **_off("features.", "view_image multi_agent goals image_generation apps plugins remote_plugin"),
+    **_off("features.", "plugin_sharing tool_suggest hooks memories skill_search sleep_tool browser_use"),
+    **_off("features.", "computer_use in_app_browser code_mode_host workspace_dependencies"),
+    **_off("features.", "api_key_model_discovery"),
+}
 OLD_SKILLS = ("skill-creator", "skill-installer")
-"""What Codex before 0.121 unpacks into its home and tells the model of, unless each is switched off by its path."""
+"""Skills that Codex before 0.121 unpacks into its home and describes to the model, unless switched off by path."""
 
 MODEL_PATCH: dict[str, Any] = {
     "apply_patch_tool_type": None,
@@ -76,8 +71,13 @@ MODEL_PATCH: dict[str, Any] = {
     "context_window": WINDOW,
     "max_context_window": WINDOW,
 }
-"""What is changed in every model of Codex's own catalog, where the key is there."""
-MODEL_DROPPED = ("tool_mode", "multi_agent_version", "multi_agent_reasoning_effort", "auto_compact_token_limit")
+"""Replaces these keys in every model of Codex's own catalog that has them."""
+MODEL_DROPPED = (
+    "tool_mode",
+    "multi_agent_version",
+    "multi_agent_reasoning_effort",
+    "auto_compact_token_limit",
+)
 ANY_MODEL: dict[str, Any] = {
     "slug": "",
     "display_name": "",
@@ -93,12 +93,14 @@ ANY_MODEL: dict[str, Any] = {
     "upgrade": None,
     "use_responses_lite": False,
 }
-"""The entry of all models that the catalog does not name: Codex takes the one whose slug is the longest beginning of the model's name. Without it the
-context window of such a model is Codex's own guess."""
+"""The entry of all models that the catalog does not name, without which Codex guesses their context window.
+
+Codex takes the entry whose slug is the longest prefix of the model's name.
+"""
 
 
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
-    """The catalog without Codex's own tools and prompts. `foreign`: the provider is not OpenAI's and takes tools in their usual place only."""
+    """The catalog without Codex's own tools and prompts. `foreign`: the provider is not OpenAI."""
     patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
     models = []
     for model in catalog["models"]:
@@ -110,28 +112,25 @@ def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]
     return {**catalog, "models": models}
 
 
-def settings(options: CodexOptions, version: Version, *, home: str, catalog: str = "") -> dict[str, Any]:
-    """The whole of config.toml as nested tables."""
-    out: dict[str, Any] = {}
-    for row in ROWS:
-        if row.since <= version < row.before:
-            put(out, row.key, row.value)
+def config_toml(options: CodexOptions, version: Version, *, home: str, catalog: str = "") -> str:
+    """The whole file, one dotted key a line."""
+    out = {**ALWAYS, **(BEFORE_BARE if version < BARE else SINCE_BARE)}
     if catalog:
         out["model_catalog_json"] = catalog
-    if version < _BARE:
-        put(out, "skills.config", [{"path": f"{home}/skills/.system/{name}/SKILL.md", "enabled": False} for name in OLD_SKILLS])
-    put(out, f"model_providers.{PROVIDER}", provider_table(options))
-    return out
+    if version < BARE:
+        paths = [f"{home}/skills/.system/{name}/SKILL.md" for name in OLD_SKILLS]
+        out["skills.config"] = [{"path": path, "enabled": False} for path in paths]
+    out[f"model_providers.{PROVIDER}"] = _provider(options.provider)
+    return "\n".join([HEADER, *(f"{key} = {_toml(value)}" for key, value in out.items())]) + "\n"
 
 
-def provider_table(options: CodexOptions) -> dict[str, Any]:
-    given = options.provider
+def _provider(given: Mapping[str, Any] | None) -> dict[str, Any]:
     table: dict[str, Any] = {
         "name": "OpenAI by Toolwire",
         "wire_api": "responses",
         "request_max_retries": 0,
         "stream_max_retries": 0,
-        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # silence is judged by the run
+        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # the run has its own limit of silence
     }
     if given is None:  # the base URL follows from the kind of login, which Codex knows
         return {**table, "requires_openai_auth": True}
@@ -142,43 +141,9 @@ def provider_table(options: CodexOptions) -> dict[str, Any]:
     return table
 
 
-def put(table: dict[str, Any], path: str, value: Any) -> None:
-    *folders, last = path.split(".")
-    for folder in folders:
-        table = table.setdefault(folder, {})
-    table[last] = value
-
-
-# --- TOML --------------------------------------------------------------------------------------------------------------------------------------
-
-
-def to_toml(table: Mapping[str, Any]) -> str:
-    """Nested tables, lists of tables, strings, numbers and flags as TOML."""
-    return "\n".join([HEADER, *_table(table, ())]) + "\n"
-
-
-def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {key: value for key, value in table.items() if not _is_table(value) and not _is_tables(value)}
-    lines = [f"[{'.'.join(path)}]"] if path and (plain or not table) else []
-    lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
-    for key, value in table.items():
-        if _is_table(value):
-            lines += _table(value, (*path, key))
-        elif _is_tables(value):
-            for one in value:
-                lines += [f"[[{'.'.join((*path, key))}]]", *(f"{name} = {_value(entry)}" for name, entry in one.items())]
-    return lines
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_table, value))
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What Codex reports of a failed turn → one kind of `errors.KINDS`, or a way to finish. The tables decide; the first row that fits holds. Pure."""
+"""A failed turn of Codex → one kind of `errors.KINDS`, or a reason to finish. In each table the first row that fits decides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFO_KINDS: dict[str, str] = {
     "responseStreamDisconnected": "backend_cut",
     "responseStreamConnectionFailed": "backend_unavailable",
 }
-"""By `codexErrorInfo`, where it is plain. `httpConnectionFailed` and `responseTooManyFailedAttempts` are judged by their HTTP status."""
+"""By `codexErrorInfo`. The HTTP status decides for `httpConnectionFailed` and `responseTooManyFailedAttempts`."""
 
 STATUS_KINDS: dict[int, str] = {
     400: "invalid_request",
@@ -40,32 +40,27 @@ STATUS_KINDS: dict[int, str] = {
     529: "overloaded",
 }
 
-WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
-    for pattern, kind in (
-        (r"missing environment variable", "backend_auth"),
-        (r"stream disconnected before completion: .*rate limit", "rate_limit"),
-        (r"idle timeout waiting", "timeout"),
-        (r"stream (?:disconnected|closed) before", "backend_cut"),
-        (r"error sending request|connection (?:refused|failed)|dns error", "backend_unavailable"),
-        (r"selected model is at capacity|server is overloaded", "overloaded"),
-        (r"context (?:window|length)", "context_length"),
-    )
+WORD_KINDS: tuple[tuple[str, str], ...] = (
+    (r"missing environment variable", "backend_auth"),
+    (r"stream disconnected before completion: .*rate limit", "rate_limit"),
+    (r"idle timeout waiting", "timeout"),
+    (r"stream (?:disconnected|closed) before", "backend_cut"),
+    (r"error sending request|connection (?:refused|failed)|dns error", "backend_unavailable"),
+    (r"selected model is at capacity|server is overloaded", "overloaded"),
+    (r"context (?:window|length)", "context_length"),
 )
-"""By the message, where `codexErrorInfo` is `other`."""
+"""By the message, if `codexErrorInfo` is `other`."""
 
-REQUEST_KINDS: tuple[tuple[re.Pattern[str], str, str | None], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind, param)
-    for pattern, kind, param in (
-        (r"overloaded; retry later", "overloaded", None),
-        (r"effort|unknown variant `[^`]*`, expected one of `(?:none|minimal|low)`", "unsupported_value", "reasoning_effort"),
-        (r"reasoning.?summary|expected one of `auto`", "unsupported_value", "reasoning.summary"),
-        (r"dynamic.?tool|tool name", "invalid_request", "tools"),
-        (r"input.?too.?large|exceeds the maximum length", "context_length", None),
-        (r"remote image|image", "unsupported_value", None),
-    )
+_EFFORT = r"effort|unknown variant `[^`]*`, expected one of `(?:none|minimal|low)`"
+REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
+    (r"overloaded; retry later", "overloaded", None),
+    (_EFFORT, "unsupported_value", "reasoning_effort"),
+    (r"reasoning.?summary|expected one of `auto`", "unsupported_value", "reasoning.summary"),
+    (r"dynamic.?tool|tool name", "invalid_request", "tools"),
+    (r"input.?too.?large|exceeds the maximum length", "context_length", None),
+    (r"remote image|image", "unsupported_value", None),
 )
-"""By the message with which Codex refuses a request of ours: kind and request field. Else it is the backend's failure."""
+"""By the message with which Codex refuses a request: kind and request field."""
 
 INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
 FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}
@@ -74,7 +69,7 @@ _URL = re.compile(r",? ?(?:url: )?\(?https?://[^\s,)]+\)?")
 _KEY = re.compile(r"\b(?:sk|pk|key)[-_][A-Za-z0-9_\-*]{8,}")
 _RETRY = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b")
 
-OWN_WORDS: dict[str, str] = {
+SUMMARIES: dict[str, str] = {
     "backend_auth": "The provider did not accept Codex's credentials.",
     "backend_cut": "The model's answer broke off before it was complete.",
     "overloaded": "The provider is overloaded.",
@@ -86,21 +81,25 @@ def end_of(error: TurnError) -> Finish | Failure:
     found = INCOMPLETE.search(error.message)
     if found and found[1] in FINISHES:
         return FINISHES[found[1]]
-    kind = kind_of(error)
+    body = _body(error.message)
+    kind = _kind(error, body)
     retry = _RETRY.search(error.message) if kind == "rate_limit" else None
     seconds = float(retry[1]) / (1000 if retry[2] == "ms" else 1) if retry else None
-    return Failure(kind, _message(kind, error), code=_code(error) if kind == "invalid_request" else None, retry_after_s=seconds)
+    code = body.get("code") if kind == "invalid_request" else None
+    message = _message(kind, str(body.get("message") or error.message))
+    return Failure(kind, message, code=code if isinstance(code, str) else None, retry_after_s=seconds)
 
 
 def refused(method: str, message: str) -> Failure:
-    """The failure that a refused request of ours means."""
+    """The failure of a request that Codex refused."""
+    said = f"Codex refused {method}: {message[:MESSAGE_LIMIT]}"
     for pattern, kind, param in REQUEST_KINDS:
-        if pattern.search(message):
-            return Failure(kind, f"Codex refused {method}: {message[:MESSAGE_LIMIT]}", param)
-    return Failure("backend", f"Codex refused {method}: {message[:MESSAGE_LIMIT]}")
+        if re.search(pattern, message, re.IGNORECASE):
+            return Failure(kind, said, param)
+    return Failure("backend", said)
 
 
-def kind_of(error: TurnError) -> str:
+def _kind(error: TurnError, body: dict[str, Any]) -> str:
     word, status = _info(error.codex_error_info)
     if word in INFO_KINDS:
         return INFO_KINDS[word]
@@ -109,9 +108,9 @@ def kind_of(error: TurnError) -> str:
     if status is not None:
         return STATUS_KINDS.get(status, "invalid_request" if 400 <= status < 500 else "backend")
     for pattern, kind in WORD_KINDS:
-        if pattern.search(error.message):
+        if re.search(pattern, error.message, re.IGNORECASE):
             return kind
-    return "invalid_request" if _body(error.message) else "backend"  # the body of a 400 comes as it is
+    return "invalid_request" if body else "backend"  # Codex passes on the body of a 400 as the message
 
 
 def _info(info: Any) -> tuple[str, int | None]:
@@ -125,7 +124,7 @@ def _info(info: Any) -> tuple[str, int | None]:
 
 
 def _body(message: str) -> dict[str, Any]:
-    """The error object that a provider's 400 holds, where the message is such a body."""
+    """The error object of a provider's 400, if the message is its body."""
     try:
         value = json.loads(message)
     except (ValueError, RecursionError):
@@ -134,14 +133,10 @@ def _body(message: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}
 
 
-def _code(error: TurnError) -> str | None:
-    code = _body(error.message).get("code")
-    return code if isinstance(code, str) else None
-
-
-def _message(kind: str, error: TurnError) -> str:
-    """One line for the person at the client: no address, no key, no markup."""
-    words = str(_body(error.message).get("message") or error.message)
-    words = _KEY.sub("***", _URL.sub("", " ".join(words.split())))[:MESSAGE_LIMIT]
-    own = OWN_WORDS.get(kind)
-    return f"{own} Codex said: {words}" if own and words else own or words or "Codex failed without a word."
+def _message(kind: str, said: str) -> str:
+    """One line without addresses and keys."""
+    said = _KEY.sub("***", _URL.sub("", " ".join(said.split())))[:MESSAGE_LIMIT]
+    summary = SUMMARIES.get(kind)
+    return (
+        f"{summary} Codex said: {said}" if summary and said else summary or said or "Codex failed silently."
+    )

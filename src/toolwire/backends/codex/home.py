@@ -25,14 +25,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolwire.backends.agents.processes import in_memory, private_folder
-from toolwire.backends.codex.config import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, patched_catalog, settings, to_toml
+from toolwire.backends.codex.config import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, config_toml, patched_catalog
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
 from toolwire.core.errors import ToolwireError
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
 SCRATCH = "toolwire-codex-"
-PASSED_ON = ("PATH", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+)
 """What Codex gets to see of our environment, beside its home and its provider's key."""
 INSTALL = "npm install -g @openai/codex"
 
@@ -74,7 +85,10 @@ def find_binary(options: CodexOptions) -> str:
     """The command's path, or a clear error."""
     found = shutil.which(os.path.expanduser(options.bin))
     if found is None:
-        raise ToolwireError("backend_unavailable", f"Codex is not installed: the command {options.bin!r} was not found. Install it with: {INSTALL}")
+        raise ToolwireError(
+            "backend_unavailable",
+            f"Codex is not installed: the command {options.bin!r} was not found. Install it with: {INSTALL}",
+        )
     return os.path.abspath(found)
 
 
@@ -114,15 +128,19 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         output = await command(binary, "--version", env=env)
         version = parse_version(output)
         if version is None:
-            raise ToolwireError("backend_unavailable", f"{options.bin!r} does not say which version of Codex it is.")
+            raise ToolwireError(
+                "backend_unavailable", f"{options.bin!r} does not say which version of Codex it is."
+            )
         features = features_of(version)
         home = CodexHome(path, binary, version, features, env)
         catalog = await _catalog(options, home) if features.model_catalog else ""
-        write(path / "config.toml", to_toml(settings(options, version, home=str(path), catalog=catalog)))
+        write(path / "config.toml", config_toml(options, version, home=str(path), catalog=catalog))
         _link_login(path, own, needed=options.provider is None)
         _sweep(path)
     except OSError as error:
-        raise ToolwireError("backend_unavailable", f"Codex's home {path} can not be prepared: {error.strerror or error}") from error
+        raise ToolwireError(
+            "backend_unavailable", f"Codex's home {path} cannot be prepared: {error.strerror or error}"
+        ) from error
     return home
 
 
@@ -163,7 +181,9 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         if needed and os.readlink(link) == str(target):
             return
         link.unlink()
-    if needed and not link.exists():  # also before the person has logged in: the link leads there as soon as they have
+    if (
+        needed and not link.exists()
+    ):  # also before the person has logged in: the link leads there as soon as they have
         link.symlink_to(target)
 
 
@@ -200,9 +220,14 @@ async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         if isinstance(error, TimeoutError):
-            raise ToolwireError("backend_unavailable", f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s.") from None
+            raise ToolwireError(
+                "backend_unavailable", f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s."
+            ) from None
         raise
     if process.returncode != 0:
         said = errors.decode("utf-8", "replace").strip().splitlines()
-        raise ToolwireError("backend_unavailable", f"codex {' '.join(words)} failed: {said[-1] if said else f'exit status {process.returncode}'}")
+        raise ToolwireError(
+            "backend_unavailable",
+            f"codex {' '.join(words)} failed: {said[-1] if said else f'exit status {process.returncode}'}",
+        )
     return output.decode("utf-8", "replace")

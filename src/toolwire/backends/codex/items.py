@@ -1,96 +1,100 @@
-"""A `Turn` as Codex takes it: raw Responses items, dynamic tools, an output schema. Pure.
+"""A `Turn` as Codex takes it: Responses items, dynamic tools, an output schema, or text. Pure.
 
-Codex drops items with the role `system` without a word, so they become `developer`. What it can not pass on is refused here, with a clear error.
+Codex silently drops items with the role `system`, so they become `developer`. Content that Codex cannot
+pass on is refused here, with a clear error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from toolwire.backends.base import Batch, LiveRun
+from toolwire.backends.agents.history import SPEAKERS
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallBegin
-from toolwire.core.turn import Call, ImagePart, Item, Message, OutputFormat, Part, Reasoning, Result, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OutputFormat,
+    Part,
+    Result,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from toolwire.emulate.prompt import output_prompt
 
 Json = dict[str, Any]
-_ROLES = {"system": "developer", "developer": "developer", "user": "user", "assistant": "assistant"}
 
 
 def history(turn: Turn, extra: Iterable[str] = ()) -> list[Json]:
-    """The whole conversation; `extra` are our own words to the model, at its end."""
-    out = [_message("developer", [_text("developer", turn.instructions)])] if turn.instructions else []
+    """The whole conversation; `extra` are Toolwire's own instructions, at its end."""
+    out = [_developer(turn.instructions)] if turn.instructions else []
     out += [entry for item in turn.items for entry in item_json(item)]
-    return [*out, *(_message("developer", [_text("developer", words)]) for words in extra if words)]
+    return [*out, *(_developer(words) for words in extra if words)]
 
 
 def item_json(item: Item) -> list[Json]:
     if isinstance(item, Message):
-        role = _ROLES[item.role]
-        parts = [_part(role, part) for part in item.parts]
+        role = "developer" if item.role == "system" else item.role
+        kind = "output_text" if role == "assistant" else "input_text"
+        parts = [_part(part, kind) for part in item.parts]
         if item.refusal:
-            parts.append(_text(role, item.refusal))
-        return [_message(role, parts)] if parts else []
+            parts.append({"type": kind, "text": item.refusal})
+        return [{"type": "message", "role": role, "content": parts}] if parts else []
     if isinstance(item, Call):
-        return [{"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": item.arguments or "{}"}]
+        arguments = item.arguments or "{}"
+        return [{"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": arguments}]
     if isinstance(item, Result):
         return [{"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}]
-    return _reasoning(item)
-
-
-def _reasoning(item: Reasoning) -> list[Json]:
-    """Only what the provider sealed itself means something to it."""
-    if item.encrypted is None:
+    if item.encrypted is None:  # a provider understands only reasoning that it sealed itself
         return []
     summary = [{"type": "summary_text", "text": text} for text in item.summary]
-    return [{"type": "reasoning", "summary": summary, "encrypted_content": item.encrypted, **({"id": item.id} if item.id else {})}]
+    sealed = {"type": "reasoning", "summary": summary, "encrypted_content": item.encrypted}
+    return [{**sealed, "id": item.id} if item.id else sealed]
 
 
-def _message(role: str, content: list[Json]) -> Json:
-    return {"type": "message", "role": role, "content": content}
+def _developer(text: str) -> Json:
+    return {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": text}]}
 
 
-def _text(role: str, text: str) -> Json:
-    return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
-
-
-def _part(role: str, part: Part) -> Json:
+def _content(part: Part, text_type: str, image_type: str, image_key: str) -> Json:
     if isinstance(part, TextPart):
-        return _text(role, part.text)
-    if isinstance(part, ImagePart):
-        return {"type": "input_image", "image_url": image_url(part), **({"detail": part.detail} if part.detail else {})}
-    raise ToolwireError("unsupported_value", f"Codex can not take content of the type {part.kind!r}: text and images only.")
-
-
-def image_url(part: ImagePart) -> str:
-    """The image as a data: URL; Codex fetches nothing."""
+        return {"type": text_type, "text": part.text}
+    if not isinstance(part, ImagePart):
+        raise ToolwireError(
+            "unsupported_value", f"Codex cannot take content of the type {part.kind!r}: text and images only."
+        )
     if part.url is None or not part.url.startswith("data:"):
-        raise ToolwireError("unsupported_value", "Codex takes images as data: URLs only; send the image itself, base64-encoded.")
-    return part.url
+        raise ToolwireError(
+            "unsupported_value",
+            "Codex takes images as data: URLs only; send the image itself, base64-encoded.",
+        )
+    return {"type": image_type, image_key: part.url}
+
+
+def _part(part: Part, text_type: str) -> Json:
+    out = _content(part, text_type, "input_image", "image_url")
+    return {**out, "detail": part.detail} if isinstance(part, ImagePart) and part.detail else out
 
 
 def _output(parts: tuple[Part, ...]) -> str | list[Json]:
-    """One text is a string, which every model knows; more are parts."""
+    """One text as a string, which every model knows; else parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
-    return [_part("user", part) for part in parts] or ""
+    return [_part(part, "input_text") for part in parts] or ""
 
 
 def answer_json(result: Result | None) -> Json:
-    """The answer to item/tool/call."""
+    """The response to item/tool/call."""
     if result is None:
         return refusal_json("The tool call was not answered.")
-    items: list[Json] = []
-    for part in result.parts or (TextPart(""),):
-        if isinstance(part, TextPart):
-            items.append({"type": "inputText", "text": part.text})
-        elif isinstance(part, ImagePart):
-            items.append({"type": "inputImage", "imageUrl": image_url(part)})
-        else:
-            raise ToolwireError("unsupported_value", f"Codex can not take a tool result of the type {part.kind!r}: text and images only.")
+    parts = result.parts or (TextPart(""),)
+    items = [_content(part, "inputText", "inputImage", "imageUrl") for part in parts]
     return {"contentItems": items, "success": True}
 
 
@@ -98,38 +102,64 @@ def refusal_json(words: str) -> Json:
     return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
-# --- tools -------------------------------------------------------------------------------------------------------------------------------------
+# --- for a Codex without native tools: text -----------------------------------------------------------
+
+
+def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
+    """The system text, the history, and the input."""
+    rest = list(turn.items)
+    system = [turn.instructions]
+    while rest and isinstance(first := rest[0], Message) and first.role in ("system", "developer"):
+        system.append(_words(first))
+        rest.pop(0)
+    input = [{"type": "text", "text": "Go on."}]
+    if rest and isinstance(last := rest[-1], Message) and last.role == "user":
+        input = [_content(part, "text", "image", "url") for part in last.parts]
+        rest.pop()
+    return "\n\n".join(filter(None, [*system, output_words(turn.output)])), tuple(rest), input
+
+
+def as_text(history: Iterable[Item]) -> str:
+    """The history for a version that takes none as items."""
+    lines = [f"{SPEAKERS[item.role]}: {_words(item)}" for item in history if isinstance(item, Message)]
+    return "\n\n".join(["The conversation so far:", *lines, "The person's next message follows."])
+
+
+def _words(message: Message) -> str:
+    return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+# --- tools and the form of the answer -----------------------------------------------------------------
 
 
 def tool_json(tool: ToolSpec) -> Json:
-    schema = dict(tool.parameters) if tool.parameters.get("type") == "object" else {"properties": {}, **tool.parameters, "type": "object"}
+    schema = dict(tool.parameters)
+    if schema.get("type") != "object":
+        schema = {"properties": {}, **schema, "type": "object"}
     return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}
 
 
 def demand(choice: ToolChoice) -> str:
-    """What stands in for `tool_choice: required`."""
+    """Asks for a call in words, because Codex has no `tool_choice`."""
     if choice.mode != "required":
         return ""
-    return f"You must call the tool {choice.name} now." if choice.name else "You must call at least one of your tools now."
-
-
-# --- the form of the answer ----------------------------------------------------------------------------------------------------------------------
+    return f"You must call {f'the tool {choice.name}' if choice.name else 'at least one of your tools'} now."
 
 
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
-    """The schema that the provider can be held to. Codex always asks for it strictly, which providers refuse for a schema with open objects."""
+    """The schema to send. Codex always asks for it strictly, and providers then refuse open objects."""
     if output.type != "json_schema" or output.schema is None:
         return None
     return output.schema if output.strict or _closed(output.schema) else None
 
 
 def output_words(output: OutputFormat) -> str:
-    """What the model is told where it can not be held to a schema."""
+    """Describes the form of the answer to the model if the schema cannot be sent."""
     return "" if output.type == "text" or output_schema(output) is not None else output_prompt(output)
 
 
 def _closed(schema: Any) -> bool:
-    """Whether every object lists all its keys as required and takes no others."""
+    """Whether every object requires all its keys and takes no others."""
     if isinstance(schema, list):
         return all(map(_closed, schema))
     if not isinstance(schema, Mapping):
@@ -142,35 +172,35 @@ def _closed(schema: Any) -> bool:
     return all(map(_closed, schema.values()))
 
 
-# --- names ------------------------------------------------------------
-#
-# Tool names that Codex does not take: some it refuses, some it drops without a word because they are its
-# own. They travel under another name, there and back. Pure. Measured on 0.166: `exec_command` and
-# `shell_command` as dynamic tools never reach the provider; `mcp__…` is refused; the rest must fit its
-# pattern.
+# --- tool names that Codex does not take ----------------------------------------------------------------
 
 OWN = frozenset({"exec_command", "shell_command"})
+"""Codex 0.166 silently drops dynamic tools with these names. It refuses `mcp__…` and other characters."""
 _TAKEN = re.compile(r"(?!mcp__)[a-zA-Z0-9_-]{1,64}\Z")
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
-    """The turn with names that Codex takes, and the client's names by these."""
+    """The turn with names that Codex takes, and the client's names by the changed ones."""
     names = {tool.name for tool in turn.tools}
     there = {name: _other(name, names) for name in sorted(names) if name in OWN or not _TAKEN.match(name)}
     if not there:
         return turn, {}
     choice = turn.tool_choice
-    allowed = None if choice.allowed is None else tuple(there.get(name, name) for name in choice.allowed)
-    return (
-        replace(
-            turn,
-            tools=tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools),
-            tool_choice=replace(choice, name=there.get(choice.name, choice.name) if choice.name else None, allowed=allowed),
-            items=tuple(_item(item, there) for item in turn.items),
+    changed = replace(
+        turn,
+        tools=tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools),
+        tool_choice=replace(
+            choice,
+            name=there.get(choice.name, choice.name) if choice.name else None,
+            allowed=choice.allowed and tuple(there.get(name, name) for name in choice.allowed),
         ),
-        {other: name for name, other in there.items()},
+        items=tuple(
+            replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
+            for item in turn.items
+        ),
     )
+    return changed, {other: name for name, other in there.items()}
 
 
 def _other(name: str, names: set[str]) -> str:
@@ -180,36 +210,3 @@ def _other(name: str, names: set[str]) -> str:
         other, number = f"{base}_{number}", number + 1
     names.add(other)
     return other
-
-
-def _item(item: Item, there: Mapping[str, str]) -> Item:
-    return replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
-
-
-class RenamedRun:
-    """A live run whose calls bear the client's own names again."""
-
-    def __init__(self, live: LiveRun, back: Mapping[str, str]) -> None:
-        self._live = live
-        self._back = back
-
-    @property
-    def pending(self) -> tuple[str, ...]:
-        return self._live.pending
-
-    async def segment(self) -> AsyncGenerator[Batch, None]:
-        segment = self._live.segment()
-        try:
-            async for batch in segment:
-                yield [
-                    replace(event, name=self._back[event.name]) if isinstance(event, CallBegin) and event.name in self._back else event
-                    for event in batch
-                ]
-        finally:
-            await segment.aclose()
-
-    async def answer(self, results: Mapping[str, Result]) -> None:
-        await self._live.answer(results)
-
-    async def cancel(self) -> None:
-        await self._live.cancel()

@@ -1,10 +1,10 @@
-"""The keys of `[models.ID]` with `backend = "codex"`. Standard library only."""
+"""The keys of `[models.ID]` with `backend = "codex"`, and what each version of Codex can do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,33 +20,34 @@ class CodexOptions:
     bin: str = "codex"
     """The command, by name or path."""
     home: str = ""
-    """Codex's home for Toolwire; empty: a private folder of Toolwire's own. The person's own home is never written."""
+    """Codex's home for Toolwire; empty: a private folder. Toolwire never writes to the user's own home."""
     model: str = ""
-    """Empty: what Codex uses by default."""
+    """Empty: Codex's default."""
     effort: str = ""
-    """The reasoning effort where the request names none."""
+    """The reasoning effort of requests that name none."""
     efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh")
     """The efforts that have a model name of their own: `codex-low` …"""
     workers: int = 1
-    """How many app-server processes at most."""
+    """The number of app-server processes, at most."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
-    """The best that the installed version allows, up to this."""
+    """The best strategy to use, if the installed version allows it."""
     provider: dict[str, Any] | None = None
-    """Another Responses provider than OpenAI's: base_url, env_key (the name of a variable), name."""
+    """Another Responses provider than OpenAI: base_url, env_key (the name of a variable), name."""
     settle_ms: int = 150
-    """How long silence must last to end a response with calls, where Codex does not say that it is complete."""
+    """The silence that ends a response with calls, if Codex does not report the end of responses."""
     max_threads: int = 200
-    """A process is replaced after so many threads …"""
+    """A process is replaced after this number of threads …"""
     max_rss_mb: int = 600
-    """… or when it holds so much memory."""
+    """… or when it uses this much memory."""
     timeout_s: float = 300.0
     """How long Codex may be silent while the model works."""
     start_timeout_s: float = 20.0
     dialects: tuple[str, ...] | None = None
-    """What the scanner accepts when tools are emulated."""
+    """The formats that the scanner accepts when tools are emulated."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, {"workers": 1, "settle_ms": 0, "max_threads": 1, "max_rss_mb": 1}, ("timeout_s", "start_timeout_s"))
+        least = {"workers": 1, "settle_ms": 0, "max_threads": 1, "max_rss_mb": 1}
+        check_numbers(self, least, ("timeout_s", "start_timeout_s"))
         if not self.bin:
             raise ValueError("bin: expected the command that starts Codex")
         if self.provider is not None:
@@ -61,13 +62,13 @@ def _check_provider(provider: Mapping[str, Any]) -> None:
             raise ValueError(f"provider.{key}: expected a string")
     url = urlsplit(provider.get("base_url", ""))
     if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
-        raise ValueError("provider.base_url: expected an address such as https://gateway.example/v1, without user or password")
+        raise ValueError(
+            "provider.base_url: expected an address such as https://gateway.example/v1, "
+            "without user or password"
+        )
 
 
-# --- version ------------------------------------------------------------
-#
-# What a version of Codex can do, as data: nothing is assumed that the installed version was not seen to
-# have. Standard library only.
+# --- versions ---------------------------------------------------------------------------------------
 
 
 class Version(NamedTuple):
@@ -90,17 +91,20 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`native_tools`: the client's tools and history as they are (dynamicTools,
-    thread/inject_items, and turns without an input). `response_mark`: Codex says when the model's
-    response is complete. `ephemeral`: threads that leave nothing on disk. `model_catalog`: `codex debug models --bundled` and `model_catalog_json`.
-    `capabilities`: initialize takes them. `follow_ups`: a response may say that the model has more to say, and Codex asks it again by itself."""
+    """What a version of Codex can do."""
 
     native_tools: bool = False
+    """Takes the client's tools and history as they are: dynamicTools, thread/inject_items, no input."""
     response_mark: bool = False
+    """Reports when the model's response is complete."""
     ephemeral: bool = False
+    """Has threads that leave nothing on disk."""
     model_catalog: bool = False
+    """Has `codex debug models --bundled` and `model_catalog_json`."""
     capabilities: bool = False
+    """Takes capabilities in `initialize`."""
     follow_ups: bool = False
+    """Continues by itself when a response says that the model has more to say."""
 
 
 SINCE: dict[str, Version] = {
@@ -114,4 +118,4 @@ SINCE: dict[str, Version] = {
 
 
 def features_of(version: Version) -> Features:
-    return replace(Features(), **{name: version >= since for name, since in SINCE.items()})
+    return Features(**{name: version >= since for name, since in SINCE.items()})

@@ -1,8 +1,10 @@
-"""What Codex sends, as types, by method. Keys that are not listed are skipped; a message that does not fit its type is no news."""
+"""What Codex sends, as types, and its JSON-RPC without I/O: one JSON object a line, no `jsonrpc` field.
+
+Unknown keys are skipped. A message that does not fit its type is ignored.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,37 +12,39 @@ import msgspec
 from toolwire.core.events import Usage
 
 T = TypeVar("T")
-_camel: dict[str, Any] = {"rename": "camel", "gc": False}
+_BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class CodexDelta(msgspec.Struct, **_camel):
+class _Camel(msgspec.Struct, rename="camel", gc=False):
+    """Codex writes its keys in camelCase."""
+
+
+class CodexDelta(_Camel):
     delta: str
     item_id: str = ""
-    turn_id: str = ""
     summary_index: int = 0
 
 
-class TurnError(msgspec.Struct, **_camel):
+class TurnError(_Camel):
     """`codex_error_info` is a word, or an object with one key."""
 
     message: str = ""
     codex_error_info: Any = None
-    additional_details: Any = None
 
 
-class TurnState(msgspec.Struct, **_camel):
+class TurnState(_Camel):
     id: str = ""
     status: str = ""
     error: TurnError | None = None
 
 
-class TurnNews(msgspec.Struct, **_camel):
+class TurnNews(_Camel):
     """turn/started, turn/completed, and the result of turn/start."""
 
     turn: TurnState
 
 
-class ErrorNews(msgspec.Struct, **_camel):
+class ErrorNews(_Camel):
     error: TurnError
     will_retry: bool = False
 
@@ -61,71 +65,75 @@ class RawItem(msgspec.Struct, gc=False):
     content: tuple[RawPart, ...] | None = None
 
 
-class RawItemNews(msgspec.Struct, **_camel):
+class RawItemNews(_Camel):
     item: RawItem
     turn_id: str = ""
 
 
-class Tokens(msgspec.Struct, **_camel):
+class Tokens(_Camel):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
     reasoning_output_tokens: int = 0
 
+    def usage(self) -> Usage:
+        return Usage(
+            self.input_tokens, self.output_tokens, self.cached_input_tokens, self.reasoning_output_tokens
+        )
 
-class RawResponseNews(msgspec.Struct, **_camel):
+
+class RawResponseNews(_Camel):
     turn_id: str = ""
     usage: Tokens | None = None
 
 
-class Totals(msgspec.Struct, **_camel):
+class Totals(_Camel):
     total: Tokens
 
 
-class TokenNews(msgspec.Struct, **_camel):
+class TokenNews(_Camel):
     token_usage: Totals
 
 
-class CodexToolCall(msgspec.Struct, **_camel):
-    """item/tool/call: Codex waits for its answer."""
+class CodexToolCall(_Camel):
+    """item/tool/call: Codex waits for the result."""
 
     call_id: str
-    turn_id: str = ""
 
 
-class ThreadInfo(msgspec.Struct, **_camel):
+class ThreadInfo(_Camel):
     id: str
     path: str | None = None
 
 
-class ThreadStarted(msgspec.Struct, **_camel):
+class ThreadStarted(_Camel):
     """The result of thread/start and thread/resume."""
 
     thread: ThreadInfo
 
 
-class Route(msgspec.Struct, **_camel):
-    """Whose message it is."""
+class Route(_Camel):
+    """The thread that a message belongs to."""
 
     thread_id: str = ""
 
 
-class Initialized(msgspec.Struct, **_camel):
+class Initialized(_Camel):
     user_agent: str = ""
 
 
-class CodexAccount(msgspec.Struct, **_camel):
-    """account/read. `account` is None where nobody is logged in."""
+class CodexAccount(_Camel):
+    """account/read. `account` is None if nobody is logged in."""
 
     account: Any = None
     requires_openai_auth: bool = False
 
 
-class Login(msgspec.Struct, **_camel):
+class Login(_Camel):
     auth_url: str = ""
-    login_id: str = ""
 
 
+TOOL_CALL = "item/tool/call"
 NEWS: dict[str, type[Any]] = {
     "item/agentMessage/delta": CodexDelta,
     "item/reasoning/summaryTextDelta": CodexDelta,
@@ -137,42 +145,24 @@ NEWS: dict[str, type[Any]] = {
     "turn/completed": TurnNews,
     "error": ErrorNews,
 }
-"""The notifications of a thread that a run reads; the others are dropped unread."""
-
-TOOL_CALL = "item/tool/call"
+"""The notifications of a thread that a run reads. The worker drops all others without decoding them."""
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode(kind: type[T], data: bytes) -> T | None:
-    """The message as its type, or None where it does not fit."""
+    """The message as its type, or None if it does not fit."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         found: T = decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _BAD_JSON:
         return None
     return found
 
 
-def difference(now: Tokens, before: Tokens) -> Usage:
-    """Tokens since an earlier total."""
-    return Usage(
-        max(0, now.input_tokens - before.input_tokens),
-        max(0, now.output_tokens - before.output_tokens),
-        max(0, now.cached_input_tokens - before.cached_input_tokens),
-        max(0, now.reasoning_output_tokens - before.reasoning_output_tokens),
-    )
-
-
-# --- rpc ------------------------------------------------------------
-#
-# JSON-RPC as `codex app-server` speaks it, without I/O: one JSON object a line, no `jsonrpc` field. -
-# Bytes in, in any pieces; the same messages come out however they were cut. - Keys that are not known are
-# skipped. A line that is no message is counted, never fatal; so is a line longer than the limit, of which
-# nothing is kept. - Parameters and results stay undecoded until someone asks for them: most notifications
-# are of no interest. - The ids of our requests and those of the server's are two spaces.
+# --- JSON-RPC ---------------------------------------------------------------------------------------
 
 LINE_LIMIT = 64 * 1024 * 1024
 OVERLOADED = -32001
@@ -180,34 +170,30 @@ METHOD_NOT_FOUND = -32601
 Id = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, gc=False):
     """The error of a response."""
 
-    code: int
-    message: str
+    code: int = 0
+    message: str = "unknown error"
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """The answer to one of our requests. `result` is JSON."""
+class Response(msgspec.Struct, gc=False):
+    """The response to one of our requests. `result` is JSON."""
 
     id: Id
     result: bytes
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRequest:
-    """What the server asks of us: it waits until it is answered. `params` is JSON."""
+class ServerRequest(msgspec.Struct, gc=False):
+    """A request of Codex, which waits for the response. `params` is JSON."""
 
     id: Id
     method: str
     params: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(msgspec.Struct, gc=False):
     method: str
     params: bytes
 
@@ -216,6 +202,8 @@ Message = Response | ServerRequest | Notification
 
 
 class _Envelope(msgspec.Struct, gc=False):
+    """Parameters and results stay undecoded: most notifications are never read."""
+
     id: int | str | None = None
     method: str | None = None
     params: msgspec.Raw = msgspec.Raw(b"null")
@@ -228,20 +216,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RpcPeer:
-    """Our side of the conversation. What the methods return is to be written; what `feed` returns came in."""
+    """Our side of the connection: returns the lines to write, and reads messages from bytes in any pieces.
+
+    A line that is no message, or is longer than the limit, is skipped.
+    """
 
     def __init__(self, line_limit: int = LINE_LIMIT) -> None:
         self._limit = line_limit
         self._rest: list[bytes] = []
         self._held = 0
-        self._skipping = False
         self._next_id = 0
-        self.garbage = 0
-
-    # --- out -----------------------------------------------------------------------------------------------------------------------------------
 
     def request(self, method: str, params: Any) -> tuple[int, bytes]:
-        """A fresh id and the line that asks."""
+        """A fresh id and the line of the request."""
         self._next_id += 1
         return self._next_id, _line({"method": method, "id": self._next_id, "params": params})
 
@@ -254,52 +241,38 @@ class RpcPeer:
     def refuse(self, id: Id, code: int, message: str) -> bytes:
         return _line({"id": id, "error": {"code": code, "message": message}})
 
-    # --- in ------------------------------------------------------------------------------------------------------------------------------------
-
     def feed(self, data: bytes) -> list[Message]:
         """The messages whose lines are complete with this piece."""
         out: list[Message] = []
         *lines, rest = data.split(b"\n")
         for line in lines:
-            if self._skipping or self._held + len(line) > self._limit:
-                self.garbage += not self._skipping
-                self._forget()
-                continue
-            if self._rest:
-                line = b"".join((*self._rest, line))
-                self._forget()
-            message = self._read(line)
+            fits = self._held + len(line) <= self._limit
+            message = _message(b"".join((*self._rest, line)) if self._rest else line) if fits else None
             if message is not None:
                 out.append(message)
-        if rest and not self._skipping:
+            self._rest.clear()
+            self._held = 0
+        self._held += len(rest)
+        if self._held > self._limit:
+            self._rest.clear()
+        elif rest:
             self._rest.append(rest)
-            self._held += len(rest)
-            if self._held > self._limit:
-                self.garbage += 1
-                self._forget()
-                self._skipping = True
         return out
 
-    def _forget(self) -> None:
-        self._rest.clear()
-        self._held = 0
-        self._skipping = False
 
-    def _read(self, line: bytes) -> Message | None:
-        if not line or line.isspace():
-            return None
-        try:
-            envelope = _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.garbage += 1
-            return None
-        if envelope.method is not None:
-            params = bytes(envelope.params)
-            return Notification(envelope.method, params) if envelope.id is None else ServerRequest(envelope.id, envelope.method, params)
-        if envelope.id is not None:
-            return Response(envelope.id, bytes(envelope.result), _fault(envelope.error))
-        self.garbage += 1
+def _message(line: bytes) -> Message | None:
+    try:
+        envelope = _decode(line)
+    except _BAD_JSON:
         return None
+    if envelope.method is None:
+        if envelope.id is None:
+            return None
+        return Response(envelope.id, bytes(envelope.result), _fault(envelope.error))
+    params = bytes(envelope.params)
+    if envelope.id is None:
+        return Notification(envelope.method, params)
+    return ServerRequest(envelope.id, envelope.method, params)
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -307,8 +280,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _fault(error: Any) -> Fault | None:
-    if error is None:
-        return None
-    found = error if isinstance(error, dict) else {}
-    code, message = found.get("code"), found.get("message")
-    return Fault(code if isinstance(code, int) else 0, message if isinstance(message, str) else "unknown error")
+    try:
+        return None if error is None else msgspec.convert(error, Fault)
+    except msgspec.ValidationError:
+        return Fault()

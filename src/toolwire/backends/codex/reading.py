@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -18,7 +19,18 @@ import msgspec
 from toolwire.backends.codex import protocol
 from toolwire.backends.codex.failures import end_of
 from toolwire.backends.codex.protocol import Notification
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Thought
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Dropped,
+    Event,
+    Failure,
+    Finish,
+    Text,
+    Thought,
+    Usage,
+)
 
 REFUSALS = {
     "unknown": "There is no such tool.",
@@ -39,12 +51,15 @@ BETWEEN = "\n\n"
 
 
 class ThreadReader:
-    """`feed` gives the events of one notification. `ended`: the turn is over, and how. `complete`: Codex said that the model's response is."""
+    """`feed` returns the events of one notification. `tools`: the client's names by those that Codex knows.
 
-    def __init__(self, tools: frozenset[str] = frozenset(), parallel: bool = True) -> None:
+    `ended`: the turn is over, and how. `complete`: Codex reported the end of the model's response.
+    """
+
+    def __init__(self, tools: Mapping[str, str], parallel: bool = True) -> None:
         self._tools = tools
         self._parallel = parallel
-        self._total = protocol.Tokens()
+        self._total = Usage(0, 0)
         self.turn_id = ""
         self._no_item()
         self.begin()
@@ -89,11 +104,18 @@ class ThreadReader:
 
     def close(self) -> None:
         """The end did not follow."""
-        self.ended = Finish("stop") if self.answered and self._error is None else end_of(self._error or protocol.TurnError())
+        self.ended = (
+            Finish("stop")
+            if self.answered and self._error is None
+            else end_of(self._error or protocol.TurnError())
+        )
 
     def usage(self) -> list[Event]:
         """The tokens of this answer so far, where they are known."""
-        return [] if self._total == self._before else [protocol.difference(self._total, self._before)]
+        if self._total == self._before:
+            return []
+        pairs = zip(astuple(self._total), astuple(self._before), strict=True)
+        return [Usage(*(max(0, now - before) for now, before in pairs))]
 
     # --- by method -----------------------------------------------------------------------------------------------------------------------------
 
@@ -132,13 +154,19 @@ class ThreadReader:
         return [Text(start + rest)] if rest else []
 
     def _reasoning_end(self, item: protocol.RawItem) -> list[Event]:
-        summary, thought = _rest(_texts(item.summary, BETWEEN), self._summary_told), _rest(_texts(item.content), self._thought_told)
+        summary, thought = (
+            _rest(_texts(item.summary, BETWEEN), self._summary_told),
+            _rest(_texts(item.content), self._thought_told),
+        )
         start = BETWEEN if self._summarizing and not self._summary_told else ""
         self._part = None
         self._summary_told.clear()
         self._thought_told.clear()
         self._summarizing = self._summarizing or bool(summary)
-        return [*([Thought(start + summary, summary=True)] if summary else ()), *([Thought(thought)] if thought else ())]
+        return [
+            *([Thought(start + summary, summary=True)] if summary else ()),
+            *([Thought(thought)] if thought else ()),
+        ]
 
     def _raw_item(self, news: protocol.RawItemNews) -> list[Event]:
         item = news.item
@@ -158,8 +186,9 @@ class ThreadReader:
             self.refused.append((item.call_id, REFUSALS[why]))
             return [Dropped(why)]
         index, self._index = self._index, self._index + 1
+        name = self._tools[item.name]
         self.calls.append(item.call_id)
-        return [CallBegin(index, item.name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
+        return [CallBegin(index, name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
 
     def _refusal(self, item: protocol.RawItem) -> str:
         if item.type != "function_call" or item.name not in self._tools:
@@ -172,12 +201,12 @@ class ThreadReader:
         if news.turn_id == self.turn_id:
             self.complete = True
             if news.usage is not None:
-                self._total = _sum(self._total, news.usage)
+                self._total += news.usage.usage()
         return []
 
     def _tokens(self, news: protocol.TokenNews) -> list[Event]:
-        total = news.token_usage.total
-        if total.input_tokens + total.output_tokens > self._total.input_tokens + self._total.output_tokens:
+        total = news.token_usage.total.usage()
+        if total.total_tokens > self._total.total_tokens:
             self._total = total
             self.answered = "assistant" in self._items and self._items <= ANSWER
             self._items.clear()
@@ -244,12 +273,3 @@ def _depth(text: str) -> int:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(mark, 0)
         deepest = max(deepest, depth)
     return deepest
-
-
-def _sum(one: protocol.Tokens, other: protocol.Tokens) -> protocol.Tokens:
-    return protocol.Tokens(
-        one.input_tokens + other.input_tokens,
-        one.cached_input_tokens + other.cached_input_tokens,
-        one.output_tokens + other.output_tokens,
-        one.reasoning_output_tokens + other.reasoning_output_tokens,
-    )

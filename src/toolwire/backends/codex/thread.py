@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.codex.pool import Lease
+from toolwire.backends.codex.pool import Seat
 from toolwire.backends.codex.protocol import Notification, ServerRequest
-from toolwire.backends.codex.reading import ThreadReader
-from toolwire.backends.codex.worker import explained
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Failure, Finish
+from toolwire.core.events import Failure
 
 STOP_S = 5.0
-OpenThread = Callable[[], Awaitable["Thread"]]
-AFTER_ERROR_S = 1.0
-AFTER_ANSWER_S = 2.0
-"""How long the end of a turn may lag behind its error, and behind its answer. Some versions never send it."""
 
 
 class Thread:
-    """A place on a worker, and what happens there."""
+    """One thread on a leased worker."""
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self.worker = lease.worker
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self.worker = seat.worker
         self.id = ""
         self.turn_id = ""
         self._path: str | None = None
@@ -67,7 +60,9 @@ class Thread:
         """Starts a turn. Its messages may come before this returns; they wait."""
         self.turn_id = ""
         self._running = True
-        self._beginning = self.worker.background(self.worker.request("turn/start", {"threadId": self.id, **params}))
+        self._beginning = self.worker.background(
+            self.worker.request("turn/start", {"threadId": self.id, **params})
+        )
         began = protocol.decode(protocol.TurnNews, await asyncio.shield(self._beginning))
         if began is not None:
             self.turn_id = began.turn.id
@@ -158,7 +153,7 @@ class Thread:
         """Codex does not end the turn: no answer of this thread's is waited for any more, and its process takes no further ones."""
         self._stuck = True
         self.worker.tell("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
-        self._lease.retire()
+        self._seat.retired = True
 
     async def end(self, served: bool) -> None:
         """Interrupts what still runs, forgets the thread and gives its place back. Safe to call twice."""
@@ -177,7 +172,7 @@ class Thread:
             self._remove()
             self.worker.detach(self.id)
             self._inbox.clear()
-            self._lease.release(served and self.worker.alive)
+            self._seat.release(served and self.worker.alive)
 
     async def _interrupt(self) -> None:
         with suppress(ToolwireError):
@@ -201,41 +196,3 @@ class Thread:
         for file in (path, self.worker.home.path / "archived_sessions" / path.name):
             if file.is_relative_to(self.worker.home.path):
                 file.unlink(missing_ok=True)
-
-
-# --- for every kind of run -----------------------------------------------------------------------------------------------------------------------
-
-
-async def opened(open_thread: OpenThread, start: Callable[[Thread], Awaitable[None]]) -> Thread:
-    """A thread that has been started: on another process where the first one turns out to be dead, since no model was asked yet."""
-    for last in (False, True):
-        thread = await open_thread()
-        try:
-            await start(thread)
-            return thread
-        except BaseException as error:
-            dead = isinstance(error, ToolwireError) and not thread.worker.alive
-            await thread.end(served=False)
-            if last or not dead:
-                raise
-    raise AssertionError("unreachable")
-
-
-async def next_message(thread: Thread, reader: ThreadReader, options: CodexOptions, settle_s: float | None = None) -> Notification | None:
-    """The next message; None where silence itself says something: the turn has failed, or (`settle_s`) what is there is complete."""
-    limit = AFTER_ERROR_S if reader.failing else settle_s if settle_s is not None else options.timeout_s
-    try:
-        return await thread.receive(limit)
-    except TimeoutError:
-        if reader.failing:
-            reader.close()
-        elif settle_s is None:
-            raise ToolwireError("timeout", f"Codex was silent for {options.timeout_s:g} s.") from None
-        return None
-
-
-async def ending(thread: Thread, reader: ThreadReader, options: CodexOptions) -> Finish | Failure:
-    """How the turn ended, with what the person can do about it."""
-    assert reader.ended is not None
-    thread.completed()
-    return await explained(reader.ended, thread.worker, options) if isinstance(reader.ended, Failure) else reader.ended

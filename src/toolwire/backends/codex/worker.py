@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -23,8 +23,15 @@ from toolwire.backends.agents.processes import Talker, end_words
 from toolwire.backends.codex import protocol
 from toolwire.backends.codex.failures import refused
 from toolwire.backends.codex.home import CodexHome, scratch
-from toolwire.backends.codex.options import CodexOptions, Version, parse_version
-from toolwire.backends.codex.protocol import METHOD_NOT_FOUND, OVERLOADED, Fault, Notification, Response, RpcPeer, ServerRequest
+from toolwire.backends.codex.options import Version, parse_version
+from toolwire.backends.codex.protocol import (
+    METHOD_NOT_FOUND,
+    OVERLOADED,
+    Notification,
+    Response,
+    RpcPeer,
+    ServerRequest,
+)
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
@@ -34,6 +41,7 @@ REQUEST_S = 30.0
 END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))
 """How long the process may take to end after its stdin closed, after SIGTERM, after SIGKILL, and what it gets then."""
 OVERLOAD_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+HOW = "Log in with: codex login"
 
 
 class Sink(Protocol):
@@ -45,12 +53,7 @@ class Sink(Protocol):
 
 
 class RequestError(ToolwireError):
-    """Codex refused a request of ours."""
-
-    def __init__(self, method: str, fault: Fault) -> None:
-        failure = refused(method, fault.message)
-        super().__init__(failure.kind, failure.message, param=failure.param)
-        self.fault = fault
+    """Codex refused a request."""
 
 
 class CodexWorker(Talker):
@@ -84,10 +87,15 @@ class CodexWorker(Talker):
             await self._spawn(self.home.binary, "app-server", env=env, cwd=self.home.cwd)
         except OSError as error:
             self._clean()
-            raise ToolwireError("backend_unavailable", f"Codex could not be started: {error.strerror or error}") from error
+            raise ToolwireError(
+                "backend_unavailable", f"Codex could not be started: {error.strerror or error}"
+            ) from error
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
         if self.home.features.capabilities:
-            params["capabilities"] = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
+            params["capabilities"] = {
+                "experimentalApi": True,
+                "optOutNotificationMethods": ["account/rateLimits/updated"],
+            }
         try:
             result = await self.request("initialize", params, timeout_s)
             self._write(self._peer.notify("initialized"))
@@ -114,7 +122,11 @@ class CodexWorker(Talker):
 
     def rss_mb(self) -> float:
         """Memory of the process and its children, where the system tells it (Linux)."""
-        return sum(map(_rss_pages, _family(self.pid))) * os.sysconf("SC_PAGE_SIZE") / 2**20 if self.alive else 0.0
+        return (
+            sum(map(_rss_pages, _family(self.pid))) * os.sysconf("SC_PAGE_SIZE") / 2**20
+            if self.alive
+            else 0.0
+        )
 
     async def close(self) -> None:
         """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""
@@ -134,14 +146,15 @@ class CodexWorker(Talker):
 
     async def request(self, method: str, params: Any, timeout_s: float = REQUEST_S) -> bytes:
         """The result, as JSON. An overloaded Codex is asked again, a little later each time."""
-        for delay in (*OVERLOAD_DELAYS, None):
+        delays = iter(OVERLOAD_DELAYS)
+        while True:
             response = await self._ask(method, params, timeout_s)
             if response.fault is None:
                 return response.result
-            if response.fault.code != OVERLOADED or delay is None:
-                raise RequestError(method, response.fault)
+            delay = next(delays, None) if response.fault.code == OVERLOADED else None
+            if delay is None:
+                raise RequestError.of(refused(method, response.fault.message))
             await asyncio.sleep(delay)
-        raise AssertionError("unreachable")
 
     async def _ask(self, method: str, params: Any, timeout_s: float) -> Response:
         if self.failure is not None:
@@ -154,7 +167,9 @@ class CodexWorker(Talker):
             async with asyncio.timeout(timeout_s):
                 return await waiting
         except TimeoutError:
-            raise ToolwireError("timeout", self.told(f"Codex did not answer {method} within {timeout_s:g} s.")) from None
+            raise ToolwireError(
+                "timeout", self.told(f"Codex did not answer {method} within {timeout_s:g} s.")
+            ) from None
         finally:
             self._waiting.pop(id, None)
 
@@ -189,14 +204,43 @@ class CodexWorker(Talker):
     # --- who is logged in ----------------------------------------------------------------------------------------------------------------------
 
     async def account(self) -> protocol.CodexAccount:
-        return protocol.decode(protocol.CodexAccount, await self.request("account/read", {})) or protocol.CodexAccount()
+        return (
+            protocol.decode(protocol.CodexAccount, await self.request("account/read", {}))
+            or protocol.CodexAccount()
+        )
 
     async def login_url(self, timeout_s: float = 2.0) -> str:
         """Where the person can log in; empty where Codex does not say so quickly. One login is begun at a time."""
         if self._login is None:
             with suppress(ToolwireError):
-                self._login = protocol.decode(protocol.Login, await self.request("account/login/start", {"type": "chatgpt"}, timeout_s))
+                self._login = protocol.decode(
+                    protocol.Login, await self.request("account/login/start", {"type": "chatgpt"}, timeout_s)
+                )
         return self._login.auth_url if self._login is not None else ""
+
+    async def require_login(self) -> None:
+        """Reports a missing login at once: Codex would ask the provider without one, too."""
+        if self.logged_in:
+            return
+        account = await self.account()
+        self.logged_in = account.account is not None or not account.requires_openai_auth
+        if not self.logged_in:
+            raise ToolwireError("backend_auth", await self._how_to_log_in("Codex is not logged in."))
+
+    async def explained(self, failure: Failure, provider: Mapping[str, Any] | None) -> Failure:
+        """The failure, with what the user can do about it."""
+        if failure.kind != "backend_auth":
+            return failure
+        if provider is None:
+            self.logged_in = False
+            return Failure(failure.kind, await self._how_to_log_in(failure.message))
+        key = provider.get("env_key")
+        hint = f" Check the key in the environment variable {key}." if key else ""
+        return Failure(failure.kind, failure.message + hint)
+
+    async def _how_to_log_in(self, words: str) -> str:
+        url = await self.login_url()
+        return f"{words} {HOW}" + (f", or open {url}" if url else "")
 
     # --- what the process says -----------------------------------------------------------------------------------------------------------------
 
@@ -256,37 +300,3 @@ def _rss_pages(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-# --- login ------------------------------------------------------------
-#
-# Who is logged in, and what to tell the person when nobody is, or when the provider does not accept the
-# login.
-
-HOW = "Log in with: codex login"
-
-
-async def require_login(worker: CodexWorker) -> None:
-    """Codex would ask the provider without a login, too: better to say at once what is missing."""
-    if worker.logged_in:
-        return
-    account = await worker.account()
-    worker.logged_in = account.account is not None or not account.requires_openai_auth
-    if not worker.logged_in:
-        raise ToolwireError("backend_auth", await _with_url("Codex is not logged in.", worker))
-
-
-async def explained(failure: Failure, worker: CodexWorker, options: CodexOptions) -> Failure:
-    """The failure, with what the person can do about it."""
-    if failure.kind != "backend_auth":
-        return failure
-    if options.provider is not None:
-        key = options.provider.get("env_key")
-        return Failure(failure.kind, failure.message + (f" Check the key in the environment variable {key}." if key else ""))
-    worker.logged_in = False
-    return Failure(failure.kind, await _with_url(failure.message, worker))
-
-
-async def _with_url(words: str, worker: CodexWorker) -> str:
-    url = await worker.login_url()
-    return f"{words} {HOW}" + (f", or open {url}" if url else "")

@@ -1,45 +1,52 @@
-"""A bridge that serves many agents: attached to, or started when it is needed and again when it died.
+"""A bridge that serves many agents: attached to, or started when needed and restarted after it died.
 
-Backends that mean the same bridge share it, for a bridge is a large process, and an attached one knows one callback server only. A bridge that can
-not start is tried again after a growing pause; a request that comes during the pause gets one clear error, with what the bridge said.
+Backends with the same bridge share it: a bridge is a large process, and an attached one knows only one
+callback server. After a failed start the next attempt waits for a growing pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from toolwire.backends.agents.loopback import LoopbackServer
-from toolwire.backends.cursor.client import CONTROL, PROTOCOL, BridgeClient, BridgeUnreachable, ConnectError, Malformed, clean, parse
-from toolwire.backends.cursor.find import Where
-from toolwire.backends.cursor.process import BridgeHome, Process
+from toolwire.backends.cursor.client import (
+    CONTROL,
+    LARGEST,
+    PROTOCOL,
+    BridgeClient,
+    BridgeUnreachable,
+    ConnectError,
+    Malformed,
+    clean,
+    parse,
+)
+from toolwire.backends.cursor.options import BridgeTarget
+from toolwire.backends.cursor.process import BridgeHome, BridgeProcess
 from toolwire.core.errors import ToolwireError
 
-# --- callback ------------------------------------------------------------
-#
-# The server that the bridge brings the agent's tool calls to: loopback only, with a token of its own.
-# Every call is answered. One for a tool of the client's is held open until the client's result is there;
-# anything else gets an error result at once.
-
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
-LARGEST = 64 * 2**20
-Answer = Callable[[str, str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""Agent, tool, arguments and the call's id → the result."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
+"""Tool, arguments and call id → the result. It takes the calls of one agent."""
 
 
 class CallbackServer(LoopbackServer):
-    def __init__(self, answer: Answer) -> None:
+    """Receives the agents' tool calls, on loopback only and with a token of its own.
+
+    A call of a client's tool stays open until the client's result arrives. Any other call gets an error.
+    """
+
+    def __init__(self, agents: Mapping[str, ToolHandler]) -> None:
         super().__init__(LARGEST, handler_cancellation=True)
-        self._answer = answer
+        self._agents = agents
         self.token = secrets.token_urlsafe(32)
 
     @property
@@ -53,35 +60,36 @@ class CallbackServer(LoopbackServer):
         if request.path.lstrip("/") != METHOD or request.method != "POST":
             return _error(404, "unimplemented", "This server has CallCustomTool only.")
         try:
-            asked = parse(await request.read())
+            call = parse(await request.read())
         except Malformed as error:
             return _error(400, "invalid_argument", f"The request is {error}.")
-        arguments = asked.get("args")
-        call_id = asked.get("toolCallId")
-        result = await self._answer(
-            str(asked.get("agentId") or ""),
-            str(asked.get("toolName") or ""),
+        arguments, call_id = call.get("args"), call.get("toolCallId")
+        handler = self._agents.get(str(call.get("agentId") or ""))
+        if handler is None:
+            return web.json_response({"result": error_result("This agent has no tools here any more.")})
+        result = await handler(
+            str(call.get("toolName") or ""),
             arguments if isinstance(arguments, dict) else {},
             call_id if isinstance(call_id, str) and call_id else None,
         )
-        return web.json_response({"result": result}, dumps=lambda value: json.dumps(value))
+        return web.json_response({"result": result})
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"code": code, "message": message}, status=status)
 
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-Called = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""Tool, arguments and the call's id → the result: what an agent's calls are given to."""
+def error_result(message: str) -> dict[str, Any]:
+    """The result of a call that the client does not answer."""
+    return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
 class BridgeConnection:
-    """A bridge that answers, as long as it does. `work` is the empty folder that agents live in."""
+    """A bridge that answered. `process` is None for an attached bridge."""
 
-    def __init__(self, client: BridgeClient, work: Path, process: Process | None, home: BridgeHome | None) -> None:
+    def __init__(self, client: BridgeClient, home: BridgeHome, process: BridgeProcess | None) -> None:
         self.client = client
-        self.work = work
+        self.work = home.work
         self.process = process
         self._home = home
         self._broken = False
@@ -90,172 +98,172 @@ class BridgeConnection:
     def alive(self) -> bool:
         return not self._broken and (self.process is None or self.process.alive)
 
+    async def ask(self, method: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.client.unary(method, message)
+        except BridgeUnreachable as error:
+            raise await self.lost(error) from error
+
     async def lost(self, error: BridgeUnreachable) -> ToolwireError:
-        """The bridge did not answer, or broke off: what is to be told of it."""
+        """The error to report for a bridge that did not answer or broke off."""
         if self.process is None:
             self._broken = True
             return error
         try:
-            async with asyncio.timeout(2.0):
-                await self.process.gone.wait()  # the connection breaks a moment before the process is known to be dead
+            async with asyncio.timeout(2.0):  # the connection breaks a moment before the process is dead
+                await self.process.gone.wait()
         except TimeoutError:
             return error
-        return ToolwireError(error.failure.kind if error.failure.kind != "timeout" else "backend_cut", self.process.how())
+        kind = error.failure.kind
+        return ToolwireError("backend_cut" if kind == "timeout" else kind, self.process.end_message())
 
     async def close(self) -> None:
         self._broken = True
         await self.client.close()
         if self.process is not None:
             await self.process.close()
-        if self._home is not None:
-            self._home.remove()
+        self._home.remove()
 
 
 class Bridge:
-    """`share` gives one; `release` it once. `agents` are those whose calls are taken, by id."""
+    """`share` returns one; `release` it once. `agents` receive the calls, by agent id."""
 
-    def __init__(self, where: Where, start_timeout_s: float, request_timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.where = where
-        self.loop = asyncio.get_running_loop()
+    def __init__(
+        self,
+        target: BridgeTarget,
+        start_timeout_s: float,
+        request_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.target = target
         self.users = 0
         self.starts = 0
-        self.agents: dict[str, Called] = {}
+        self.agents: dict[str, ToolHandler] = {}
         self._start_timeout_s = start_timeout_s
         self._request_timeout_s = request_timeout_s
         self._clock = clock
-        self._line: BridgeConnection | None = None
+        self._connection: BridgeConnection | None = None
         self._callbacks: CallbackServer | None = None
         self._starting = asyncio.Lock()
         self._failures = 0
         self._not_before = 0.0
-        self._why = ""
+        self._problem = ""
         self._closed = False
-        self._later: set[asyncio.Future[None]] = set()
+        self._background: set[asyncio.Future[None]] = set()
 
     @property
     def alive(self) -> bool:
-        return self._line is not None and self._line.alive
+        return self._connection is not None and self._connection.alive
 
     @property
-    def process(self) -> Process | None:
-        return self._line.process if self._line is not None else None
+    def process(self) -> BridgeProcess | None:
+        return self._connection.process if self._connection is not None else None
 
-    async def line(self) -> BridgeConnection:
-        """A bridge that answers now."""
-        if self._line is not None and self._line.alive:
-            return self._line
+    async def connect(self) -> BridgeConnection:
+        """The living connection, or a new one."""
+        if self._connection is not None and self._connection.alive:
+            return self._connection
         async with self._starting:
             if self._closed:
                 raise ToolwireError("backend_unavailable", "The gateway is closing.")
-            if self._line is not None and self._line.alive:
-                return self._line
+            if self._connection is not None and self._connection.alive:
+                return self._connection
             wait = self._not_before - self._clock()
             if wait > 0:
-                raise ToolwireError("backend_unavailable", f"{self._why} It is tried again in {wait:.1f} s.", retry_after_s=wait)
-            if self._line is not None:
-                old, self._line = self._line, None
+                problem = f"{self._problem} It is tried again in {wait:.1f} s."
+                raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
+            if self._connection is not None:
+                old, self._connection = self._connection, None
                 await old.close()
             try:
-                self._line = await self._opened()
+                self._connection = await self._open()
             except ToolwireError as error:
+                self._problem = error.failure.message
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 16))
+                self._not_before = self._clock() + pause_s
                 self._failures += 1
-                self._why = error.failure.message
-                self._not_before = self._clock() + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16))
                 raise
             self._failures = 0
-            return self._line
+            return self._connection
 
-    async def _opened(self) -> BridgeConnection:
+    async def _open(self) -> BridgeConnection:
         if self._callbacks is None:
-            callbacks = CallbackServer(self._called)
+            callbacks = CallbackServer(self.agents)
             await callbacks.start()
             self._callbacks = callbacks
         self.starts += 1
-        if self.where.url:
-            home = BridgeHome()
-            line = BridgeConnection(BridgeClient(self.where.url, self.where.token, self._request_timeout_s), home.work, None, home)
-        else:
-            process = Process(self.where.command, os.environ)
+        process, home, url, token = None, None, self.target.url, self.target.token
+        if not url:
+            process = BridgeProcess(self.target.command, os.environ)
             ready = await process.start(self._start_timeout_s)
-            assert process.home is not None
-            line = BridgeConnection(BridgeClient(ready.url, ready.token, self._request_timeout_s), process.home.work, process, None)
+            home, url, token = process.home, ready.url, ready.token
+        client = BridgeClient(url, token, self._request_timeout_s)
+        connection = BridgeConnection(client, home or BridgeHome(), process)
         try:
-            await self._checked(line)
-            await self.listen(line)
+            await self._check(connection)
+            await self.set_callback(connection)
         except BaseException:
-            await line.close()
+            await connection.close()
             raise
-        return line
+        return connection
 
-    async def _checked(self, line: BridgeConnection) -> None:
-        """The bridge takes our token and speaks our protocol."""
+    async def _check(self, connection: BridgeConnection) -> None:
+        """The bridge accepts the token and speaks the protocol."""
         try:
-            version = await line.client.unary(f"{CONTROL}/GetVersion", {})
-        except BridgeUnreachable as error:
-            raise await line.lost(error) from error
+            version = await connection.ask(f"{CONTROL}/GetVersion", {})
         except ConnectError as error:
             if error.code == "unauthenticated":
-                raise ToolwireError("backend_auth", "Cursor's bridge did not accept its token: look at bridge_token.") from error
-            raise ToolwireError("backend_unavailable", f"Cursor's bridge does not work: {clean(error.message)}") from error
+                problem = "Cursor's bridge did not accept its token: check bridge_token."
+                raise ToolwireError("backend_auth", problem) from error
+            problem = f"Cursor's bridge does not work: {clean(error.message)}"
+            raise ToolwireError("backend_unavailable", problem) from error
         spoken = str(version.get("protocolVersion") or "")
         if spoken != PROTOCOL:
-            raise ToolwireError(
-                "backend_unavailable", f"Cursor's bridge speaks {clean(spoken) or 'an unknown protocol'}; Toolwire speaks {PROTOCOL}."
-            )
+            spoken = clean(spoken) or "an unknown protocol"
+            problem = f"Cursor's bridge speaks {spoken}; Toolwire speaks {PROTOCOL}."
+            raise ToolwireError("backend_unavailable", problem)
 
-    async def listen(self, line: BridgeConnection) -> None:
-        """Tells the bridge where its agents' calls go."""
+    async def set_callback(self, connection: BridgeConnection) -> None:
+        """Gives the bridge the address for its agents' calls."""
         assert self._callbacks is not None
+        callback = {"url": self._callbacks.url, "authToken": self._callbacks.token}
         try:
-            await line.client.unary(f"{CONTROL}/SetToolCallback", {"url": self._callbacks.url, "authToken": self._callbacks.token})
-        except BridgeUnreachable as error:
-            raise await line.lost(error) from error
+            await connection.ask(f"{CONTROL}/SetToolCallback", callback)
         except ConnectError as error:
-            raise ToolwireError("backend_unavailable", f"Cursor's bridge takes no tools: {clean(error.message)}") from error
+            problem = f"Cursor's bridge takes no tools: {clean(error.message)}"
+            raise ToolwireError("backend_unavailable", problem) from error
 
-    async def _called(self, agent: str, tool: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
-        called = self.agents.get(agent)
-        if called is None:
-            return refusal("This agent has no tools here any more.")
-        return await called(tool, arguments, call_id)
-
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for, but the bridge's end."""
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that only `close` waits for."""
         task = asyncio.ensure_future(work)
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         async with self._starting:
-            line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
         if self._callbacks is not None:
             await self._callbacks.close()
 
     async def release(self) -> None:
         self.users -= 1
         if self.users == 0:
-            for key in [key for key, one in _SHARED.items() if one is self]:
-                del _SHARED[key]
+            _SHARED.pop((asyncio.get_running_loop(), self.target), None)
             await self.close()
 
 
-_SHARED: dict[tuple[int, Where], Bridge] = {}
+_SHARED: dict[tuple[asyncio.AbstractEventLoop, BridgeTarget], Bridge] = {}
 
 
-def share(where: Where, start_timeout_s: float, request_timeout_s: float) -> Bridge:
-    """The bridge that this means, in this event loop."""
-    key = (id(asyncio.get_running_loop()), where)
+def share(target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> Bridge:
+    """The event loop's one bridge for this target."""
+    key = (asyncio.get_running_loop(), target)
     bridge = _SHARED.get(key)
-    if bridge is None or bridge.loop is not asyncio.get_running_loop():  # a loop that is gone may have left one
-        bridge = _SHARED[key] = Bridge(where, start_timeout_s, request_timeout_s)
+    if bridge is None:
+        bridge = _SHARED[key] = Bridge(target, start_timeout_s, request_timeout_s)
     bridge.users += 1
     return bridge
-
-
-def refusal(message: str) -> dict[str, Any]:
-    """The error result of a call that is not the client's to answer."""
-    return {"content": [{"type": "text", "text": message}], "isError": True}

@@ -1,16 +1,22 @@
-"""The keys of `[models.ID]` with `backend = "cursor"`. Standard library only.
+"""The keys of `[models.ID]` with `backend = "cursor"`, and which bridge they mean. Standard library only.
 
-What is empty is looked for in Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL, CURSOR_SDK_BRIDGE_TOKEN, CURSOR_SDK_BRIDGE_BIN.
+Empty keys fall back to Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL,
+CURSOR_SDK_BRIDGE_TOKEN and CURSOR_SDK_BRIDGE_BIN.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from toolwire.backends.agents import check_numbers
+from toolwire.core.errors import ToolwireError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,34 +24,38 @@ class CursorOptions:
     """A bad value raises `ValueError` with one line that names the key."""
 
     model: str = "auto"
-    """What Cursor calls the model; "*": all of them, each as ID/NAME."""
+    """Cursor's name of the model; "*": all of them, each as ID/NAME."""
     params: dict[str, str] = field(default_factory=dict)
     """Parameters of the model, as Cursor lists them."""
     api_key: str = ""
     """Cursor's API key; empty: CURSOR_API_KEY."""
     bridge_url: str = ""
-    """A bridge that runs already, on this machine, with its token."""
+    """A bridge that already runs on this machine."""
     bridge_token: str = ""
     bridge_bin: str = ""
     """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
     sandbox: bool = True
-    """Whether the bridge shall confine what its agents could do beside the client's tools."""
+    """Whether the bridge confines what its agents do besides the client's tools."""
     settle_ms: int = 100
     """How long silence must last to end a response with calls."""
     repeats: int = 8
-    """So often an agent may make the same call before it is stopped."""
+    """How often an agent may repeat the same call before it is stopped."""
     idle_s: float = 300.0
-    """How long an agent waits for the next turn of its conversation …"""
+    """How long an agent waits for the next turn of its conversation."""
     sessions: int = 16
-    """… and how many of them wait at most; 0: none."""
+    """How many agents wait for their next turn at most; 0: none."""
     timeout_s: float = 300.0
     """How long the agent may be silent while it works."""
     request_timeout_s: float = 30.0
-    """How long the bridge may take for a request that is no run."""
+    """How long the bridge may take to answer a request other than a run."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        check_numbers(self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "request_timeout_s", "start_timeout_s"))
+        check_numbers(
+            self,
+            {"settle_ms": 0, "repeats": 1, "sessions": 0},
+            ("idle_s", "timeout_s", "request_timeout_s", "start_timeout_s"),
+        )
         if not self.model:
             raise ValueError('model: expected the name of a model, such as "auto"')
         if not all(isinstance(value, str) for value in self.params.values()):
@@ -54,12 +64,12 @@ class CursorOptions:
             check_address(self.bridge_url)
 
     def key(self, environ: Mapping[str, str]) -> str:
-        """The API key that is used."""
+        """The API key in use."""
         return self.api_key or environ.get("CURSOR_API_KEY", "")
 
 
 def check_address(url: str) -> None:
-    """A bridge calls back to a server of ours, which listens on loopback only: it must be on this machine too."""
+    """The bridge must be on this machine: it calls back to a server that listens on loopback only."""
     parts = urlsplit(url)
     try:
         local = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
@@ -67,3 +77,64 @@ def check_address(url: str) -> None:
         local = False
     if parts.scheme != "http" or not local or parts.username or parts.password:
         raise ValueError("bridge_url: expected an address on this machine, such as http://127.0.0.1:4000")
+
+
+COMMAND = "cursor-sdk-bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeTarget:
+    """A bridge to attach to (`url` and `token`), or one to start (`command`)."""
+
+    url: str = ""
+    token: str = field(default="", repr=False)
+    command: str = ""
+
+
+def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTarget:
+    """The bridge that the settings name, else the environment, the extra `cursor`, or PATH."""
+    for url, command, key in (
+        (options.bridge_url, options.bridge_bin, "bridge_bin"),
+        (*map(environ.get, ("CURSOR_SDK_BRIDGE_URL", "CURSOR_SDK_BRIDGE_BIN")), "CURSOR_SDK_BRIDGE_BIN"),
+    ):
+        if url:
+            return _attached(url, options.bridge_token or environ.get("CURSOR_SDK_BRIDGE_TOKEN", ""))
+        if command:
+            found = shutil.which(os.path.expanduser(command), path=environ.get("PATH"))
+            if found is None:
+                problem = f"Cannot start Cursor's bridge: {key} names {command!r}, which is not a command."
+                raise ToolwireError("backend_unavailable", problem)
+            return BridgeTarget(command=os.path.abspath(found))
+    found = bundled() or shutil.which(COMMAND, path=environ.get("PATH"))
+    if found is None:
+        raise ToolwireError(
+            "backend_unavailable",
+            f"Cursor's bridge is not installed: {COMMAND} was not found."
+            " Install it with: pip install 'toolwire[cursor]'",
+        )
+    return BridgeTarget(command=found)
+
+
+def bundled() -> str | None:
+    """The bridge inside the package `cursor-sdk`, which is located and never imported."""
+    try:
+        found = importlib.util.find_spec("cursor_sdk")
+    except (ImportError, ValueError):
+        return None
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        launcher = Path(folder, "_vendor", "bridge", "bin", COMMAND)
+        if launcher.is_file():
+            return str(launcher)
+    return None
+
+
+def _attached(url: str, token: str) -> BridgeTarget:
+    try:
+        check_address(url)
+    except ValueError as error:
+        raise ToolwireError("backend_unavailable", f"Cannot use Cursor's bridge: {error}") from None
+    if not token:
+        raise ToolwireError(
+            "backend_auth", "Cursor's bridge needs its token: set bridge_token, or CURSOR_SDK_BRIDGE_TOKEN."
+        )
+    return BridgeTarget(url=url.rstrip("/"), token=token)

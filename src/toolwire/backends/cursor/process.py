@@ -1,8 +1,7 @@
-"""The bridge's process.
+"""The bridge's process, in a process group, environment and private folder of its own.
 
-- It runs in a process group of its own, with a minimal environment, in a private folder that goes with it.
-- A watcher in the same group reads a pipe that we hold: when it closes, for whatever reason, the whole group is killed. Nothing outlives the gateway.
-- Its stderr is read for ever. The line that says it is ready holds where its token lies: it is parsed, never kept and never logged.
+A watcher in the same group reads a pipe that the gateway holds. When the pipe closes, for whatever reason,
+the watcher kills the whole group, so nothing outlives the gateway.
 """
 
 from __future__ import annotations
@@ -23,43 +22,41 @@ from toolwire.backends.cursor.client import clean
 from toolwire.backends.cursor.options import check_address
 from toolwire.core.errors import ToolwireError
 
-# --- home ------------------------------------------------------------
-#
-# The private folder that a bridge lives in: a home, an empty workspace, its state and its temporary files.
-# Gone with the bridge. The bridge keeps what was said in databases below its home: they lie in memory
-# where the system has such a place. Of our environment it sees only what it needs to start and to reach
-# the network; the API key is not in it, for what an agent starts would inherit it.
-
 PREFIX = "toolwire-cursor-"
 PASSED_ON = (
-    *("PATH", "LANG", "LC_ALL", "TZ"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
-)
+    "PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
+    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
+).split()
+"""The gateway's variables that the bridge gets. No API key: whatever an agent starts would inherit it."""
 
 
 class BridgeHome:
-    """`work` is the empty folder that agents live in."""
+    """A bridge's private folder, in memory where possible: the bridge writes conversations below its home.
+
+    `work` is the empty folder that agents work in.
+    """
 
     def __init__(self) -> None:
         self.path = private_folder(PREFIX, in_memory())
-        self.work, self.home, self.state, self.temporary = (self.path / name for name in ("work", "home", "state", "tmp"))
-        for folder in (self.work, self.home, self.state, self.temporary):
+        self.work, self.home, self.state, self.temporary = folders = [
+            self.path / name for name in ("work", "home", "state", "tmp")
+        ]
+        for folder in folders:
             folder.mkdir(mode=0o700)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {
-            **{name: environ[name] for name in PASSED_ON if name in environ},
-            "HOME": str(self.home),
-            "TMPDIR": str(self.temporary),
-        }
+        passed_on = {name: environ[name] for name in PASSED_ON if name in environ}
+        return {**passed_on, "HOME": str(self.home), "TMPDIR": str(self.temporary)}
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 READY = "cursor-sdk-bridge ready "
-GUARD = 'exec 3<&0 </dev/null; { while read -r _ <&3; do :; done; kill -KILL 0; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
+GUARD = (
+    "exec 3<&0 </dev/null; { while read -r _ <&3; do :; done; kill -KILL 0; } >/dev/null 2>&1 & "
+    'exec 3<&-; exec "$@"'
+)
 """The shell becomes the bridge; the watcher stays beside it."""
 TERM_S, KILL_S = 1.0, 5.0
 LONGEST_LINE = 64 * 1024
@@ -67,14 +64,14 @@ LONGEST_LINE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Where a bridge listens, and what it wants to see."""
+    """The address and token of a bridge that has started."""
 
     url: str
     token: str = field(repr=False)
 
 
-class Process(Child):
-    """`start` before anything else; `close` at the end, whatever happened."""
+class BridgeProcess(Child):
+    """`start` it first; `close` it at the end, whatever happened."""
 
     LOG = logging.getLogger("toolwire.cursor")
 
@@ -91,28 +88,27 @@ class Process(Child):
         return self._transport is not None and not self._dying
 
     async def start(self, timeout_s: float) -> Ready:
-        """Starts the bridge and waits until it is ready; raises a clear error, with what it said, where that fails."""
+        """Returns when the bridge is ready; raises an error with the bridge's own words where that fails."""
         try:
-            self.home = BridgeHome()
-            words = ("--workspace", str(self.home.work), "--state-root", str(self.home.state), "--host", "127.0.0.1", "--port", "0")
+            self.home = home = BridgeHome()
+            folders = ("--workspace", str(home.work), "--state-root", str(home.state))
             await self._spawn(
-                *("/bin/sh", "-c", GUARD, "toolwire", self._command, *words),
-                env=self.home.environment(self._environ),
-                cwd=self.home.work,
+                *("/bin/sh", "-c", GUARD, "toolwire", self._command, *folders),
+                *("--host", "127.0.0.1", "--port", "0"),
+                env=home.environment(self._environ),
+                cwd=home.work,
                 stdout=asyncio.subprocess.DEVNULL,
             )
-        except BaseException as error:
-            await self.close()
-            if not isinstance(error, OSError):
-                raise
-            raise ToolwireError("backend_unavailable", f"Cursor's bridge could not be started: {error.strerror or error}") from error
-        try:
             async with asyncio.timeout(timeout_s):
                 ready = await self._ready
         except TimeoutError:
-            late = self.told(f"Cursor's bridge was not ready within {timeout_s:g} s.")
+            problem = self.told(f"Cursor's bridge was not ready within {timeout_s:g} s.")
             await self.close()
-            raise ToolwireError("backend_unavailable", late) from None
+            raise ToolwireError("backend_unavailable", problem) from None
+        except OSError as error:
+            await self.close()
+            problem = f"Cursor's bridge could not be started: {error.strerror or error}"
+            raise ToolwireError("backend_unavailable", problem) from error
         except BaseException:
             await self.close()
             raise
@@ -122,16 +118,17 @@ class Process(Child):
     def _without_secrets(self, words: str) -> str:
         return clean(words)
 
-    def how(self) -> str:
-        """How it ended, as a client may know it."""
+    def end_message(self) -> str:
+        """How the process ended, for a client."""
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
             return self.told("Cursor's bridge ended.")
-        killed = -code if code < 0 else code - 128 if 128 < code <= 192 else 0  # a launcher tells its child's signal like this
-        return self.told(f"Cursor's bridge {end_words(-killed or code)}.")
+        if 128 < code <= 192:  # a launcher reports its child's signal like this
+            code = 128 - code
+        return self.told(f"Cursor's bridge {end_words(code)}.")
 
     async def close(self) -> None:
-        """Ends the whole group; twice does no harm."""
+        """Ends the whole group; safe to call twice."""
         self._closing = True
         if self._transport is not None:
             for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
@@ -144,11 +141,9 @@ class Process(Child):
             self._signal(signal.SIGKILL)
             self._transport.close()
         if not self._ready.cancel() and not self._ready.cancelled():
-            self._ready.exception()  # looked at, whether or not anybody waited for it
+            self._ready.exception()  # retrieved, so that asyncio does not warn where nobody waited
         if self.home is not None:
             self.home.remove()
-
-    # --- what the process says -----------------------------------------------------------------------------------------------------------------
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -160,9 +155,10 @@ class Process(Child):
     def _over(self) -> None:
         self._line(self._rest.decode("utf-8", "replace"))
         if not self._ready.done():
-            self._ready.set_exception(ToolwireError("backend_unavailable", self.how()))
+            self._ready.set_exception(ToolwireError("backend_unavailable", self.end_message()))
 
     def _line(self, line: str) -> None:
+        """The ready line leads to a token: it is parsed, never kept and never logged."""
         if line.startswith(READY):
             if not self._ready.done():
                 try:
@@ -174,18 +170,20 @@ class Process(Child):
 
 
 def read_ready(words: str) -> Ready:
-    """What stands behind `cursor-sdk-bridge ready`."""
+    """Parses what follows `cursor-sdk-bridge ready`."""
     try:
-        told: Any = json.loads(words)
-        facts = (told["schemaVersion"], told["transport"], told["protocol"])
-        if facts != (1, "tcp", "connect"):
-            raise ToolwireError("backend_unavailable", f"Cursor's bridge speaks in a way that is not known here: {facts}.")
-        host = str(told.get("host") or "")
-        url = str(told.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{told['port']}").rstrip("/")
+        given: Any = json.loads(words)
+        version = (given["schemaVersion"], given["transport"], given["protocol"])
+        if version != (1, "tcp", "connect"):
+            problem = f"Cursor's bridge speaks an unknown protocol: {version}."
+            raise ToolwireError("backend_unavailable", problem)
+        host = str(given.get("host") or "")
+        url = str(given.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{given['port']}")
         check_address(url)
-        token = str(told.get("authToken") or "") or Path(told["authTokenFile"]).read_text("utf-8")
-    except (ValueError, KeyError, TypeError, OSError):  # never what it said: a token may be in it
-        raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but does not say where and how in a way that is known here.") from None
+        token = str(given.get("authToken") or "") or Path(given["authTokenFile"]).read_text("utf-8")
+    except (ValueError, KeyError, TypeError, OSError):  # never quote the line: a token may be in it
+        problem = "Cursor's bridge is ready, but its ready line is in an unknown format."
+        raise ToolwireError("backend_unavailable", problem) from None
     if not token.strip():
         raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but gave no token.")
-    return Ready(url, token.strip())
+    return Ready(url.rstrip("/"), token.strip())

@@ -41,7 +41,9 @@ class HostedBackend:
         self._described: tuple[Strategy, Capabilities] = self._describe({})
 
     def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
-        native = self.options.tools == "native" or (self.options.tools == "auto" and bool(profile.get("supports_tools", True)))
+        native = self.options.tools == "native" or (
+            self.options.tools == "auto" and bool(profile.get("supports_tools", True))
+        )
         thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
         able = capabilities(self._row, profile, native=native, thinks=thinks)
         return ("native" if native else "emulated"), replace(able, dialects=self.options.dialects or ())
@@ -59,7 +61,9 @@ class HostedBackend:
 
     def key(self) -> str:
         """The provider's key: the option, else its usual place in the environment."""
-        return self.options.api_key or next((key for name in self._row.keys if (key := os.environ.get(name, "").strip())), "")
+        return self.options.api_key or next(
+            (key for name in self._row.keys if (key := os.environ.get(name, "").strip())), ""
+        )
 
     async def prepare(self) -> None:
         await self._load()
@@ -121,7 +125,9 @@ def _claude_names(body: Json) -> list[str]:
 
 
 def _gemini_names(body: Json) -> list[str]:
-    writers = (entry for entry in body["models"] if "generateContent" in entry.get("supportedGenerationMethods", ()))
+    writers = (
+        entry for entry in body["models"] if "generateContent" in entry.get("supportedGenerationMethods", ())
+    )
     return [str(entry["name"]).removeprefix("models/") for entry in writers]
 
 
@@ -133,7 +139,10 @@ LISTINGS: dict[str, ModelListing] = {
         _claude_names,
     ),
     "google": ModelListing(
-        "https://generativelanguage.googleapis.com", "/v1beta/models?pageSize=1000", lambda key: {"x-goog-api-key": key}, _gemini_names
+        "https://generativelanguage.googleapis.com",
+        "/v1beta/models?pageSize=1000",
+        lambda key: {"x-goog-api-key": key},
+        _gemini_names,
     ),
 }
 
@@ -145,7 +154,9 @@ class HostedSource:
         self.id = id
         self.options = options if isinstance(options, HostedOptions) else parsed(options)
         if self.options.provider not in LISTINGS:
-            raise ValueError(f"model: the models of {self.options.provider} are not listed; name one, or use {' or '.join(LISTINGS)}")
+            raise ValueError(
+                f"model: the models of {self.options.provider} are not listed; name one, or use {' or '.join(LISTINGS)}"
+            )
 
     async def names(self) -> Sequence[str]:
         listing = LISTINGS[self.options.provider]
@@ -157,13 +168,19 @@ class HostedSource:
                 session.get(url, headers=listing.headers(key), allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
-                    raise ToolwireError("backend", f"{self.options.provider} did not list its models (HTTP {answer.status}).")
+                    raise ToolwireError(
+                        "backend", f"{self.options.provider} did not list its models (HTTP {answer.status})."
+                    )
                 return listing.names(await answer.json(content_type=None))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ToolwireError("backend_unavailable", f"{self.options.provider} did not list its models.") from None
+            raise ToolwireError(
+                "backend_unavailable", f"{self.options.provider} did not list its models."
+            ) from None
 
     def model(self, name: str) -> HostedBackend:
-        return HostedBackend(f"{self.id}/{name}", replace(self.options, model=f"{self.options.provider}:{name}"))
+        return HostedBackend(
+            f"{self.id}/{name}", replace(self.options, model=f"{self.options.provider}:{name}")
+        )
 
     async def close(self) -> None:
         pass

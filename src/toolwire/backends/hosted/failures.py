@@ -1,6 +1,6 @@
-"""What can go wrong at a provider → one `Failure`. The tables decide; the message is one line that holds no secret.
+"""Errors of a provider → one `Failure`. Its message is one line without secrets.
 
-A provider's own words are passed on where they speak of the request. What it says of credentials stays here.
+The client gets the provider's own message if it is about the request, never if it is about credentials.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ContentFilterError, "content_filter"),
     (exceptions.UserError, "invalid_request"),
 )
-"""The library's errors, the closest first. An HTTP error of no kind goes by `STATUS_KINDS`, the rest is `backend`."""
+"""The library's errors, subclasses first. Other HTTP errors go by `STATUS_KINDS`, the rest is `backend`."""
 
 STATUS_KINDS: dict[int, str] = {408: "timeout", 413: "body_too_large", 504: "timeout"}
 
@@ -48,24 +48,27 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = ()) -> Failure:
-    """`started`: something of the answer has come."""
+    """`started`: a part of the answer has arrived."""
     if isinstance(error, ToolwireError):
         return error.failure
     status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
     kind = next((kind for kinds, kind in KINDS if isinstance(error, kinds)), None)
     if kind is None or status in STATUS_KINDS:
-        kind = STATUS_KINDS.get(status or 0, "invalid_request" if status is not None and 400 <= status < 500 else "backend")
+        kind = STATUS_KINDS.get(status or 0, "invalid_request" if 400 <= (status or 0) < 500 else "backend")
     if isinstance(error, exceptions.ModelConnectionError) and kind != "timeout":
         if started:
             return Failure("backend_cut", "The provider's answer broke off before it was complete.")
-        return Failure(kind, "The provider could not be reached." if error.phase in ("connect", "pool") else "The provider closed the connection.")
+        reached = error.phase not in ("connect", "pool")
+        did = "closed the connection" if reached else "could not be reached"
+        return Failure(kind, f"The provider {did}.")
     in_stream = started or bool(getattr(error, "in_stream", False))
     where = "while streaming" if in_stream else f"HTTP {status}" if status is not None else "no answer"
     if kind in OWN_WORDS:
         return Failure(kind, f"{OWN_WORDS[kind][:-1]} ({where}).", retry_after_s=_retry_after(error))
     words = _words(error)
     if not words:
-        return Failure(kind, f"The provider refused the request ({where})." if kind in PASSED_ON else f"The provider failed ({where}).")
+        did = "refused the request" if kind in PASSED_ON else "failed"
+        return Failure(kind, f"The provider {did} ({where}).")
     message = words if kind in PASSED_ON else f"Provider ({where}): {words}"
     return Failure(kind, presentable(message, secrets), retry_after_s=_retry_after(error))
 
@@ -80,7 +83,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The provider's message. An error of the library's own has words about settings in Python, which say little to a client, but more than none."""
+    """The provider's message, or that of the library's own error, which is better than none."""
     body = getattr(error, "body", None)
     for place in (body.get("error") if isinstance(body, Mapping) else None, body):
         if isinstance(place, Mapping) and isinstance(place.get("message"), str):

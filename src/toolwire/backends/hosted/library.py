@@ -54,7 +54,9 @@ class Loaded:
     def profile(self) -> Mapping[str, Any]:
         return self.model.profile
 
-    async def run(self, turn: Turn, fields: frozenset[str], memory: CallMemory) -> AsyncGenerator[Batch, None]:
+    async def run(
+        self, turn: Turn, fields: frozenset[str], memory: CallMemory
+    ) -> AsyncGenerator[Batch, None]:
         """One run. The library's stream is closed when this is, and with it the connection."""
         from pydantic_ai.exceptions import AgentRunError
 
@@ -71,7 +73,9 @@ class Loaded:
         opened: list[httpx2.Response] = []
         _opened.set(opened)
         try:
-            target = Target(self.options, self.profile, fields, self.model.system, self.model.canonical_system)
+            target = Target(
+                self.options, self.profile, fields, self.model.system, self.model.canonical_system
+            )
             request = render(turn, target, memory)
             for last in (False, True):
                 try:
@@ -93,14 +97,20 @@ class Loaded:
             for one in opened:  # the SDKs leave a stream that is not read to its end to the garbage collector
                 await one.aclose()
 
-    async def _ask(self, request: Any, memory: CallMemory) -> AsyncGenerator[tuple[StreamedResponse, Batch], None]:
+    async def _ask(
+        self, request: Any, memory: CallMemory
+    ) -> AsyncGenerator[tuple[StreamedResponse, Batch], None]:
         from pydantic_ai.direct import model_request_stream
 
         from toolwire.backends.hosted.read import HostedReader
 
         reader = HostedReader(memory, PROVIDERS[self.options.provider].summaries)
         opened = model_request_stream(
-            self.model, request.messages, model_settings=request.settings, model_request_parameters=request.parameters, instrument=False
+            self.model,
+            request.messages,
+            model_settings=request.settings,
+            model_request_parameters=request.parameters,
+            instrument=False,
         )
         tap = frame_tap()
         async with opened as response:
@@ -123,7 +133,10 @@ def load(options: HostedOptions, key: str) -> Loaded:
         raise missing("The provider library")
     row = PROVIDERS[options.provider]
     if row.keys and not key:
-        raise ToolwireError("backend_auth", f"The gateway has no key for {options.provider}: set api_key, or {row.keys[0]} in its environment.")
+        raise ToolwireError(
+            "backend_auth",
+            f"The gateway has no key for {options.provider}: set api_key, or {row.keys[0]} in its environment.",
+        )
     try:
         from pydantic_ai.models import infer_model
         from pydantic_ai.providers import infer_provider_class
@@ -132,20 +145,32 @@ def load(options: HostedOptions, key: str) -> Loaded:
 
         made = infer_provider_class(options.provider)
     except ImportError:
-        install = INSTALL if row.extra in ("anthropic", "google") else f"pip install 'pydantic-ai-slim[{row.extra}]'"
+        install = (
+            INSTALL
+            if row.extra in ("anthropic", "google")
+            else f"pip install 'pydantic-ai-slim[{row.extra}]'"
+        )
         raise missing(f"The SDK of {options.provider}", install) from None
     client = _client(options) if row.client else None
     model = infer_model(options.model, lambda _: _provider(made, options, key, client))
     return Loaded(options, model, client, tuple(filter(None, (key, options.api_key))))
 
 
-def _provider(made: type[Provider[Any]], options: HostedOptions, key: str, client: httpx2.AsyncClient | None) -> Provider[Any]:
-    wanted: dict[str, Any] = {"api_key": key or None, "base_url": options.base_url or None, "http_client": client}
+def _provider(
+    made: type[Provider[Any]], options: HostedOptions, key: str, client: httpx2.AsyncClient | None
+) -> Provider[Any]:
+    wanted: dict[str, Any] = {
+        "api_key": key or None,
+        "base_url": options.base_url or None,
+        "http_client": client,
+    }
     wanted = {name: value for name, value in wanted.items() if value is not None}
     taken = inspect.signature(made.__init__).parameters
     refused = [name for name in wanted if name not in taken]
     if refused:
-        raise ToolwireError("backend_unavailable", f"The provider {options.provider} does not take {' and '.join(refused)}.")
+        raise ToolwireError(
+            "backend_unavailable", f"The provider {options.provider} does not take {' and '.join(refused)}."
+        )
     return made(**wanted)
 
 

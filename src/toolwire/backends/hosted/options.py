@@ -61,9 +61,17 @@ PROVIDERS: dict[str, Provider] = {
         client=True,
     ),
     "google": Provider(
-        ("GOOGLE_API_KEY", "GEMINI_API_KEY"), USUAL | STOP | SEEDED, "google", parallel=False, audio=True, summaries=True, client=True
+        ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+        USUAL | STOP | SEEDED,
+        "google",
+        parallel=False,
+        audio=True,
+        summaries=True,
+        client=True,
     ),
-    "bedrock": Provider((), USUAL | STOP, "bedrock", parallel=False, tools_with_history=True, empty_results=True),
+    "bedrock": Provider(
+        (), USUAL | STOP, "bedrock", parallel=False, tools_with_history=True, empty_results=True
+    ),
     "cohere": Provider(("CO_API_KEY",), USUAL | STOP | SEEDED, "cohere", parallel=False),
     "groq": Provider(("GROQ_API_KEY",), USUAL | STOP | SEEDED | BIAS, "groq", image_urls=True),
     "huggingface": Provider(("HF_TOKEN",), USUAL | STOP | SEEDED | BIAS, "huggingface", parallel=False),
@@ -74,14 +82,18 @@ PROVIDERS: dict[str, Provider] = {
     "deepseek": Provider(("DEEPSEEK_API_KEY",)),
     "fireworks": Provider(("FIREWORKS_API_KEY",)),
     "moonshotai": Provider(("MOONSHOTAI_API_KEY",)),
-    "openrouter": Provider(("OPENROUTER_API_KEY",), USUAL | STOP | SEEDED | BIAS, "openrouter", image_urls=True),
+    "openrouter": Provider(
+        ("OPENROUTER_API_KEY",), USUAL | STOP | SEEDED | BIAS, "openrouter", image_urls=True
+    ),
     "together": Provider(("TOGETHER_API_KEY",)),
     "xai": Provider(("XAI_API_KEY",), USUAL | STOP | SEEDED, "xai", image_urls=True),
     "zai": Provider(("ZAI_API_KEY",), USUAL | STOP | SEEDED | BIAS, "zai"),
 }
 
 
-def capabilities(provider: Provider, profile: Mapping[str, Any], *, native: bool, thinks: bool) -> Capabilities:
+def capabilities(
+    provider: Provider, profile: Mapping[str, Any], *, native: bool, thinks: bool
+) -> Capabilities:
     """What a model can do. `profile` is the library's, empty while it is not loaded; `thinks`: the options make the model think."""
     fields = provider.fields
     if not profile.get("supports_thinking", True):
@@ -137,7 +149,9 @@ class HostedOptions:
 
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
-            raise ValueError(f'model: expected "provider:name" such as "anthropic:claude-haiku-4-5", got {self.model[:80]!r}')
+            raise ValueError(
+                f'model: expected "provider:name" such as "anthropic:claude-haiku-4-5", got {self.model[:80]!r}'
+            )
         if self.provider not in PROVIDERS:
             raise ValueError(f"model: unknown provider {self.provider!r}; known: {', '.join(PROVIDERS)}")
         if not _KEY.fullmatch(self.api_key):
@@ -164,6 +178,8 @@ def _check_url(address: str) -> None:
     except ValueError:
         url = None
     if url is None or url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise ValueError("base_url: expected an address such as https://gateway.example, without query or fragment")
+        raise ValueError(
+            "base_url: expected an address such as https://gateway.example, without query or fragment"
+        )
     if url.username or url.password:
         raise ValueError("base_url: must not hold a user or password; use api_key")

@@ -32,7 +32,12 @@ from toolwire.core.events import Event, Failure, Finish, FinishReason, Text, Tho
 from toolwire.emulate.native import NativeArguments
 from toolwire.wire.sse import scrub
 
-FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "content_filter": "content_filter", "tool_call": "tool_calls"}
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_calls",
+}
 CUT = Failure("backend_cut", "The provider's answer broke off before it was complete.")
 FAILED: dict[str, str] = {
     "MALFORMED_FUNCTION_CALL": "The model wrote a tool call that the provider could not read.",
@@ -59,7 +64,9 @@ class HostedReader:
             if isinstance(delta, ThinkingPartDelta):
                 return self._say(Thought(scrub(delta.content_delta or ""), self._summaries))
             if isinstance(delta, ToolCallPartDelta):
-                return self._calls.add(Fragment(event.index, arguments=delta.args_delta, name=delta.tool_name_delta, rough=True))
+                return self._calls.add(
+                    Fragment(event.index, arguments=delta.args_delta, name=delta.tool_name_delta, rough=True)
+                )
         elif isinstance(event, PartStartEvent):
             return self._start(event.index, event.part)
         elif isinstance(event, PartEndEvent):
@@ -72,7 +79,9 @@ class HostedReader:
         if isinstance(part, ThinkingPart):
             return self._say(Thought(scrub(part.content), self._summaries))
         if isinstance(part, ToolCallPart):
-            return self._calls.add(Fragment(index, part.tool_call_id, scrub(part.tool_name), part.args, rough=True))
+            return self._calls.add(
+                Fragment(index, part.tool_call_id, scrub(part.tool_name), part.args, rough=True)
+            )
         return []
 
     def _end(self, index: int, part: Any, response: StreamedResponse) -> list[Event]:
@@ -81,11 +90,15 @@ class HostedReader:
                 self._thoughts.append(SignedThought(part, self._text_since_call))
         elif isinstance(part, ToolCallPart):
             if self._thoughts or part.provider_details:
-                signed = Signed(part.tool_name, tuple(self._thoughts), part.provider_details, part.provider_name)
+                signed = Signed(
+                    part.tool_name, tuple(self._thoughts), part.provider_details, part.provider_name
+                )
                 self._memory.keep(part.tool_call_id, signed)
             self._thoughts, self._text_since_call = [], False
             self._calls.reason = _finish_reason(response) or ""
-            ended = self._calls.add(Fragment(index, part.tool_call_id, arguments=part.args, complete=True, rough=True))
+            ended = self._calls.add(
+                Fragment(index, part.tool_call_id, arguments=part.args, complete=True, rough=True)
+            )
             return ended + self._put_behind()
         return []
 
@@ -113,7 +126,13 @@ class HostedReader:
         out = self._calls.finish(reason)
         out += self._behind
         if reason == "content_filter" and "block_reason" in details:
-            return [*usage(response), Failure("content_filter", f"The provider refused the request ({scrub(str(details['block_reason']))[:80]}).")]
+            return [
+                *usage(response),
+                Failure(
+                    "content_filter",
+                    f"The provider refused the request ({scrub(str(details['block_reason']))[:80]}).",
+                ),
+            ]
         if self._calls.truncated and reason in ("stop", "tool_calls"):
             reason = "length"
         elif reason == "tool_calls" and not self._calls.calls:
@@ -131,7 +150,10 @@ def _finish_reason(response: StreamedResponse) -> FinishReason | None:
 def _failed(reason: str | None, details: dict[str, Any]) -> Failure:
     if reason is None:
         return CUT
-    return Failure("backend", FAILED.get(str(details.get("finish_reason")), "The provider ended its answer with an error."))
+    return Failure(
+        "backend",
+        FAILED.get(str(details.get("finish_reason")), "The provider ended its answer with an error."),
+    )
 
 
 def usage(response: StreamedResponse) -> list[Event]:
@@ -139,7 +161,9 @@ def usage(response: StreamedResponse) -> list[Event]:
     counted = response.usage
     if not counted.input_tokens and not counted.output_tokens:
         return []
-    reasoning = counted.output_reasoning_tokens or next((counted.details[key] for key in REASONING_DETAILS if counted.details.get(key)), 0)
+    reasoning = counted.output_reasoning_tokens or next(
+        (counted.details[key] for key in REASONING_DETAILS if counted.details.get(key)), 0
+    )
     return [Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens, reasoning)]
 
 

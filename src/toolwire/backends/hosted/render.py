@@ -1,8 +1,8 @@
-"""Turn → what the library is asked: messages, settings and tools.
+"""Turn → messages, settings and tools of the library. Pure.
 
-The messages that come out are ones that every provider takes: they begin with a user's, roles alternate, every call is answered directly behind it,
-nothing is empty, and the last word is the user's. What the assistant said stands before what it called. Signed thoughts of earlier calls go back
-where they stood. Reasoning items themselves are unsigned, and no provider takes those. Pure: nothing is sent, `memory` is only asked.
+Every provider takes these messages: the first and the last are the user's, roles alternate, results follow their
+calls directly, and nothing is empty. The assistant's text precedes its calls. Signed thoughts of earlier calls are
+sent back in their position; unsigned reasoning items are not, because no provider takes them.
 """
 
 from __future__ import annotations
@@ -38,20 +38,28 @@ from toolwire.backends.hosted import thinking
 from toolwire.backends.hosted.options import PROVIDERS, SAMPLING, HostedOptions, Provider
 from toolwire.backends.hosted.thinking import CallMemory, Signed
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Part, Result, TextPart, ToolSpec, Turn
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    Part,
+    Result,
+    TextPart,
+    ToolSpec,
+    Turn,
+)
 from toolwire.emulate.prompt import output_prompt
 from toolwire.wire.history import NO_RESULT
 
-# --- content ------------------------------------------------------------
-#
-# Texts, images and files → the library's content. What a provider can not take is refused by name, never
-# dropped. Pure.
+# --- content: what a provider cannot take is refused by name, never dropped ---------------------------------
 
 Content = str | BinaryContent | ImageUrl
 
 
 def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
-    """The parts that say something: empty texts are nothing, and some providers refuse them."""
+    """The parts without empty texts, which some providers refuse."""
     out: list[Content] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -66,7 +74,8 @@ def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
 
 def _image(part: ImagePart, provider: Provider) -> Content:
     if part.url is None:
-        raise ToolwireError("unsupported_value", "Images that live at another provider can not be sent to this model; send the image itself.")
+        message = "Images that live at another provider cannot be sent to this model; send the image itself."
+        raise ToolwireError("unsupported_value", message)
     if part.url.startswith("data:"):
         return inline(part.url)
     if not provider.image_urls:
@@ -83,25 +92,26 @@ def inline(url: str) -> BinaryContent:
     except (binascii.Error, ValueError):
         raw = b""
     if not comma or not raw or "/" not in media_type:
-        raise ToolwireError("invalid_value", "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA.")
+        raise ToolwireError(
+            "invalid_value", "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA."
+        )
     return BinaryContent(raw, media_type=media_type.strip().lower())
 
 
 def _other(part: OtherPart, provider: Provider) -> Content:
     raw = part.raw
-    held = raw.get("file") if isinstance(raw.get("file"), Mapping) else raw  # chat keeps it in `file`, Responses beside the type
-    data = held.get("file_data") if isinstance(held, Mapping) else None
+    file = raw.get("file")  # chat has the data in `file`, Responses beside the type
+    data = (file if isinstance(file, Mapping) else raw).get("file_data")
     if part.kind in ("file", "input_file") and isinstance(data, str):
         return inline(data if data.startswith("data:") else f"data:application/pdf;base64,{data}")
     if part.kind == "input_audio" and provider.audio:
         audio = raw.get("input_audio")
         if isinstance(audio, Mapping):
             return inline(f"data:audio/{audio.get('format', 'wav')};base64,{audio.get('data', '')}")
-    raise ToolwireError("unsupported_value", f"This model does not take content of type {_kind(part)!r} as it was sent.")
-
-
-def _kind(part: OtherPart) -> str:
-    return "".join(letter for letter in part.kind if letter.isalnum() or letter == "_")[:40]
+    kind = "".join(letter for letter in part.kind if letter.isalnum() or letter == "_")[:40]
+    raise ToolwireError(
+        "unsupported_value", f"This model does not take content of type {kind!r} as it was sent."
+    )
 
 
 def result(parts: Iterable[Part], provider: Provider) -> Any:
@@ -117,21 +127,14 @@ OPENING = "(The conversation starts here.)"
 CONTINUE = "Continue."
 FORCED = "Answer with a call of {}, and with nothing else."
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-SAMPLING_SETTINGS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "logit_bias": "logit_bias",
-}
-"""Fields of `turn.Sampling` → settings of the library, sent where the model's capabilities list them."""
+SAMPLING_SETTINGS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+"""Fields of `turn.Sampling` and settings of the library, sent where the model's capabilities list them."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model that is asked: its options, the library's profile of it, and the names by which the library knows its own signatures again."""
+    """The model: its options, the library's profile of it, and the names that mark the library's signatures."""
 
     options: HostedOptions
     profile: Mapping[str, Any]
@@ -152,14 +155,20 @@ class HostedRequest:
 
 
 def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
-    signed = {item.call_id: memory.recall(item.call_id, item.name) for item in turn.items if isinstance(item, Call)}
+    signed = {
+        item.call_id: memory.recall(item.call_id, item.name) for item in turn.items if isinstance(item, Call)
+    }
     thought = thinking.decide(turn, target.options, target.profile, _loop_is_signed(turn.items, signed))
     instructions = [turn.instructions] if turn.instructions and turn.instructions.strip() else []
     native = _native_output(turn, target)
     if turn.output.type != "text" and native is None:
         instructions.append(output_prompt(turn.output))
     tools, settings = _tools(turn, target)
-    if turn.tools and turn.tool_choice.mode == "required" and not target.profile.get("supports_forced_tool_choice", True):
+    if (
+        turn.tools
+        and turn.tool_choice.mode == "required"
+        and not target.profile.get("supports_forced_tool_choice", True)
+    ):
         instructions.append(FORCED.format(" or ".join(f"the tool `{tool.name}`" for tool in turn.offered())))
     settings |= _settings(turn, target, thought)
     messages = _Conversation(target, signed, thought.replay).read(instructions, turn.items)
@@ -173,7 +182,7 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
-    """Whether the tool loop that goes on began with signed thoughts: its first call has them. Words of the user beside results do not end a loop."""
+    """Whether the first call of the current tool loop has signed thoughts. Text beside results ends no loop."""
     state: bool | None = None
     behind_result = False
     for item in items:
@@ -190,7 +199,7 @@ def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]
 
 
 class _Conversation:
-    """Gathers what the user's side and the model's side say, in turns."""
+    """Groups items into alternating requests and responses."""
 
     def __init__(self, target: Target, signed: Mapping[str, Signed | None], replay: bool) -> None:
         self._target = target
@@ -206,9 +215,8 @@ class _Conversation:
         self._asked += map(SystemPromptPart, instructions)
         for item in items:
             self._take(item)
-        if self._calls:
-            for call in tuple(self._calls):
-                self._take(Result(call.call_id, (TextPart(NO_RESULT),)))
+        for call in tuple(self._calls):
+            self._take(Result(call.call_id, (TextPart(NO_RESULT),)))
         if self._texts or not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
             self._ask(UserPromptPart(CONTINUE if self._out or self._texts else OPENING))
         self._close_request()
@@ -222,14 +230,18 @@ class _Conversation:
             self._names[item.call_id] = item.name
         elif isinstance(item, Result):
             name = self._names.get(item.call_id, item.name or "tool")
-            self._ask(ToolReturnPart(_name(name), result(item.parts, provider), tool_call_id=_id(item.call_id)))
+            self._ask(
+                ToolReturnPart(_name(name), result(item.parts, provider), tool_call_id=_id(item.call_id))
+            )
         elif isinstance(item, Message):
             if item.role == "assistant":
                 self._say(item)
             elif item.role == "user":
                 found = contents(item.parts, provider)
                 if found:
-                    self._ask(UserPromptPart(found if len(found) > 1 or not isinstance(found[0], str) else found[0]))
+                    self._ask(
+                        UserPromptPart(found if len(found) > 1 or not isinstance(found[0], str) else found[0])
+                    )
             else:
                 text = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
                 if text.strip():
@@ -248,7 +260,7 @@ class _Conversation:
         self._asked.append(part)
 
     def _answer(self) -> None:
-        """The model's side begins to speak: what was asked is closed, and there is something asked."""
+        """Begins a response. Closes the request before it, and makes sure that there is one."""
         if self._texts or self._calls:
             return
         if not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
@@ -271,7 +283,13 @@ class _Conversation:
                 (first if not behind and not thought.after_text else behind).append(thought.part)
             behind.append(self._call(call))
         parts = [*first, *self._texts, *behind]
-        self._out.append(ModelResponse(parts=parts, provider_name=self._target.system or None, canonical_system=self._target.canonical_system))
+        self._out.append(
+            ModelResponse(
+                parts=parts,
+                provider_name=self._target.system or None,
+                canonical_system=self._target.canonical_system,
+            )
+        )
         self._texts, self._calls = [], []
 
     def _call(self, call: Call) -> ToolCallPart:
@@ -283,8 +301,8 @@ class _Conversation:
 
 
 def _id(call_id: str) -> str:
-    """The id as every provider takes it. Ids that other models made may hold anything; two of them stay two."""
-    return call_id if not _STRANGE.search(call_id) else _STRANGE.sub(lambda found: f"_{ord(found[0]):x}_", call_id)
+    """The id in characters that every provider takes. Different ids stay different."""
+    return _STRANGE.sub(lambda found: f"_{ord(found[0]):x}_", call_id)
 
 
 def _name(name: str) -> str:
@@ -304,7 +322,9 @@ def _tools(turn: Turn, target: Target) -> tuple[list[ToolDefinition], ModelSetti
         if not target.provider.tools_with_history:
             return [], {}
         called = dict.fromkeys(_name(item.name) for item in turn.items if isinstance(item, Call))
-        return [ToolDefinition(name=name, parameters_json_schema=dict(EMPTY_SCHEMA)) for name in called], {"tool_choice": "none"} if called else {}
+        return [ToolDefinition(name=name, parameters_json_schema=dict(EMPTY_SCHEMA)) for name in called], {
+            "tool_choice": "none"
+        } if called else {}
     settings: ModelSettings = {}
     if choice.name is not None and forced:
         settings["tool_choice"] = [choice.name]
@@ -316,19 +336,28 @@ def _tools(turn: Turn, target: Target) -> tuple[list[ToolDefinition], ModelSetti
 
 
 def _definition(tool: ToolSpec) -> ToolDefinition:
-    schema = {**EMPTY_SCHEMA, **tool.parameters} if tool.parameters.get("type", "object") == "object" else dict(tool.parameters)
-    return ToolDefinition(name=tool.name, description=tool.description or None, parameters_json_schema=schema, strict=True if tool.strict else None)
+    schema = (
+        {**EMPTY_SCHEMA, **tool.parameters}
+        if tool.parameters.get("type", "object") == "object"
+        else dict(tool.parameters)
+    )
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description or None,
+        parameters_json_schema=schema,
+        strict=True if tool.strict else None,
+    )
 
 
 def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSettings:
     sampling, fields = turn.sampling, target.fields
     settings: dict[str, Any] = {"timeout": target.options.timeout_s, "max_retries": 0, **thought.settings}
-    for name, setting in SAMPLING_SETTINGS.items():
+    for name in SAMPLING_SETTINGS:
         value = getattr(sampling, name)
         if value is not None and name in fields and not (thought.drop_sampling and name in SAMPLING):
-            settings[setting] = value
+            settings[name] = value
     if target.provider.closed_schemas and "temperature" in settings and "top_p" in settings:
-        # Claude takes only one of them. A neutral one means nothing; two that mean something are refused by the provider.
+        # Claude takes only one of them. A neutral one is dropped; two that are not are for Claude to refuse.
         for name in ("top_p", "temperature"):
             if settings[name] == 1 and len(SAMPLING & set(settings)) == 2:
                 del settings[name]
@@ -346,7 +375,7 @@ def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSe
 
 
 def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
-    """The schema that the provider itself holds the answer to; None: the instructions ask for it in words."""
+    """The schema that the provider itself enforces; None: the instructions describe it."""
     output, profile = turn.output, target.profile
     if output.type != "json_schema" or not output.schema or not profile.get("supports_json_schema_output"):
         return None
@@ -354,15 +383,21 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
         return None
     if target.provider.closed_schemas and not _is_closed(output.schema):
         return None
-    return OutputObjectDefinition(json_schema=dict(output.schema), name=output.name, description=output.description, strict=True)
+    return OutputObjectDefinition(
+        json_schema=dict(output.schema), name=output.name, description=output.description, strict=True
+    )
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether no object of the schema may hold what the schema does not name: an open one would come back empty."""
+    """Whether every object of the schema is closed; Claude leaves an open one empty."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, Mapping):
         return True
     if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
         return False
-    return all(_is_closed(value) for key, value in schema.items() if key not in ("enum", "const", "default", "examples"))
+    return all(
+        _is_closed(value)
+        for key, value in schema.items()
+        if key not in ("enum", "const", "default", "examples")
+    )

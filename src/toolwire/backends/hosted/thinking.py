@@ -1,12 +1,8 @@
-"""How much a request thinks, and when it may not.
+"""How much a request thinks, and the signed thoughts of earlier calls. Pure; standard library only.
 
-A client's `reasoning_effort` comes before the model's options; neither: the provider's own habit. Claude with a budget of thoughts (the models before
-its adaptive thinking) refuses four things, each of which decides here for the rest of the request:
-  - a forced call: the call comes first, without thoughts;
-  - a tool loop that goes on without the signed thoughts that began it (the gateway has forgotten them): it goes on without thoughts;
-  - `max_tokens` that leave no room behind the thoughts: a smaller budget, or none;
-  - a `temperature` other than 1: refused where the client asked for both; dropped, and reported, where the options make the model think.
-Pure; standard library only.
+A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude models
+with a thinking budget do not think where they refuse to: with a forced call, in a tool loop whose signed thoughts
+are forgotten, and where `max_tokens` leaves no room. They also refuse sampling, see `_drops_sampling`.
 """
 
 from __future__ import annotations
@@ -20,17 +16,14 @@ from toolwire.backends.hosted.options import SMALLEST_BUDGET, HostedOptions
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
-LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 OFF = ("none", "off")
-BUDGETS: Mapping[str, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
-"""Tokens of thought for Claude models that take a number."""
-EFFORTS: Mapping[str, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-"""Levels of Claude models that decide by themselves how much they think."""
+BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
+"""Every level, with its tokens of thought for Claude models that take a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """`settings` for the library. `replay`: signed thoughts of earlier calls go back. `drop_sampling`: temperature and top_p do not go along."""
+    """`settings` for the library; `replay`: sends signed thoughts back; `drop_sampling`: drops temperature, top_p."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     replay: bool = True
@@ -38,23 +31,26 @@ class Thinking:
 
 
 def decide(turn: Turn, options: HostedOptions, profile: Mapping[str, Any], signed: bool) -> Thinking:
-    """`signed`: every call of a tool loop that goes on has its signed thoughts, or there is no such loop."""
+    """`signed`: the tool loop that the request continues, if any, has its signed thoughts."""
     effort = turn.sampling.effort if turn.sampling.effort is not None else options.thinking
-    if effort and effort not in (*LEVELS, *OFF):
-        raise ToolwireError("unsupported_value", f"This reasoning effort is not known; known: {', '.join(LEVELS)}.", param=_param(turn))
+    if effort and effort not in (*BUDGETS, *OFF):
+        message = f"This reasoning effort is not known; known: {', '.join(BUDGETS)}."
+        raise ToolwireError("unsupported_value", message, param=_param(turn))
     if options.provider == "anthropic":
         return _claude(turn, options, profile, effort, signed)
     if not effort and not options.thinking_budget:
         return Thinking()
     if effort in OFF:
         return Thinking({"thinking": False})
-    own_budget = options.thinking_budget if turn.sampling.effort is None else 0
-    if options.provider == "google" and own_budget and not profile.get("google_supports_thinking_level", True):
-        return Thinking({"google_thinking_config": {"include_thoughts": True, "thinking_budget": options.thinking_budget}})
+    budget = options.thinking_budget if turn.sampling.effort is None else 0
+    if options.provider == "google" and budget and not profile.get("google_supports_thinking_level", True):
+        return Thinking({"google_thinking_config": {"include_thoughts": True, "thinking_budget": budget}})
     return Thinking({"thinking": effort or True})
 
 
-def _claude(turn: Turn, options: HostedOptions, profile: Mapping[str, Any], effort: str, signed: bool) -> Thinking:
+def _claude(
+    turn: Turn, options: HostedOptions, profile: Mapping[str, Any], effort: str, signed: bool
+) -> Thinking:
     if effort in OFF:
         return Thinking({"thinking": False}, replay=bool(profile.get("thinking_always_enabled")))
     if not effort and not options.thinking_budget:
@@ -63,18 +59,22 @@ def _claude(turn: Turn, options: HostedOptions, profile: Mapping[str, Any], effo
         settings: dict[str, Any] = {"anthropic_thinking": {"type": "adaptive", "display": "summarized"}}
         if effort and profile.get("anthropic_supports_effort"):
             settings["anthropic_effort"] = _effort(effort, profile)
-        return Thinking(settings, drop_sampling=_sampling(turn))
-    budget = BUDGETS[effort] if effort and (turn.sampling.effort is not None or not options.thinking_budget) else options.thinking_budget
+        return Thinking(settings, drop_sampling=_drops_sampling(turn))
+    budget = (
+        BUDGETS[effort]
+        if effort and (turn.sampling.effort is not None or not options.thinking_budget)
+        else options.thinking_budget
+    )
     if turn.sampling.max_tokens is not None:
         budget = min(budget, turn.sampling.max_tokens - 1)
     if budget < SMALLEST_BUDGET or not signed or (turn.tools and turn.tool_choice.mode == "required"):
         return Thinking(replay=False)
-    drop = _sampling(turn)
-    return Thinking({"anthropic_thinking": {"type": "enabled", "budget_tokens": budget}}, drop_sampling=drop)
+    enabled = {"anthropic_thinking": {"type": "enabled", "budget_tokens": budget}}
+    return Thinking(enabled, drop_sampling=_drops_sampling(turn))
 
 
 def _effort(level: str, profile: Mapping[str, Any]) -> str:
-    effort = EFFORTS[level]
+    effort = "low" if level == "minimal" else level
     if effort == "xhigh" and not profile.get("anthropic_supports_xhigh_effort"):
         effort = "max"
     if effort == "max" and not profile.get("anthropic_supports_max_effort", True):
@@ -82,14 +82,20 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
     return effort
 
 
-def _sampling(turn: Turn) -> bool:
-    """Whether the request's sampling does not go with thoughts; refused where the client itself asked for them."""
-    for name, value, fits in (("temperature", turn.sampling.temperature, 1.0), ("top_p", turn.sampling.top_p, 0.95)):
-        if value is not None and (value != 1 if name == "temperature" else value < fits):
-            if turn.sampling.effort is None:
-                return True
-            raise ToolwireError("unsupported_value", f"{name} can not be set together with {_param(turn)} for this model.", param=name)
-    return False
+def _drops_sampling(turn: Turn) -> bool:
+    """Whether Claude refuses this sampling while it thinks. Raises if the client itself asked for thoughts."""
+    temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
+    name = (
+        "temperature"
+        if temperature not in (None, 1)
+        else "top_p"
+        if top_p is not None and top_p < 0.95
+        else ""
+    )
+    if name and turn.sampling.effort is not None:
+        message = f"{name} cannot be set together with {_param(turn)} for this model."
+        raise ToolwireError("unsupported_value", message, param=name)
+    return bool(name)
 
 
 def _param(turn: Turn) -> str:
@@ -98,11 +104,9 @@ def _param(turn: Turn) -> str:
 
 # --- memory ------------------------------------------------------------
 #
-# Signed thoughts, kept until their call comes back. Anthropic and Google sign what a model thought before
-# a call, and want it back, unchanged, beside the call and its result. OpenAI's wire has no place for it,
-# so the backend remembers it by the call's id, in memory, with limits: the calls that came back least
-# recently go first. What is forgotten is made up for in `thinking.py` (Anthropic) and by the library's
-# documented dummy signature (Google). Standard library only.
+# Anthropic and Google sign what a model thought before a call, and want it back unchanged with the result.
+# OpenAI's wire has no field for it, so the backend remembers it by call id. Without it, Claude goes on without
+# thoughts, and the library sends Google its documented dummy signature.
 
 MOST_CALLS = 4096
 MOST_CHARACTERS = 16 * 1024 * 1024
@@ -110,7 +114,7 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SignedThought:
-    """A thought of the library's kind. `after_text`: the model had said something before it, since its last call."""
+    """A thought of the library. `after_text`: the model wrote text before it, since its last call."""
 
     part: Any
     after_text: bool = False
@@ -122,7 +126,7 @@ class SignedThought:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What was signed for a call: the thoughts before it, and details of the call itself. `name` is the tool's, which must be the same again."""
+    """The thoughts before a call and the call's own signed details. `name` is the tool's."""
 
     name: str
     thoughts: tuple[SignedThought, ...] = ()
@@ -131,11 +135,15 @@ class Signed:
 
     @property
     def size(self) -> int:
-        return 200 + sum(thought.size for thought in self.thoughts) + sum(len(str(value)) for value in (self.details or {}).values())
+        return (
+            200
+            + sum(thought.size for thought in self.thoughts)
+            + sum(len(str(value)) for value in (self.details or {}).values())
+        )
 
 
 class CallMemory:
-    """By call id. One for each configured model, so that a key of one provider never meets a signature of another."""
+    """Signed thoughts by call id, least recently used dropped first. Each model has its own."""
 
     def __init__(self, most_calls: int = MOST_CALLS, most_characters: int = MOST_CHARACTERS) -> None:
         self._kept: OrderedDict[str, Signed] = OrderedDict()

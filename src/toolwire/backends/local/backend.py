@@ -80,4 +80,6 @@ class LocalBackend:
         limits, small = self.options.limits(model.size), model.size < SMALL
         grammar = grammar_of(turn, limits, small=small)
         refused = model.refused(grammar) if grammar else set()
-        return render(turn, self.options, grammar_of(turn, limits, refused, small) if refused else grammar, small=small)
+        return render(
+            turn, self.options, grammar_of(turn, limits, refused, small) if refused else grammar, small=small
+        )

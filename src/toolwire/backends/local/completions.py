@@ -43,7 +43,10 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
     """The request's body. A last message of the assistant's is continued."""
     sampling = turn.sampling
     body: Body = {
-        "messages": [{"role": message.role, "content": _text(message)} for message in transcript(turn, (), Form("sentinel", ""))],
+        "messages": [
+            {"role": message.role, "content": _text(message)}
+            for message in transcript(turn, (), Form("sentinel", ""))
+        ],
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_progress": True,  # a callback for every step of the prompt: there the run can be stopped
@@ -59,7 +62,11 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
     if sampling.seed is not None:
         body["seed"] = sampling.seed % _SEEDS
     if grammar:  # all of a held answer is its text: a model that would think first is told not to
-        body |= {"grammar": grammar, "reasoning_format": "none", "chat_template_kwargs": {"enable_thinking": False}}
+        body |= {
+            "grammar": grammar,
+            "reasoning_format": "none",
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -75,7 +82,9 @@ def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), 
     if schema is not None and ANSWER in refused:
         schema = ANY_OBJECT
     if turn.constraint is not None:
-        loose = [tool.name for place, tool in enumerate(turn.constraint.tools) if f"{ARGUMENTS}{place}" in refused]
+        loose = [
+            tool.name for place, tool in enumerate(turn.constraint.tools) if f"{ARGUMENTS}{place}" in refused
+        ]
         return lark(turn.constraint, limits, loose=loose, answer=schema, copies=small)
     return json_lark(schema, limits) if schema is not None else ""
 
@@ -83,7 +92,10 @@ def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), 
 def _text(message: Message) -> str:
     other = next((part.kind for part in message.parts if isinstance(part, OtherPart)), None)
     if other is not None:
-        raise ToolwireError("unsupported_value", f"The embedded model does not take content of the type {other[:40]!r}: text only.")
+        raise ToolwireError(
+            "unsupported_value",
+            f"The embedded model does not take content of the type {other[:40]!r}: text only.",
+        )
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
@@ -170,7 +182,9 @@ class LocalReader:
             self._reason = choice.finish_reason or self._reason
         if told.usage is not None:
             usage = told.usage
-            out.append(Usage(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens))
+            out.append(
+                Usage(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens)
+            )
         return out
 
     def _failure(self, error: _Error) -> Failure:

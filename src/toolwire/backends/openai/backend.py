@@ -103,16 +103,23 @@ class OpenAIBackend:
         if tap is not None:
             tap("sent", body)
         try:
-            response = await self._connected().post(self._request, body)
-            if "content-encoding" in response.headers:
-                response = decoded(response)
+            response = decoded(await self._connected().post(self._request, body))
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
             elif _is_stream(response, turn):
                 reader = self._reader(turn)
-                blocks = _Blocks(response, reader, tap, limit=None if turn.stream else BODY_LIMIT)
+                size, last_by = 0, None
                 while not reader.ended:
-                    batch = blocks.read(await (blocks.last() if reader.finishing else response.read()))
+                    if not reader.finishing:
+                        block = await response.read()
+                    else:
+                        last_by = last_by or time.monotonic() + END_MARK_S
+                        block = await _read_until(response, last_by)
+                    if not turn.stream:
+                        size = _checked_size(size + len(block))
+                    if tap is not None and block:
+                        tap("read", block)
+                    batch = reader.feed(block) if block else reader.finish()
                     if batch:
                         if asked:
                             batch, asked = self._check_refusal(batch, asked), frozenset()
@@ -186,7 +193,9 @@ class OpenAIBackend:
             self._transport.users.add(self)
         return self._transport
 
-    async def _failed(self, response: UpstreamReply, asked: frozenset[Refused], tap: FrameTap | None) -> Failure:
+    async def _failed(
+        self, response: UpstreamReply, asked: frozenset[Refused], tap: FrameTap | None
+    ) -> Failure:
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
@@ -240,38 +249,13 @@ def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
     return media == "text/event-stream" or (turn.stream and media != "application/json")
 
 
-class _Blocks:
-    """Reads a stream block by block. `limit`: its most bytes, if it is not passed on as it arrives."""
-
-    __slots__ = ("_left", "_reader", "_response", "_tap", "_until")
-
-    def __init__(self, response: UpstreamReply, reader: AnswerReader, tap: FrameTap | None, limit: int | None) -> None:
-        self._response, self._reader, self._tap, self._left = response, reader, tap, limit
-        self._until: float | None = None
-
-    async def last(self) -> bytes:
-        """Reads what follows the finish reason, for `END_MARK_S` at most. It is not worth a failure."""
-        now = asyncio.get_running_loop().time()
-        if self._until is None:
-            self._until = now + END_MARK_S
-        if now >= self._until:
-            return b""
-        try:
-            async with asyncio.timeout_at(self._until):
-                return await self._response.read()
-        except (TransportFault, TimeoutError):
-            return b""
-
-    def read(self, block: bytes) -> Batch:
-        if not block:
-            return self._reader.finish()
-        if self._left is not None:
-            self._left -= len(block)
-            if self._left < 0:
-                raise _too_large()
-        if self._tap is not None:
-            self._tap("read", block)
-        return self._reader.feed(block)
+async def _read_until(response: UpstreamReply, until: float) -> bytes:
+    """Reads what follows the finish reason. It is not worth a failure."""
+    try:
+        async with asyncio.timeout(until - time.monotonic()):
+            return await response.read()
+    except (TransportFault, TimeoutError):
+        return b""
 
 
 async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
@@ -279,17 +263,18 @@ async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
     size = 0
     while block := await response.read():
         blocks.append(block)
-        size += len(block)
-        if size > BODY_LIMIT:
-            raise _too_large()
+        size = _checked_size(size + len(block))
     body = b"".join(blocks)
     if tap is not None:
         tap("body", body)
     return body
 
 
-def _too_large() -> ToolwireError:
-    return ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
+def _checked_size(size: int) -> int:
+    """The size of a body that is kept until it is complete. Raises if that is too large."""
+    if size > BODY_LIMIT:
+        raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
+    return size
 
 
 # --- all models of a server ---------------------------------------------------------------------------------

@@ -121,10 +121,7 @@ FAULT_MESSAGES: dict[type[TransportFault], tuple[str, str]] = {
 
 
 def http_failure(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    secrets: tuple[str, ...] = (),
+    status: int, headers: Mapping[str, str], body: bytes, secrets: tuple[str, ...] = ()
 ) -> Failure:
     """The failure for a response with a status other than 200."""
     if 300 <= status < 400:
@@ -182,12 +179,7 @@ def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
 
 
 def _failure(
-    kind: str,
-    words: str,
-    error: Mapping[str, Any],
-    where: str,
-    retry: float | None,
-    secrets: tuple[str, ...],
+    kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]
 ) -> Failure:
     param, code = error.get("param"), error.get("code")
     if kind in OWN_MESSAGES:

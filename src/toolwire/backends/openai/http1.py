@@ -131,10 +131,7 @@ class Http1Client:
                 addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 # uvloop tries the addresses of a host one after the other, however long one takes
                 connected = await start_connection(
-                    addresses,
-                    happy_eyeballs_delay=NEXT_ADDRESS_S,
-                    interleave=1,
-                    loop=self.loop,
+                    addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self.loop
                 )
                 try:
                     made = partial(_Connection, self, request.origin)
@@ -279,12 +276,9 @@ class Http1Reply:
         else:
             connection.abort()
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _wait(self) -> asyncio.Future[None]:
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -41,7 +41,7 @@ from toolwire.emulate.schemas.constrain import call_schema, lark
 Body = dict[str, Any]
 
 SAMPLING_FIELDS = tuple(
-    "temperature top_p seed presence_penalty frequency_penalty logit_bias verbosity".split(),
+    "temperature top_p seed presence_penalty frequency_penalty logit_bias verbosity".split()
 )
 """Fields of `turn.Sampling` that have the same name on the wire."""
 
@@ -62,10 +62,7 @@ TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functio
 
 
 def render(
-    turn: Turn,
-    model: str,
-    options: OpenAIOptions | None = None,
-    profile: ServerProfile | None = None,
+    turn: Turn, model: str, options: OpenAIOptions | None = None, profile: ServerProfile | None = None
 ) -> Body:
     """The body of the request. `model` is the server's name for it; `profile` None: as the options say."""
     options = options or OpenAIOptions()

@@ -222,9 +222,7 @@ def _path(named: Any) -> tuple[str, ...]:
 
 
 def _by_structure(
-    nodes: list[_Node],
-    words: str,
-    looked_for: set[Refused],
+    nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
@@ -337,10 +335,7 @@ class ToolSupport:
         return "constrained" if constrain else "emulated"
 
     def _describe(
-        self,
-        profile: ServerProfile,
-        strategy: Strategy,
-        constrain: frozenset[Constrained],
+        self, profile: ServerProfile, strategy: Strategy, constrain: frozenset[Constrained]
     ) -> Capabilities:
         native = strategy == "native"
         chosen = frozenset(self._options.pass_fields)

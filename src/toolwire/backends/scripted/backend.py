@@ -23,7 +23,18 @@ from toolwire.backends.scripted.demo import as_read, demo, words_of
 from toolwire.backends.scripted.script import ScriptError, Step, parse_script
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.core.events import (
+    CallArgs,
+    CallBegin,
+    CallEnd,
+    Event,
+    Failure,
+    Finish,
+    Refusal,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.turn import Call, Message, Result, TextPart, Turn
 from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects import DIALECTS, select
@@ -40,7 +51,9 @@ _NATIVE = Capabilities(
     images=True,
     reasoning=True,
 )
-_TEXT_ONLY = replace(_NATIVE, tools=False, tool_choice=False, allowed_tools=False, parallel=False, custom_tools=False)
+_TEXT_ONLY = replace(
+    _NATIVE, tools=False, tool_choice=False, allowed_tools=False, parallel=False, custom_tools=False
+)
 KEPT = 16
 _TOKEN = 4  # characters that count as a token where the script does not say
 
@@ -80,7 +93,9 @@ class ScriptedOptions:
         except ScriptError as error:
             raise ScriptError(f"{place}: {error}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ScriptError(f"script {text}: can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from error
+            raise ScriptError(
+                f"script {text}: can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
+            ) from error
 
 
 class ScriptedBackend:
@@ -98,7 +113,13 @@ class ScriptedBackend:
         if not self._text_only:
             return _NATIVE
         holds: Any = frozenset(self.options.holds) if self.strategy == "constrained" else frozenset()
-        return replace(_TEXT_ONLY, prefill=self.options.prefill, dialects=self.options.dialects or (), constrain=holds, parallel=bool(holds))
+        return replace(
+            _TEXT_ONLY,
+            prefill=self.options.prefill,
+            dialects=self.options.dialects or (),
+            constrain=holds,
+            parallel=bool(holds),
+        )
 
     @property
     def _text_only(self) -> bool:
@@ -136,7 +157,11 @@ class ScriptedBackend:
                 yield batch
 
     async def _play(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        steps = self._turns[min(_answers(turn), len(self._turns) - 1)] if self._turns else list(demo(as_read(turn) if not turn.tools else turn))
+        steps = (
+            self._turns[min(_answers(turn), len(self._turns) - 1)]
+            if self._turns
+            else list(demo(as_read(turn) if not turn.tools else turn))
+        )
         write = _Writer(turn, self.options.writes if self._text_only else None)
         for step in steps:
             if step.word == "pause":
@@ -238,7 +263,9 @@ class _Writer:
 
     def _call(self, step: Step) -> Iterator[Batch]:
         if self._dialect is not None:
-            arguments = json.dumps({"input": step.text}, ensure_ascii=False) if step.word == "custom" else step.text
+            arguments = (
+                json.dumps({"input": step.text}, ensure_ascii=False) if step.word == "custom" else step.text
+            )
             for piece in self._pieces(self._continued(self._as_text(step.name, arguments or "{}"))):
                 yield [Text(piece)]
             return
@@ -307,7 +334,9 @@ def _prefilled(turn: Turn) -> str:
 
 def _filled(text: str, turn: Turn) -> str:
     turn = turn if turn.tools else as_read(turn)
-    user = next((item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None)
+    user = next(
+        (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None
+    )
     result = next((item for item in reversed(turn.items) if isinstance(item, Result)), None)
     for name, value in (("{result}", words_of(result)), ("{user}", words_of(user)), ("{model}", turn.model)):
         text = text.replace(name, value)

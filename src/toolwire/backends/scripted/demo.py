@@ -35,7 +35,9 @@ _FORMATS = {
 }
 
 
-def sample(schema: Any, words: Sequence[str] = (), root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+def sample(
+    schema: Any, words: Sequence[str] = (), root: Mapping[str, Any] | None = None, depth: int = 0
+) -> Any:
     """An instance with the required keys only.
 
     `words` are preferred for free strings (a demo that echoes the person's own words is easier to follow).
@@ -75,7 +77,10 @@ def _typed(schema: Mapping[str, Any], words: Sequence[str], root: Mapping[str, A
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
     if kind == "array":
-        return [sample(schema.get("items"), words, root, depth + 1) for _ in range(min(_length(schema.get("minItems")), 16))]
+        return [
+            sample(schema.get("items"), words, root, depth + 1)
+            for _ in range(min(_length(schema.get("minItems")), 16))
+        ]
     if kind == "boolean":
         return False
     if kind in ("integer", "number"):
@@ -84,9 +89,10 @@ def _typed(schema: Mapping[str, Any], words: Sequence[str], root: Mapping[str, A
         return _string(schema, words)
     if kind == "null":
         return None
-    properties = schema.get("properties") if isinstance(schema.get("properties"), Mapping) else {}
-    required = schema.get("required") if isinstance(schema.get("required"), list) else []
-    return {key: sample(properties.get(key), words, root, depth + 1) for key in required if isinstance(key, str)}  # type: ignore[union-attr]
+    properties, required = schema.get("properties"), schema.get("required")
+    known = properties if isinstance(properties, Mapping) else {}
+    keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
+    return {key: sample(known.get(key), words, root, depth + 1) for key in keys}
 
 
 def _number(schema: Mapping[str, Any], kind: str) -> float | int:
@@ -142,8 +148,16 @@ def demo(turn: Turn) -> Iterator[Step]:
     """What the demo model does with a turn."""
     yield Step("chunk", number=8)
     results = _last_results(turn)
-    user = words_of(next((item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None))
-    tool = None if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto") else _choose(turn, user)
+    user = words_of(
+        next(
+            (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None
+        )
+    )
+    tool = (
+        None
+        if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto")
+        else _choose(turn, user)
+    )
     spelled = _spelled_out(turn, user) if tool is not None else []
     if spelled:
         first = _SAY_FIRST.search(user)
@@ -154,17 +168,25 @@ def demo(turn: Turn) -> Iterator[Step]:
         if tool.kind == "custom":
             yield Step("custom", user[:_ECHO], tool.name)
         else:
-            yield Step("call", json.dumps(sample(tool.parameters, _own_words(user)), ensure_ascii=False), tool.name)
+            yield Step(
+                "call", json.dumps(sample(tool.parameters, _own_words(user)), ensure_ascii=False), tool.name
+            )
     elif turn.output.type != "text" and turn.output.schema:
         yield Step("raw", json.dumps(sample(turn.output.schema, _own_words(user)), ensure_ascii=False))
     elif turn.output.type != "text":
         yield Step("raw", json.dumps({"answer": user}, ensure_ascii=False))
     elif results:
         names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
-        told = "; ".join(f"{result.name or names.get(result.call_id, 'the tool')} answered: {words_of(result)}" for result in results)
+        told = "; ".join(
+            f"{result.name or names.get(result.call_id, 'the tool')} answered: {words_of(result)}"
+            for result in results
+        )
         yield Step("raw", told[:_ECHO])
     else:
-        yield Step("raw", f"You said: {user[:_ECHO]}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.")
+        yield Step(
+            "raw",
+            f"You said: {user[:_ECHO]}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.",
+        )
 
 
 def _last_results(turn: Turn) -> list[Result]:
@@ -178,7 +200,11 @@ def _last_results(turn: Turn) -> list[Result]:
 
 def _choose(turn: Turn, user: str) -> ToolSpec | None:
     """The named tool; for `required` the first that fits, or the first; else the first whose name or description shares a word with the request."""
-    tools = [tool for tool in turn.tools if turn.tool_choice.allowed is None or tool.name in turn.tool_choice.allowed]
+    tools = [
+        tool
+        for tool in turn.tools
+        if turn.tool_choice.allowed is None or tool.name in turn.tool_choice.allowed
+    ]
     if turn.tool_choice.name:
         return next((tool for tool in tools if tool.name == turn.tool_choice.name), None)
     asked = set(_split(user))
@@ -193,9 +219,17 @@ _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[
 def _spelled_out(turn: Turn, user: str) -> list[Step]:
     """The calls that a request spells out, of the tools that may be called."""
     choice = turn.tool_choice
-    may = {tool.name for tool in turn.tools if tool.kind == "function" and (choice.allowed is None or tool.name in choice.allowed)}
+    may = {
+        tool.name
+        for tool in turn.tools
+        if tool.kind == "function" and (choice.allowed is None or tool.name in choice.allowed)
+    }
     may &= {choice.name} if choice.name else may
-    found = [(name, arguments) for name, arguments in _CALL_THIS.findall(user[:_ECHO]) if name in may and load_object(arguments) is not None]
+    found = [
+        (name, arguments)
+        for name, arguments in _CALL_THIS.findall(user[:_ECHO])
+        if name in may and load_object(arguments) is not None
+    ]
     return [Step("call", arguments, name) for name, arguments in found]
 
 
@@ -218,7 +252,9 @@ def _own_words(user: str) -> list[str]:
 
 def as_read(turn: Turn) -> Turn:
     """What a text-only model makes of its prompt: the tools it was told of, whether it must call, and the results in the last message."""
-    prompt = words_of(next((item for item in turn.items if isinstance(item, Message) and item.role == "system"), None))
+    prompt = words_of(
+        next((item for item in turn.items if isinstance(item, Message) and item.role == "system"), None)
+    )
     listing = re.search(r"<tools>\n(.*?)\n</tools>", prompt, re.DOTALL)
     nonce = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
     if listing is None or nonce is None:

@@ -16,7 +16,19 @@ from toolwire.conform.judge.responses import ResponsesJudge, check_response
 from toolwire.conform.judge.shape import ERROR, ERROR_BODY, Findings, Options, Problem
 from toolwire.core.turn import Api
 
-__all__ = ["DONE", "Frame", "OrderJudge", "Problem", "fold", "frames_of", "judge_body", "judge_error", "judge_sse", "same", "split_sse"]
+__all__ = [
+    "DONE",
+    "Frame",
+    "OrderJudge",
+    "Problem",
+    "fold",
+    "frames_of",
+    "judge_body",
+    "judge_error",
+    "judge_sse",
+    "same",
+    "split_sse",
+]
 
 
 class OrderJudge:
@@ -37,7 +49,9 @@ class OrderJudge:
         options = Options(include_usage, legacy, tools, allow_done_on_responses, may_stop)
         self._api = api
         self._findings = Findings()
-        self._judge = ChatJudge(options, self._findings) if api == "chat" else ResponsesJudge(options, self._findings)
+        self._judge = (
+            ChatJudge(options, self._findings) if api == "chat" else ResponsesJudge(options, self._findings)
+        )
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
         """The problems of the next frame: an object, its JSON text, or `[DONE]`. `event` is the name on the SSE `event:` line; judged by `judge_sse`
@@ -65,7 +79,9 @@ class OrderJudge:
             self._findings.add("not_json", f"a frame is no object: {str(frame)[:80]}")
             return
         if event is not None and (self._api == "chat" or event != frame.get("type")):
-            self._findings.add("event_name", f"the event is named {event!r}, its type is {frame.get('type')!r}")
+            self._findings.add(
+                "event_name", f"the event is named {event!r}, its type is {frame.get('type')!r}"
+            )
         self._judge.feed(frame)
 
     def finish(self) -> list[Problem]:
@@ -88,7 +104,12 @@ def judge_sse(
 ) -> list[Problem]:
     """Judges a whole stream as it was sent, its SSE syntax included; `whole_standard` as in `split_sse`."""
     judge = OrderJudge(
-        api, include_usage=include_usage, legacy=legacy, tools=tools, allow_done_on_responses=allow_done_on_responses, may_stop=may_stop
+        api,
+        include_usage=include_usage,
+        legacy=legacy,
+        tools=tools,
+        allow_done_on_responses=allow_done_on_responses,
+        may_stop=may_stop,
     )
     frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):

@@ -59,7 +59,11 @@ PART_DONE = {f"{channel.frame}.done": channel.frame for channel in CHANNELS if c
 PART_INDEX = {channel.frame: channel.index for channel in CHANNELS if channel.part}
 
 OPENING = ("response.created", "response.in_progress")
-TERMINALS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+TERMINALS = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+}
 ITEM_ADDED, ITEM_DONE, ERROR_EVENT = "response.output_item.added", "response.output_item.done", "error"
 
 
@@ -67,12 +71,21 @@ def _events() -> dict[str, ObjectShape]:
     common: dict[str, ValueCheck] = {"type": FILLED, "sequence_number": COUNT}
     place: dict[str, ValueCheck] = {"item_id": FILLED, "output_index": COUNT}
     shapes = {event: ObjectShape(event, {**common, "response": OBJECT}) for event in (*OPENING, *TERMINALS)}
-    shapes |= {event: ObjectShape(event, {**common, "output_index": COUNT, "item": OBJECT}) for event in (ITEM_ADDED, ITEM_DONE)}
-    shapes[ERROR_EVENT] = ObjectShape("error", {**common, "message": FILLED, "code": or_null(TEXT), "param": or_null(TEXT)})
+    shapes |= {
+        event: ObjectShape(event, {**common, "output_index": COUNT, "item": OBJECT})
+        for event in (ITEM_ADDED, ITEM_DONE)
+    }
+    shapes[ERROR_EVENT] = ObjectShape(
+        "error", {**common, "message": FILLED, "code": or_null(TEXT), "param": or_null(TEXT)}
+    )
     for event, frame in (PART_ADDED | PART_DONE).items():
         shapes[event] = ObjectShape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
     for channel in CHANNELS:
-        where = {**common, **place} | ({channel.index: COUNT} if channel.index else {}) | ({"logprobs": LIST} if channel.logprobs else {})
+        where = (
+            {**common, **place}
+            | ({channel.index: COUNT} if channel.index else {})
+            | ({"logprobs": LIST} if channel.logprobs else {})
+        )
         named: dict[str, ValueCheck] = {"name": FILLED} if channel.name else {}
         shapes[channel.delta] = ObjectShape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
         shapes[channel.done] = ObjectShape(channel.done, {**where, **named, channel.field: TEXT})

@@ -70,10 +70,14 @@ class ChoiceJudge:
         for key in TEXTS:
             if key in delta:
                 self._text(key, delta[key], opening="role" in delta)
-        if "tool_calls" in delta and self._findings.check(not self._options.legacy, "wrong_dialect", "tool_calls for a client that sent functions"):
+        if "tool_calls" in delta and self._findings.check(
+            not self._options.legacy, "wrong_dialect", "tool_calls for a client that sent functions"
+        ):
             for call in delta["tool_calls"]:
                 self._call(call)
-        if "function_call" in delta and self._findings.check(self._options.legacy, "wrong_dialect", "function_call for a client that sent tools"):
+        if "function_call" in delta and self._findings.check(
+            self._options.legacy, "wrong_dialect", "function_call for a client that sent tools"
+        ):
             self._function_call(delta["function_call"])
         if finish is not None:
             self._finish(finish, delta)
@@ -82,9 +86,13 @@ class ChoiceJudge:
 
     def _roles(self, delta: dict[str, Any]) -> None:
         if "role" in delta:
-            self._findings.check(not self._role, "role_repeated", f"choice {self._index} names its role again")
+            self._findings.check(
+                not self._role, "role_repeated", f"choice {self._index} names its role again"
+            )
         else:
-            self._findings.check(self._role, "role_missing", f"choice {self._index} does not begin with its role")
+            self._findings.check(
+                self._role, "role_missing", f"choice {self._index} does not begin with its role"
+            )
         self._role = True
 
     def _text(self, key: str, value: str | None, *, opening: bool) -> None:
@@ -104,14 +112,18 @@ class ChoiceJudge:
         elif self._calls and index == len(self._calls) - 1:
             self._extend(call, self._calls[-1])
         else:
-            self._findings.add("call_index", f"call index {index} is out of order, {len(self._calls)} calls are open")
+            self._findings.add(
+                "call_index", f"call index {index} is out of order, {len(self._calls)} calls are open"
+            )
 
     def _open(self, call: dict[str, Any]) -> None:
         shapes = CALL_KINDS.get(str(call.get("type")), CALL_KINDS["function"])
         outer, inner = shapes.opener
         if not self._findings.fits(outer, call) or not self._findings.fits(inner, call[shapes.kind]):
             return
-        self._findings.check(call["id"] not in self._ids, "call_id_repeated", f"two calls have the id {call['id']!r}")
+        self._findings.check(
+            call["id"] not in self._ids, "call_id_repeated", f"two calls have the id {call['id']!r}"
+        )
         self._ids.add(call["id"])
         self._begin(StreamedCall(shapes.kind, call[shapes.kind]["name"], call[shapes.kind][shapes.text]))
 
@@ -128,10 +140,16 @@ class ChoiceJudge:
         for holder, keys in ((call, ("id", "type")), (call.get(shapes.kind), ("name",))):
             again = [key for key in keys if isinstance(holder, dict) and key in holder]
             if again:
-                self._findings.add("call_repeated", f"{' and '.join(again)} of call {target.name!r} sent again")
+                self._findings.add(
+                    "call_repeated", f"{' and '.join(again)} of call {target.name!r} sent again"
+                )
                 return
         if self._findings.fits(outer, call) and self._findings.fits(inner, call[shapes.kind]):
-            self._findings.check(not target.closed, "call_reopened", f"arguments for {target.name!r} after something else followed it")
+            self._findings.check(
+                not target.closed,
+                "call_reopened",
+                f"arguments for {target.name!r} after something else followed it",
+            )
             target.arguments.add(call[shapes.kind][shapes.text])
 
     def _function_call(self, call: dict[str, Any]) -> None:
@@ -141,12 +159,16 @@ class ChoiceJudge:
         elif "name" in call:
             self._findings.add("call_repeated", "a legacy turn has one call, and its name is sent once")
         elif self._findings.fits(FUNCTION_CALL_FRAGMENT, call):
-            self._findings.check(not self._calls[0].closed, "call_reopened", "arguments after something else followed the call")
+            self._findings.check(
+                not self._calls[0].closed, "call_reopened", "arguments after something else followed the call"
+            )
             self._calls[0].arguments.add(call["arguments"])
 
     def _finish(self, finish: str, delta: dict[str, Any]) -> None:
         self.finish = finish
-        self._findings.check(not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta")
+        self._findings.check(
+            not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta"
+        )
         self._findings.check(self._role, "role_missing", f"choice {self._index} has no role")
         truthful_finish(self._findings, self._options, finish, calls=bool(self._calls))
         if self._calls and not self._calls[-1].closed:
@@ -202,20 +224,30 @@ class ChatJudge:
         if self._findings.fits(ERROR_BODY, frame):
             self._findings.fits(ERROR, frame["error"])
         finished = bool(self._choices) and all(choice.finish for choice in self._choices.values())
-        self._findings.check(not finished, "error_after_finish", "an error follows when every choice has its finish_reason")
+        self._findings.check(
+            not finished, "error_after_finish", "an error follows when every choice has its finish_reason"
+        )
 
     def _chunk(self, chunk: dict[str, Any]) -> None:
         envelope = {key: chunk[key] for key in ENVELOPE}
         if self._envelope is None:
             self._envelope = envelope
         for key, value in envelope.items():
-            self._findings.check(value == self._envelope[key], "envelope_changed", f"{key} changes from {self._envelope[key]!r} to {value!r}")
+            self._findings.check(
+                value == self._envelope[key],
+                "envelope_changed",
+                f"{key} changes from {self._envelope[key]!r} to {value!r}",
+            )
         self._findings.check(not self._usage, "after_usage", "a chunk follows the usage chunk")
         if not chunk["choices"]:
             self._usage_chunk(chunk)
             return
         if self._options.include_usage:
-            self._findings.check("usage" in chunk and chunk["usage"] is None, "usage_null", "with include_usage a chunk carries usage: null")
+            self._findings.check(
+                "usage" in chunk and chunk["usage"] is None,
+                "usage_null",
+                "with include_usage a chunk carries usage: null",
+            )
         else:
             self._findings.check("usage" not in chunk, "usage_unasked", "usage was not asked for")
         for choice in chunk["choices"]:
@@ -224,7 +256,11 @@ class ChatJudge:
 
     def _choice(self, index: int) -> ChoiceJudge:
         if index not in self._choices:
-            self._findings.check(index == len(self._choices), "choice_index", f"choice {index} opens when {len(self._choices)} are there")
+            self._findings.check(
+                index == len(self._choices),
+                "choice_index",
+                f"choice {index} opens when {len(self._choices)} are there",
+            )
             self._choices[index] = ChoiceJudge(index, self._options, self._findings)
         return self._choices[index]
 
@@ -235,13 +271,17 @@ class ChatJudge:
         self._usage = True
         self._findings.check(self._options.include_usage, "usage_unasked", "a usage chunk was not asked for")
         unfinished = [index for index, choice in self._choices.items() if choice.finish is None]
-        self._findings.check(not unfinished and bool(self._choices), "usage_early", "the usage chunk comes before the finish")
+        self._findings.check(
+            not unfinished and bool(self._choices), "usage_early", "the usage chunk comes before the finish"
+        )
         check_usage(self._findings, CHAT_USAGE_SHAPES, chunk["usage"], ("prompt_tokens", "completion_tokens"))
 
     def _complete(self) -> None:
         self._findings.check(bool(self._choices), "no_choices", "the stream has no choice")
         for index, choice in self._choices.items():
-            self._findings.check(choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason")
+            self._findings.check(
+                choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason"
+            )
         if self._options.include_usage:
             self._findings.check(self._usage, "usage_missing", "usage was asked for and did not come")
 
@@ -258,17 +298,24 @@ def check_completion(findings: Findings, options: Options, body: dict[str, Any])
         check_usage(findings, CHAT_USAGE_SHAPES, body["usage"], ("prompt_tokens", "completion_tokens"))
     for position, choice in enumerate(body["choices"]):
         if findings.fits(COMPLETION_CHOICE, choice) and findings.fits(MESSAGE, choice["message"]):
-            findings.check(choice["index"] == position, "choice_index", f"choice {choice['index']} stands at {position}")
+            findings.check(
+                choice["index"] == position, "choice_index", f"choice {choice['index']} stands at {position}"
+            )
             _message(findings, options, choice["message"], choice["finish_reason"])
 
 
 def _message(findings: Findings, options: Options, message: dict[str, Any], finish: str) -> None:
-    calls = [*message.get("tool_calls", []), *([message["function_call"]] if "function_call" in message else [])]
+    calls = [
+        *message.get("tool_calls", []),
+        *([message["function_call"]] if "function_call" in message else []),
+    ]
     wrong = "tool_calls" if options.legacy else "function_call"
     findings.check(wrong not in message, "wrong_dialect", f"{wrong} is not what the client can read")
     truthful_finish(findings, options, finish, calls=bool(calls))
     silent = message["content"] is None and message["refusal"] is None and not calls and finish == "stop"
-    findings.check(not silent, "null_content", "content is null although there is neither a call nor a refusal")
+    findings.check(
+        not silent, "null_content", "content is null although there is neither a call nor a refusal"
+    )
     ids: set[str] = set()
     for call in calls:
         cut = finish in CUT and call is calls[-1]
@@ -281,7 +328,9 @@ def _call(findings: Findings, options: Options, call: Any, ids: set[str], *, leg
             return
         inner, text, json_expected = call, "arguments", True
     else:
-        shapes = CALL_KINDS.get(str(call.get("type")) if isinstance(call, dict) else "", CALL_KINDS["function"])
+        shapes = CALL_KINDS.get(
+            str(call.get("type")) if isinstance(call, dict) else "", CALL_KINDS["function"]
+        )
         outer_shape, inner_shape = shapes.whole
         if not findings.fits(outer_shape, call) or not findings.fits(inner_shape, call[shapes.kind]):
             return

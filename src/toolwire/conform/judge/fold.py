@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from toolwire.conform.judge.channels import CALL_CHANNELS, DELTAS, ERROR_EVENT, ITEM_ADDED, ITEM_DONE, TERMINALS
+from toolwire.conform.judge.channels import (
+    CALL_CHANNELS,
+    DELTAS,
+    ERROR_EVENT,
+    ITEM_ADDED,
+    ITEM_DONE,
+    TERMINALS,
+)
 from toolwire.conform.judge.shape import Problem
 from toolwire.core.turn import Api
 
@@ -46,7 +53,9 @@ def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[F
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            problems.append(Problem("encoding", f"the stream is not UTF-8: {error.reason} at byte {error.start}"))
+            problems.append(
+                Problem("encoding", f"the stream is not UTF-8: {error.reason} at byte {error.start}")
+            )
             text = raw.decode("utf-8", "replace")
     else:
         text = raw
@@ -63,7 +72,9 @@ def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[F
         if frame is None:
             continue
         if not ended:
-            problems.append(Problem("unterminated_event", "the last event is not ended by a blank line", position))
+            problems.append(
+                Problem("unterminated_event", "the last event is not ended by a blank line", position)
+            )
         frames.append(frame)
     return frames, problems
 
@@ -161,7 +172,12 @@ def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
             index = str(choice.get("index"))
             held = choices.setdefault(
                 index,
-                {"index": choice.get("index"), "message": {"role": None, "content": None, "refusal": None}, "logprobs": None, "finish_reason": None},
+                {
+                    "index": choice.get("index"),
+                    "message": {"role": None, "content": None, "refusal": None},
+                    "logprobs": None,
+                    "finish_reason": None,
+                },
             )
             _add_delta(held["message"], _object(choice.get("delta")), places.setdefault(index, {}))
             held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
@@ -241,7 +257,10 @@ def _with_text(item: dict[str, Any], index: str, texts: dict[tuple[str, str, str
     for key in ("content", "summary"):
         if key in item:
             parts = _objects(item[key])
-            rebuilt[key] = [_part_with_text(part, texts.get((index, key, str(number)), "")) for number, part in enumerate(parts)]
+            rebuilt[key] = [
+                _part_with_text(part, texts.get((index, key, str(number)), ""))
+                for number, part in enumerate(parts)
+            ]
     return rebuilt
 
 
@@ -255,7 +274,13 @@ def _part_with_text(part: dict[str, Any], text: str) -> dict[str, Any]:
 def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
     """Problems where the stream and the body tell a client different things. Usage counts only where the stream has it."""
     if api is None:
-        api = "responses" if body.get("object") == "response" else "chat" if body.get("object") == "chat.completion" else None
+        api = (
+            "responses"
+            if body.get("object") == "response"
+            else "chat"
+            if body.get("object") == "chat.completion"
+            else None
+        )
     folded = fold(stream_raw, api)
     api = api or ("responses" if "created_at" in folded else "chat")
     if set(body) == {"error"}:
@@ -264,7 +289,9 @@ def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) 
         return [] if told == due else [Problem("stream_differs", f"error: stream {told!r}, body {due!r}")]
     if "usage" not in folded and api == "chat":
         body = {key: value for key, value in body.items() if key != "usage"}
-    return [Problem("stream_differs", line) for line in _differences(_plain(folded, api), _plain(body, api), "")]
+    return [
+        Problem("stream_differs", line) for line in _differences(_plain(folded, api), _plain(body, api), "")
+    ]
 
 
 def _plain(value: Any, api: Api) -> Any:
@@ -284,11 +311,22 @@ def _plain(value: Any, api: Api) -> Any:
 
 def _differences(stream: Any, body: Any, path: str) -> list[str]:
     if isinstance(stream, dict) and isinstance(body, dict):
-        pairs = {key: (stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in sorted(stream.keys() | body.keys())}
+        pairs = {
+            key: (stream.get(key, _ABSENT), body.get(key, _ABSENT))
+            for key in sorted(stream.keys() | body.keys())
+        }
         return [line for key, pair in pairs.items() for line in _differences(*pair, f"{path}.{key}")]
     if isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
-        return [line for index, pair in enumerate(zip(stream, body, strict=True)) for line in _differences(*pair, f"{path}[{index}]")]
-    return [] if stream == body else [f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"]
+        return [
+            line
+            for index, pair in enumerate(zip(stream, body, strict=True))
+            for line in _differences(*pair, f"{path}[{index}]")
+        ]
+    return (
+        []
+        if stream == body
+        else [f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"]
+    )
 
 
 class _Absent:

@@ -63,7 +63,11 @@ def check_item(findings: Findings, item: dict[str, Any]) -> bool:
 
 
 def check_part(findings: Findings, channel: Channel, part: dict[str, Any]) -> bool:
-    findings.check(part.get("type") == channel.part, "part_type", f"the part is {part.get('type')!r}, not {channel.part!r}")
+    findings.check(
+        part.get("type") == channel.part,
+        "part_type",
+        f"the part is {part.get('type')!r}, not {channel.part!r}",
+    )
     return findings.fits(PARTS[channel.part], part)
 
 
@@ -72,13 +76,19 @@ def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> 
     due = {"error": status == "failed", "incomplete_details": status == "incomplete"}
     for key, shape in (("error", RESPONSE_ERROR), ("incomplete_details", INCOMPLETE_DETAILS)):
         if not due[key]:
-            findings.check(response[key] is None, "outcome", f"{key} is set although the status is {status!r}")
+            findings.check(
+                response[key] is None, "outcome", f"{key} is set although the status is {status!r}"
+            )
         elif response[key] is None:
             findings.add("outcome", f"{key} is null although the status is {status!r}")
         else:
             findings.fits(shape, response[key])
     if status != "completed":
-        findings.check(response.get("completed_at") is None, "outcome", f"completed_at is set although the status is {status!r}")
+        findings.check(
+            response.get("completed_at") is None,
+            "outcome",
+            f"completed_at is set although the status is {status!r}",
+        )
     if isinstance(response.get("usage"), dict):
         check_usage(findings, RESPONSE_USAGE_SHAPES, response["usage"], ("input_tokens", "output_tokens"))
 
@@ -88,7 +98,9 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
     if not findings.fits(RESPONSE, response):
         return
     status = response["status"]
-    findings.check(status not in ("in_progress", "queued"), "status", f"the answer is there but its status is {status!r}")
+    findings.check(
+        status not in ("in_progress", "queued"), "status", f"the answer is there but its status is {status!r}"
+    )
     check_outcome(findings, response, status)
     ids: set[str] = set()
     last = len(response["output"]) - 1
@@ -105,7 +117,11 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
 def _finished_item(findings: Findings, options: Options, item: dict[str, Any], *, may_be_cut: bool) -> None:
     cut = item.get("status") == "incomplete"
     findings.check(item.get("status") != "in_progress", "status", f"item {item['id']!r} is still in_progress")
-    findings.check(may_be_cut or not cut, "status", f"item {item['id']!r} is incomplete, though not the last of a cut response")
+    findings.check(
+        may_be_cut or not cut,
+        "status",
+        f"item {item['id']!r} is incomplete, though not the last of a cut response",
+    )
     call = CALL_CHANNELS.get(item["type"])
     if call is not None:
         declared(findings, options, item["name"])
@@ -176,7 +192,11 @@ class ResponsesJudge:
             self._findings.add("unknown_event", f"there is no event {kind!r}")
             return
         usable = self._findings.fits(EVENTS[kind], frame)
-        self._findings.check(frame.get("sequence_number") == number, "sequence_number", f"{frame.get('sequence_number')!r} where {number} was due")
+        self._findings.check(
+            frame.get("sequence_number") == number,
+            "sequence_number",
+            f"{frame.get('sequence_number')!r} where {number} was due",
+        )
         if number < len(OPENING) or kind in OPENING:
             due = OPENING[number] if number < len(OPENING) else "no opening event"
             self._findings.check(kind == due, "opening", f"{kind!r} where {due!r} was due")
@@ -210,7 +230,11 @@ class ResponsesJudge:
         self._done = True
 
     def end(self) -> None:
-        self._findings.check(self._terminal, "terminal_missing", "the stream ends without response.completed, .incomplete or .failed")
+        self._findings.check(
+            self._terminal,
+            "terminal_missing",
+            "the stream ends without response.completed, .incomplete or .failed",
+        )
 
     # --- the response itself ---------------------------------------------------------------------------------------------------------------
 
@@ -219,27 +243,48 @@ class ResponsesJudge:
             return
         self._same_echo(response)
         if kind in OPENING:
-            status, output, early = "in_progress", [], [key for key in ("usage", "completed_at") if response.get(key) is not None]
+            status, output, early = (
+                "in_progress",
+                [],
+                [key for key in ("usage", "completed_at") if response.get(key) is not None],
+            )
             self._findings.check(not early, "usage_early", f"{' and '.join(early)} before the terminal event")
         else:
             status, output = TERMINALS[kind], self._items
             self._findings.check(self._open is None, "item_open", "the response ends while an item is open")
-            self._findings.check(not self._failing or status == "failed", "error_event", "after an error event the response must fail")
-        self._findings.check(response["status"] == status, "status", f"status {response['status']!r} in {kind}")
-        if self._findings.check(len(response["output"]) == len(output), "output", f"{kind} lists {len(response['output'])} items, not {len(output)}"):
+            self._findings.check(
+                not self._failing or status == "failed",
+                "error_event",
+                "after an error event the response must fail",
+            )
+        self._findings.check(
+            response["status"] == status, "status", f"status {response['status']!r} in {kind}"
+        )
+        if self._findings.check(
+            len(response["output"]) == len(output),
+            "output",
+            f"{kind} lists {len(response['output'])} items, not {len(output)}",
+        ):
             for index, (told, streamed) in enumerate(zip(response["output"], output, strict=True)):
-                self._findings.check(told == streamed, "output", f"item {index} of {kind} is not the item that was streamed")
+                self._findings.check(
+                    told == streamed, "output", f"item {index} of {kind} is not the item that was streamed"
+                )
         check_outcome(self._findings, response, status)
         if status == "completed":
             open_ended = [item["id"] for item in self._items if item.get("status") == "incomplete"]
-            self._findings.check(not open_ended, "status", f"a completed response holds the incomplete items {open_ended}")
+            self._findings.check(
+                not open_ended, "status", f"a completed response holds the incomplete items {open_ended}"
+            )
 
     def _same_echo(self, response: dict[str, Any]) -> None:
         if self._first is None:
             self._first = response
         for key in self._first.keys() | response.keys():
             if key not in ECHO_MAY_CHANGE and self._first.get(key) != response.get(key):
-                self._findings.add("envelope_changed", f"{key} changes from {str(self._first.get(key))[:60]} to {str(response.get(key))[:60]}")
+                self._findings.add(
+                    "envelope_changed",
+                    f"{key} changes from {str(self._first.get(key))[:60]} to {str(response.get(key))[:60]}",
+                )
 
     # --- items -----------------------------------------------------------------------------------------------------------------------------
 
@@ -252,9 +297,15 @@ class ResponsesJudge:
             self._findings.add("status", "an item opens after one that was left incomplete")
         if not check_item(self._findings, item):
             return
-        self._findings.check(item.get("status", "in_progress") == "in_progress", "status", f"an item opens with status {item.get('status')!r}")
+        self._findings.check(
+            item.get("status", "in_progress") == "in_progress",
+            "status",
+            f"an item opens with status {item.get('status')!r}",
+        )
         filled = [key for key in GROWS if key not in ("status", "encrypted_content") and item.get(key)]
-        self._findings.check(not filled, "opened_full", f"an item opens with {' and '.join(filled)} already in it")
+        self._findings.check(
+            not filled, "opened_full", f"an item opens with {' and '.join(filled)} already in it"
+        )
         self._fresh_ids(item)
         if "name" in item:
             declared(self._findings, self._options, item["name"])
@@ -263,7 +314,9 @@ class ResponsesJudge:
     def _fresh_ids(self, item: dict[str, Any]) -> None:
         for key in ("id", "call_id"):
             if key in item:
-                self._findings.check(item[key] not in self._ids, "id_repeated", f"{key} {item[key]!r} was used before")
+                self._findings.check(
+                    item[key] not in self._ids, "id_repeated", f"{key} {item[key]!r} was used before"
+                )
                 self._ids.add(item[key])
 
     def _item_done(self, index: int, item: dict[str, Any]) -> None:
@@ -273,25 +326,40 @@ class ResponsesJudge:
             return
         text = opened.text
         if text is not None:
-            self._findings.check(text.done and opened.is_call, "text_open", f"item {index} is done before its text or part")
-        self._findings.check(index == opened.index, "output_index", f"output_index {index} where {opened.index} was due")
+            self._findings.check(
+                text.done and opened.is_call, "text_open", f"item {index} is done before its text or part"
+            )
+        self._findings.check(
+            index == opened.index, "output_index", f"output_index {index} where {opened.index} was due"
+        )
         if not check_item(self._findings, item):
             return
         for key in opened.item.keys() | item.keys():
             if key not in GROWS and opened.item.get(key) != item.get(key):
-                self._findings.add("item_changed", f"{key} of item {index} changes from {opened.item.get(key)!r} to {item.get(key)!r}")
-        self._findings.check(item.get("status") != "in_progress", "status", f"item {index} is done but still in_progress")
+                self._findings.add(
+                    "item_changed",
+                    f"{key} of item {index} changes from {opened.item.get(key)!r} to {item.get(key)!r}",
+                )
+        self._findings.check(
+            item.get("status") != "in_progress", "status", f"item {index} is done but still in_progress"
+        )
         lost = "status" in opened.item and "status" not in item
         self._findings.check(not lost, "status", f"item {index} loses its status")
         if text is not None and opened.is_call and item["type"] == opened.item["type"]:
             self._same_text(item[text.channel.field], text, f"item {index}")
             self._judge_call(item, text)
         for key, parts in opened.lists.items():
-            self._findings.check(item.get(key, []) == parts, "text_differs", f"{key} of item {index} is not what its parts were")
+            self._findings.check(
+                item.get(key, []) == parts,
+                "text_differs",
+                f"{key} of item {index} is not what its parts were",
+            )
         self._items.append(item)
 
     def _judge_call(self, item: dict[str, Any], text: OpenText) -> None:
-        verdict = text.growing.verdict(json_expected=item["type"] == "function_call", cut=item.get("status") == "incomplete")
+        verdict = text.growing.verdict(
+            json_expected=item["type"] == "function_call", cut=item.get("status") == "incomplete"
+        )
         if verdict:
             self._findings.add(verdict[0], f"call {item['name']!r}: {verdict[1]}")
 
@@ -301,25 +369,38 @@ class ResponsesJudge:
         opened = self._open
         part = frame["part"]
         if opened is None or opened.text is not None:
-            self._findings.add("not_open" if opened is None else "text_open", f"{frame['type']} where no part may begin")
+            self._findings.add(
+                "not_open" if opened is None else "text_open", f"{frame['type']} where no part may begin"
+            )
             return
         channel = PART_CHANNELS.get((opened.item["type"], frame_name, str(part.get("type"))))
         if channel is None:
-            self._findings.add("part_type", f"a part {part.get('type')!r} does not belong into {opened.item['type']!r}")
+            self._findings.add(
+                "part_type", f"a part {part.get('type')!r} does not belong into {opened.item['type']!r}"
+            )
             return
         text = OpenText(channel, len(opened.lists[channel.list]), part)
         opened.text = text
         self._at_place(frame, text)
         if check_part(self._findings, channel, part):
-            self._findings.check(part[channel.field] == "", "opened_full", "a part opens with text already in it")
+            self._findings.check(
+                part[channel.field] == "", "opened_full", "a part opens with text already in it"
+            )
 
     def _delta(self, channel: Channel, frame: dict[str, Any]) -> None:
         opened = self._open
-        if channel.bare and opened is not None and opened.text is None and opened.item["type"] == channel.item:
+        if (
+            channel.bare
+            and opened is not None
+            and opened.text is None
+            and opened.item["type"] == channel.item
+        ):
             opened.text = OpenText(channel, len(opened.lists[channel.list]))
         text = self._text_of(channel, frame)
         if text is not None:
-            self._findings.check(not text.done, "delta_after_done", f"{frame['type']} after the text was done")
+            self._findings.check(
+                not text.done, "delta_after_done", f"{frame['type']} after the text was done"
+            )
             text.growing.add(frame["delta"])
 
     def _text_done(self, channel: Channel, frame: dict[str, Any]) -> None:
@@ -329,7 +410,11 @@ class ResponsesJudge:
         self._findings.check(not text.done, "done_repeated", f"{frame['type']} comes twice")
         self._same_text(frame[channel.field], text, frame["type"])
         if channel.name:
-            self._findings.check(frame["name"] == self._open.item["name"], "item_changed", f"{frame['type']} names {frame['name']!r}")
+            self._findings.check(
+                frame["name"] == self._open.item["name"],
+                "item_changed",
+                f"{frame['type']} names {frame['name']!r}",
+            )
         text.done = True
         if channel.bare and text.part is None:
             self._open.lists[channel.list].append({"type": channel.part, channel.field: text.growing.text})
@@ -366,4 +451,6 @@ class ResponsesJudge:
 
     def _same_text(self, told: str, text: OpenText, where: str) -> None:
         streamed = text.growing.text
-        self._findings.check(told == streamed, "text_differs", f"{where} says {told[:60]!r}, the deltas were {streamed[:60]!r}")
+        self._findings.check(
+            told == streamed, "text_differs", f"{where} says {told[:60]!r}, the deltas were {streamed[:60]!r}"
+        )

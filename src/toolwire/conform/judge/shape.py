@@ -52,7 +52,8 @@ def _show(value: object) -> str:
 
 def only(*values: Any) -> ValueCheck:
     return ValueCheck(
-        " or ".join(repr(value) for value in values), lambda found: any(found == value and type(found) is type(value) for value in values)
+        " or ".join(repr(value) for value in values),
+        lambda found: any(found == value and type(found) is type(value) for value in values),
     )
 
 
@@ -63,8 +64,13 @@ def or_null(check: ValueCheck) -> ValueCheck:
 ANY = ValueCheck("anything", lambda found: True)
 TEXT = ValueCheck("a string", lambda found: isinstance(found, str))
 FILLED = ValueCheck("a non-empty string", lambda found: isinstance(found, str) and found != "")
-COUNT = ValueCheck("an integer from 0", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 0)
-TIME = ValueCheck("seconds from 0", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0)
+COUNT = ValueCheck(
+    "an integer from 0", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 0
+)
+TIME = ValueCheck(
+    "seconds from 0",
+    lambda found: isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0,
+)
 NUMBER = ValueCheck("a number", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool))
 FLAG = ValueCheck("true or false", lambda found: isinstance(found, bool))
 OBJECT = ValueCheck("an object", lambda found: isinstance(found, dict))
@@ -74,7 +80,9 @@ FILLED_LIST = ValueCheck("a non-empty list", lambda found: isinstance(found, lis
 # --- errors, in both APIs ----------------------------------------------------------------------------------------------------------------------
 
 ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
-ERROR = ObjectShape("error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)})
+ERROR = ObjectShape(
+    "error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)}
+)
 
 # --- chat completions --------------------------------------------------------------------------------------------------------------------------
 
@@ -83,11 +91,19 @@ _CHAT_EXTRAS = {"service_tier": or_null(TEXT), "system_fingerprint": or_null(TEX
 
 CHUNK = ObjectShape(
     "chunk",
-    {"id": FILLED, "object": only("chat.completion.chunk"), "created": COUNT, "model": FILLED, "choices": LIST},
+    {
+        "id": FILLED,
+        "object": only("chat.completion.chunk"),
+        "created": COUNT,
+        "model": FILLED,
+        "choices": LIST,
+    },
     {"usage": or_null(OBJECT), "obfuscation": TEXT, **_CHAT_EXTRAS},
 )
 CHUNK_CHOICE = ObjectShape(
-    "choice", {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))}, {"logprobs": or_null(OBJECT)}
+    "choice",
+    {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))},
+    {"logprobs": or_null(OBJECT)},
 )
 DELTA = ObjectShape(
     "delta",
@@ -103,14 +119,29 @@ DELTA = ObjectShape(
 )
 COMPLETION = ObjectShape(
     "completion",
-    {"id": FILLED, "object": only("chat.completion"), "created": COUNT, "model": FILLED, "choices": FILLED_LIST},
+    {
+        "id": FILLED,
+        "object": only("chat.completion"),
+        "created": COUNT,
+        "model": FILLED,
+        "choices": FILLED_LIST,
+    },
     {"usage": OBJECT, "metadata": ANY, **_CHAT_EXTRAS},
 )
-COMPLETION_CHOICE = ObjectShape("choice", {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)})
+COMPLETION_CHOICE = ObjectShape(
+    "choice",
+    {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)},
+)
 MESSAGE = ObjectShape(
     "message",
     {"role": only("assistant"), "content": or_null(TEXT), "refusal": or_null(TEXT)},
-    {"tool_calls": FILLED_LIST, "function_call": OBJECT, "reasoning_content": or_null(TEXT), "annotations": LIST, "audio": or_null(OBJECT)},
+    {
+        "tool_calls": FILLED_LIST,
+        "function_call": OBJECT,
+        "reasoning_content": or_null(TEXT),
+        "annotations": LIST,
+        "audio": or_null(OBJECT),
+    },
 )
 FUNCTION_CALL = ObjectShape("function_call", {"name": FILLED, "arguments": TEXT})
 FUNCTION_CALL_FRAGMENT = ObjectShape("function_call", {"arguments": TEXT})
@@ -121,11 +152,23 @@ CHAT_USAGE = ObjectShape(
     {"prompt_tokens_details": OBJECT, "completion_tokens_details": OBJECT},
 )
 _PROMPT_DETAILS = ("cached_tokens", "audio_tokens", "text_tokens", "image_tokens", "cache_write_tokens")
-_COMPLETION_DETAILS = ("reasoning_tokens", "audio_tokens", "text_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+_COMPLETION_DETAILS = (
+    "reasoning_tokens",
+    "audio_tokens",
+    "text_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+)
 CHAT_USAGE_SHAPES = (
     (None, CHAT_USAGE),
-    ("prompt_tokens_details", ObjectShape("prompt_tokens_details", {}, dict.fromkeys(_PROMPT_DETAILS, COUNT))),
-    ("completion_tokens_details", ObjectShape("completion_tokens_details", {}, dict.fromkeys(_COMPLETION_DETAILS, COUNT))),
+    (
+        "prompt_tokens_details",
+        ObjectShape("prompt_tokens_details", {}, dict.fromkeys(_PROMPT_DETAILS, COUNT)),
+    ),
+    (
+        "completion_tokens_details",
+        ObjectShape("completion_tokens_details", {}, dict.fromkeys(_COMPLETION_DETAILS, COUNT)),
+    ),
 )
 
 
@@ -141,16 +184,22 @@ class CallShapes:
 
     @property
     def whole(self) -> tuple[ObjectShape, ObjectShape]:
-        return ObjectShape("call", {"id": FILLED, "type": only(self.kind), self.kind: OBJECT}), self._inner({"name": FILLED, self.text: TEXT})
+        return ObjectShape("call", {"id": FILLED, "type": only(self.kind), self.kind: OBJECT}), self._inner(
+            {"name": FILLED, self.text: TEXT}
+        )
 
     @property
     def opener(self) -> tuple[ObjectShape, ObjectShape]:
-        outer = ObjectShape("call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind), self.kind: OBJECT})
+        outer = ObjectShape(
+            "call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind), self.kind: OBJECT}
+        )
         return outer, self._inner({"name": FILLED, self.text: TEXT})
 
     @property
     def fragment(self) -> tuple[ObjectShape, ObjectShape]:
-        return ObjectShape("call fragment", {"index": COUNT, self.kind: OBJECT}), self._inner({self.text: TEXT})
+        return ObjectShape("call fragment", {"index": COUNT, self.kind: OBJECT}), self._inner(
+            {self.text: TEXT}
+        )
 
 
 CALL_KINDS = {"function": CallShapes("function", "arguments"), "custom": CallShapes("custom", "input")}
@@ -177,17 +226,41 @@ RESPONSE = ObjectShape(
         "top_p": or_null(NUMBER),
     },
     {
-        **{"usage": or_null(OBJECT), "completed_at": or_null(TIME), "text": OBJECT, "reasoning": or_null(OBJECT), "store": FLAG},
-        **{"background": or_null(FLAG), "previous_response_id": or_null(FILLED), "max_output_tokens": or_null(COUNT)},
-        **{"max_tool_calls": or_null(COUNT), "top_logprobs": or_null(COUNT), "truncation": or_null(TEXT), "service_tier": or_null(TEXT)},
-        **{"prompt_cache_key": or_null(TEXT), "prompt_cache_retention": or_null(TEXT), "safety_identifier": or_null(TEXT), "user": or_null(TEXT)},
+        **{
+            "usage": or_null(OBJECT),
+            "completed_at": or_null(TIME),
+            "text": OBJECT,
+            "reasoning": or_null(OBJECT),
+            "store": FLAG,
+        },
+        **{
+            "background": or_null(FLAG),
+            "previous_response_id": or_null(FILLED),
+            "max_output_tokens": or_null(COUNT),
+        },
+        **{
+            "max_tool_calls": or_null(COUNT),
+            "top_logprobs": or_null(COUNT),
+            "truncation": or_null(TEXT),
+            "service_tier": or_null(TEXT),
+        },
+        **{
+            "prompt_cache_key": or_null(TEXT),
+            "prompt_cache_retention": or_null(TEXT),
+            "safety_identifier": or_null(TEXT),
+            "user": or_null(TEXT),
+        },
         **{"prompt": ANY, "prompt_cache_options": ANY, "conversation": ANY, "moderation": ANY},
         # not in OpenAI's schema, but sent by OpenAI and demanded by Open Responses
         **{"presence_penalty": or_null(NUMBER), "frequency_penalty": or_null(NUMBER)},
     },
 )
-RESPONSE_ERROR = ObjectShape("response.error", {"code": FILLED, "message": FILLED}, {"param": or_null(TEXT), "type": or_null(TEXT)})
-INCOMPLETE_DETAILS = ObjectShape("incomplete_details", {"reason": only("max_output_tokens", "content_filter")})
+RESPONSE_ERROR = ObjectShape(
+    "response.error", {"code": FILLED, "message": FILLED}, {"param": or_null(TEXT), "type": or_null(TEXT)}
+)
+INCOMPLETE_DETAILS = ObjectShape(
+    "incomplete_details", {"reason": only("max_output_tokens", "content_filter")}
+)
 RESPONSE_USAGE_SHAPES = (
     (
         None,
@@ -199,7 +272,10 @@ RESPONSE_USAGE_SHAPES = (
             },
         ),
     ),
-    ("input_tokens_details", ObjectShape("input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT})),
+    (
+        "input_tokens_details",
+        ObjectShape("input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT}),
+    ),
     ("output_tokens_details", ObjectShape("output_tokens_details", {"reasoning_tokens": COUNT})),
 )
 
@@ -212,14 +288,22 @@ ITEMS: dict[str, ObjectShape] = {
         {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST},
         {"phase": or_null(only("commentary", "final_answer"))},
     ),
-    "function_call": ObjectShape("function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS),
-    "custom_tool_call": ObjectShape("custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}),
+    "function_call": ObjectShape(
+        "function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS
+    ),
+    "custom_tool_call": ObjectShape(
+        "custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}
+    ),
     "reasoning": ObjectShape(
-        "reasoning", {"id": FILLED, "type": ANY, "summary": LIST}, {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)}
+        "reasoning",
+        {"id": FILLED, "type": ANY, "summary": LIST},
+        {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)},
     ),
 }
 PARTS: dict[str, ObjectShape] = {
-    "output_text": ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
+    "output_text": ObjectShape(
+        "output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}
+    ),
     "refusal": ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
     "summary_text": ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
     "reasoning_text": ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
@@ -291,7 +375,12 @@ def declared(findings: Findings, options: Options, name: Any) -> None:
         findings.add("undeclared_tool", f"the called tool {name!r} was not declared")
 
 
-def check_usage(findings: Findings, shapes: Sequence[tuple[str | None, ObjectShape]], usage: Mapping[str, Any], parts: tuple[str, str]) -> None:
+def check_usage(
+    findings: Findings,
+    shapes: Sequence[tuple[str | None, ObjectShape]],
+    usage: Mapping[str, Any],
+    parts: tuple[str, str],
+) -> None:
     """Judges a usage object: its own shape, its detail objects, and that the total is the sum."""
     for key, shape in shapes:
         value = usage if key is None else usage.get(key)

@@ -3,7 +3,7 @@ them all.
 
 A dialect has openers: markers that may begin a block, each with the shape of what follows. An opener is only
 a candidate: a block that breaks its grammar before a known tool's name is text. No opener is the beginning of
-another. Standard library only.
+another.
 
 shapes.py    the data types: openers and the shapes of blocks
 formats.py   the formats themselves

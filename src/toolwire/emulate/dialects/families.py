@@ -1,4 +1,4 @@
-"""The dialect that each model family was trained on, by the model's name. Standard library only.
+"""The dialect that each model family was trained on, by the model's name.
 
 The prompt teaches every model the sentinel. The scanner also looks for the family's own dialect, because
 models fall back to it. The data comes from the families' chat templates.
@@ -25,7 +25,10 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"functiongemma|gemma-?[4-9]", "gemma"),
     (r"llama-?4|llama-?3\.2-?[13]b|toolace|olmo-?3", "pythonic"),
     (r"llama-?3", "llama_json"),
-    (r"devstral|ministral|magistral|mistral-small-?(?:3|24|latest)|mistral-(?:medium|large)", "mistral_compact"),
+    (
+        r"devstral|ministral|magistral|mistral-small-?(?:3|24|latest)|mistral-(?:medium|large)",
+        "mistral_compact",
+    ),
     (r"mistral|mixtral|nemo\b", "mistral"),
     (r"lfm-?2", "lfm2"),
     (r"command-?(?:r|a)|cohere|\baya\b", "cohere"),

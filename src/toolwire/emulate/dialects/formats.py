@@ -1,4 +1,4 @@
-"""All formats of tool calls, as data. Standard library only."""
+"""All formats of tool calls, as data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import re
 import string
 from string import ascii_letters, digits
 
-from toolwire.emulate.dialects.shapes import NONCE, TOOL, Dialect, ElementBlock, GemmaBlock, HeadedBlock, JsonBlock, Opener, PythonBlock, TagBlock
+from toolwire.emulate.dialects.shapes import (
+    NONCE,
+    TOOL,
+    Dialect,
+    ElementBlock,
+    GemmaBlock,
+    HeadedBlock,
+    JsonBlock,
+    Opener,
+    PythonBlock,
+    TagBlock,
+)
 
 # --- JSON objects with the name in them: `{"name": …, "arguments": …}` ---------------------------
 
@@ -37,12 +48,20 @@ ENVELOPED = (
     ),
     Dialect(
         "llama_json",
-        (Opener("<|python_tag|>", JsonBlock(closers=_LLAMA_CLOSERS, separators=",;", open_ended=True)), _BARE),
+        (
+            Opener("<|python_tag|>", JsonBlock(closers=_LLAMA_CLOSERS, separators=",;", open_ended=True)),
+            _BARE,
+        ),
         note="Llama 3.1, 3.2, 3.3",
     ),
     Dialect(
         "cohere",
-        (Opener("<|START_ACTION|>", JsonBlock(closers=("<|END_ACTION|>",), name_keys=frozenset({"tool_name", "name"}))),),
+        (
+            Opener(
+                "<|START_ACTION|>",
+                JsonBlock(closers=("<|END_ACTION|>",), name_keys=frozenset({"tool_name", "name"})),
+            ),
+        ),
         note="Command R7B, Command A and later",
     ),
     Dialect(
@@ -87,7 +106,9 @@ _DEEPSEEK_BLOCK = HeadedBlock(
     call_openers=("<｜tool▁call▁begin｜>",),
     first="<" + _NAME_START,
 )
-_DEEPSEEK = tuple(Opener(marker, _DEEPSEEK_BLOCK) for marker in ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"))
+_DEEPSEEK = tuple(
+    Opener(marker, _DEEPSEEK_BLOCK) for marker in ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
+)
 
 _KIMI_ARGUMENTS = r"\s*<\|tool_call_argument_begin\|>\s*"
 _KIMI = HeadedBlock(
@@ -121,12 +142,23 @@ _HARMONY = HeadedBlock(
 
 HEADED: tuple[Dialect, ...] = (
     Dialect("mistral", _MISTRAL, note="Mistral 7B v0.3, Mixtral, Nemo, Small 2, Large 2: an array"),
-    Dialect("mistral_compact", _MISTRAL, note="Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral: the name before its arguments"),
+    Dialect(
+        "mistral_compact",
+        _MISTRAL,
+        note="Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral: the name before its arguments",
+    ),
     Dialect("deepseek_v3", _DEEPSEEK, note="DeepSeek V3, R1"),
     Dialect("deepseek_v31", _DEEPSEEK, note="DeepSeek V3.1"),
     Dialect(
         "kimi",
-        tuple(Opener(marker, _KIMI) for marker in ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>")),
+        tuple(
+            Opener(marker, _KIMI)
+            for marker in (
+                "<|tool_calls_section_begin|>",
+                "<|tool_call_section_begin|>",
+                "<|tool_call_begin|>",
+            )
+        ),
         note="Kimi K2; the id that it writes is the call's",
     ),
     Dialect(
@@ -194,7 +226,9 @@ _MINIMAX = TagBlock(
 _DSML = TagBlock(
     call_tag=re.compile(r"<｜DSML｜invoke\s+name\s*=\s*\"([^\"<>]+)\"\s*/?>"),
     call_close="</｜DSML｜invoke>",
-    parameter_tag=re.compile(r"<｜DSML｜parameter\s+name\s*=\s*\"([^\"<>]+)\"(?:\s+string\s*=\s*\"(true|false)\")?\s*>"),
+    parameter_tag=re.compile(
+        r"<｜DSML｜parameter\s+name\s*=\s*\"([^\"<>]+)\"(?:\s+string\s*=\s*\"(true|false)\")?\s*>"
+    ),
     parameter_close="</｜DSML｜parameter>",
     wrapper_closers=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
     parameter_start="<｜DSML｜parameter ",
@@ -203,7 +237,9 @@ _XTML_ATTRIBUTES = r"(?:\s+[\w-]+=\"[^\"]*\")+\s*<\|sep\|>"
 _KIMI_K3 = TagBlock(
     call_tag=re.compile(r"<\|open\|>call(?=\s)(?=.*?\stool=\"([^\"]*)\")" + _XTML_ATTRIBUTES),
     call_close="<|close|>call<|sep|>",
-    parameter_tag=re.compile(r"<\|open\|>argument(?=\s)(?=.*?\skey=\"([^\"]*)\")(?:(?=.*?\stype=\"([^\"]*)\"))?" + _XTML_ATTRIBUTES),
+    parameter_tag=re.compile(
+        r"<\|open\|>argument(?=\s)(?=.*?\skey=\"([^\"]*)\")(?:(?=.*?\stype=\"([^\"]*)\"))?" + _XTML_ATTRIBUTES
+    ),
     parameter_close="<|close|>argument<|sep|>",
     wrapper_closers=("<|close|>tools<|sep|>",),
     tag_starts=("<|open|>", "<|close|>"),
@@ -251,8 +287,16 @@ TAGGED = (
         ),
         note="DeepSeek V3.2 and V4",
     ),
-    Dialect("kimi_k3", (Opener("<|open|>tools<|sep|>", _KIMI_K3), Opener("<|open|>call ", _KIMI_K3, whole=True)), note="Kimi K3"),
-    Dialect("tag_is_tool", (Opener(f"<{TOOL}>", _ELEMENT, whole=True),), note="Cline- and Roo-like prompts, XML and YAML middleware"),
+    Dialect(
+        "kimi_k3",
+        (Opener("<|open|>tools<|sep|>", _KIMI_K3), Opener("<|open|>call ", _KIMI_K3, whole=True)),
+        note="Kimi K3",
+    ),
+    Dialect(
+        "tag_is_tool",
+        (Opener(f"<{TOOL}>", _ELEMENT, whole=True),),
+        note="Cline- and Roo-like prompts, XML and YAML middleware",
+    ),
 )
 
 
@@ -268,7 +312,11 @@ LITERAL: tuple[Dialect, ...] = (
         ),
         note="Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 between tags",
     ),
-    Dialect("lfm2", (Opener("<|tool_call_start|>", PythonBlock(("<|tool_call_end|>",))),), note="LiquidAI LFM2 and LFM2.5"),
+    Dialect(
+        "lfm2",
+        (Opener("<|tool_call_start|>", PythonBlock(("<|tool_call_end|>",))),),
+        note="LiquidAI LFM2 and LFM2.5",
+    ),
     Dialect(
         "gemma",
         (

@@ -1,7 +1,7 @@
 """The data types of dialects: openers, and the shapes of the blocks that follow them.
 
 Each shape holds the facts of one format. The table `GRAMMARS` in `emulate/scanner.py` names the grammar that
-reads it. Standard library only.
+reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class JsonBlock:
     name_keys: frozenset[str] = frozenset({"name"})
     arguments_keys: frozenset[str] = frozenset({"arguments", "parameters"})
     exact: bool = False
-    """Accept only the keys of an envelope, and require arguments: for formats whose marker is ordinary JSON."""
+    """Accept only an envelope's keys, and require arguments: for a marker that is ordinary JSON."""
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
     """What may be between two objects."""
@@ -100,7 +100,7 @@ class PythonBlock:
 
     wrapper_closers: tuple[str, ...] = ()
     exact: bool = False
-    """Accept only a list, without envelopes, and hold calls until they are complete: for an ordinary marker."""
+    """Accept only a list, without envelopes, and hold calls until complete: for an ordinary marker."""
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
 

@@ -1,7 +1,6 @@
 """The grammar of Gemma's calls: `call:NAME{key:value, …}`.
 
-Keys are words without quotes. Strings have Gemma's own quotes and no escapes, or are JSON strings. Standard
-library only.
+Keys are words without quotes. Strings have Gemma's own quotes and no escapes, or are JSON strings.
 """
 
 from __future__ import annotations
@@ -12,8 +11,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.dialects.shapes import GemmaBlock
-from toolwire.emulate.grammars.literals import Emit, ended_call, json_string, literal_value, note_repair, streamed
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek, until
+from toolwire.emulate.grammars.literals import (
+    Emit,
+    ended_call,
+    json_string,
+    literal_value,
+    note_repair,
+    streamed,
+)
+from toolwire.emulate.grammars.reading import (
+    CUT,
+    FAIL,
+    LONGEST,
+    OK,
+    Reading,
+    give_up,
+    is_complete,
+    literal,
+    peek,
+    until,
+)
 from toolwire.emulate.grammars.tag_block import bare_name, short_text
 from toolwire.emulate.grammars.tag_values import escaped, typed
 
@@ -23,7 +40,15 @@ if TYPE_CHECKING:
 _CALL = "call:"
 _BARE_KEY = re.compile(r"""[^\s:,{}\[\]<>"']+""")
 _BARE_VALUE = re.compile(r"""[^,{}\[\]<>"'\n:][^,{}\[\]<>"'\n]*""")
-_WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null", "none": "null"}
+_WORDS = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "none": "null",
+}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _TYPES = ("integer", "number", "boolean", "array", "object", "null")
 
@@ -118,7 +143,9 @@ class Gemma:
             emit(typed(scan, "".join(pieces), is_string=False))
             return OK
         emit('"')
-        closed = yield from until(scan, (self._quote,), keep, lambda text: emit(escaped(text)) if text else None)
+        closed = yield from until(
+            scan, (self._quote,), keep, lambda text: emit(escaped(text)) if text else None
+        )
         if not closed:
             return CUT
         emit('"')

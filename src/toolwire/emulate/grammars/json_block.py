@@ -1,7 +1,4 @@
-"""Grammars of calls in JSON: an object with name and arguments, or a name in a header before the arguments.
-
-Standard library only.
-"""
+"""Grammars of calls in JSON: an object with the name in it, or arguments after a header with the name."""
 
 from __future__ import annotations
 
@@ -12,7 +9,20 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.arguments import JsonFlow, StringFlow
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import HeadedBlock
-from toolwire.emulate.grammars.reading import CLOSED, CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek, string
+from toolwire.emulate.grammars.reading import (
+    CLOSED,
+    CUT,
+    FAIL,
+    LONGEST,
+    OK,
+    Reading,
+    give_up,
+    is_complete,
+    literal,
+    object_arguments,
+    peek,
+    string,
+)
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -83,7 +93,9 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
         return scan.close_call("truncated")
     if read == FAIL:
         call.issues.append("unclosed_envelope")
-    closed = read != FAIL or (not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]")  # only the last brace is missing
+    closed = read != FAIL or (
+        not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]"
+    )  # only the last brace is missing
     if not closed or not (yield from is_complete(scan)):
         yield from give_up(scan, (*block.closers, "\n"))
         return scan.candidate_open
@@ -182,7 +194,7 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
         if flow.done:
             break
         if isinstance(flow, JsonFlow) and flow.failed:
-            return (yield from give_up(scan, ends(block))) if scan.call is not None else FAIL
+            return (yield from give_up(scan, ends(block, *block.closers))) if scan.call is not None else FAIL
         if scan.ended:
             if scan.call is None:
                 return CUT
@@ -194,13 +206,15 @@ def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: 
     envelope.complete = True
     envelope.nested = isinstance(flow, JsonFlow) and flow.nested
     envelope.issues += flow.issues
-    envelope.object = (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
+    envelope.object = (
+        (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
+    )
     return OK
 
 
-def ends(block: JsonBlock) -> tuple[str, ...]:
+def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
     """The texts that end arguments that are not JSON."""
-    return (*block.closers, "\n") if block.open_ended or not block.closers else block.closers
+    return (*closers, "\n") if block.open_ended or not closers else closers
 
 
 def _discard(text: str) -> None:
@@ -238,12 +252,16 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     if char:
         if char != "{" and (yield from literal(scan, closers(block, text))) is None:
             return False
-    elif scan.reason != "length" or not text.rstrip().endswith(block.marks) or scan.registry.resolve(found["name"]) is None:
+    elif (
+        scan.reason != "length"
+        or not text.rstrip().endswith(block.marks)
+        or scan.registry.resolve(found["name"]) is None
+    ):
         return False
     scan.open_call(found["name"], id=found.groupdict().get("id") or None)
     if char != "{":  # no arguments, or the text ended before them
         is_call = scan.close_call("ok" if char else "truncated")
-    elif (yield from object_arguments(scan, block)) == CLOSED:
+    elif (yield from object_arguments(scan, ends(block, block.call_close, *block.wrapper_closers))) == CLOSED:
         is_call = scan.candidate_open
     elif not (yield from is_complete(scan)):
         yield from give_up(scan, (block.call_close, *block.wrapper_closers, "\n"))
@@ -280,27 +298,10 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
 def match_header(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
     """The match of a header; one with a known tool comes first, because names may contain separators."""
     readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
-    return next((found for found in readings if scan.registry.resolve(found["name"]) is not None), readings[0] if readings else None)
-
-
-def object_arguments(scan: ToolCallParser, block: HeadedBlock) -> Reading:
-    """Reads the arguments, one object."""
-    flow = JsonFlow()
-    while True:
-        scan.position = flow.run(scan.buffer, scan.position)
-        scan.write(flow.take())
-        if flow.done:
-            scan.call.issues += flow.issues  # type: ignore[union-attr]
-            return OK
-        if flow.failed:
-            every = (block.call_close, *block.wrapper_closers)
-            return (yield from give_up(scan, (*every, "\n") if block.open_ended else every))
-        if scan.ended:
-            scan.write(scan.buffer[scan.position :])
-            scan.position = len(scan.buffer)
-            scan.close_call("truncated")
-            return CLOSED
-        yield
+    return next(
+        (found for found in readings if scan.registry.resolve(found["name"]) is not None),
+        readings[0] if readings else None,
+    )
 
 
 def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 `literal_value` reads objects, lists and tuples, without recursion and at most `MAX_DEPTH` deep. A `Language`
 reads keys and scalars. JSON that was sent is never taken back, so a parenthesis waits until it is clear
-whether it begins a tuple. Standard library only.
+whether it begins a tuple.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Nesting:
 
 
 def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Reading:
-    """Reads one value and returns OK, CUT (the text ended) or FAIL (the language does not allow this text)."""
+    """Reads one value and returns OK, CUT (the text ended) or FAIL (it is no literal)."""
     nesting = _Nesting(emit)
     stack = nesting.stack
     due = _VALUE

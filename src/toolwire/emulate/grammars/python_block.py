@@ -1,7 +1,7 @@
 """The grammar of Python calls: `[f(a=1), g(b="x")]`, or one call after another, with keyword arguments only.
 
 After the name and the parenthesis must come a keyword, `**{…}` or the closing parenthesis. Anything else is
-not a call but a list, a link or a sum. Standard library only.
+not a call but a list, a link or a sum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import PythonBlock
 from toolwire.emulate.grammars.json_block import envelope_call
 from toolwire.emulate.grammars.literals import Emit, ended_call, literal_value, note_repair, streamed
-from toolwire.emulate.grammars.reading import CUT, FAIL, LONGEST, OK, Reading, give_up, is_complete, literal, peek
+from toolwire.emulate.grammars.reading import (
+    CUT,
+    FAIL,
+    LONGEST,
+    OK,
+    Reading,
+    give_up,
+    is_complete,
+    literal,
+    peek,
+)
 from toolwire.emulate.grammars.tag_block import bare_name, cut_call
 from toolwire.emulate.grammars.tag_values import escaped
 
@@ -24,22 +34,48 @@ if TYPE_CHECKING:
 
 # --- values --------------------------------------------------------------------------------------
 #
-# Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False and None, lists, tuples
+# Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False, None, lists, tuples
 # and dicts. `true`, `false` and `null` count too, because models mix them in. A line break inside a simple
 # string is repaired. Expressions, names, sets, bytes and f-strings are not literals.
 
-_RUNS = {'"': re.compile(r'[^"\\\n]*'), "'": re.compile(r"[^'\\\n]*"), '"""': re.compile(r'[^"\\]*'), "'''": re.compile(r"[^'\\]*")}
+_RUNS = {
+    '"': re.compile(r'[^"\\\n]*'),
+    "'": re.compile(r"[^'\\\n]*"),
+    '"""': re.compile(r'[^"\\]*'),
+    "'''": re.compile(r"[^'\\]*"),
+}
 _QUOTES = "\"'"
 _PREFIXES = "rRuU"
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _TOKEN = re.compile(r"[-+]?[\w.]*(?:(?<=[eE])[-+]\w*)?", re.ASCII)
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
-_PYTHON_INTEGER = re.compile(r"[-+]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0(?:_?0)*)\Z", re.ASCII)
+_PYTHON_INTEGER = re.compile(
+    r"[-+]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0(?:_?0)*)\Z",
+    re.ASCII,
+)
 _DIGITS = r"[0-9](?:_?[0-9])*"
-_PYTHON_FLOAT = re.compile(rf"[-+]?(?:{_DIGITS}\.(?:{_DIGITS})?|\.{_DIGITS}|{_DIGITS}(?=[eE]))(?:[eE][-+]?{_DIGITS})?\Z", re.ASCII)
+_PYTHON_FLOAT = re.compile(
+    rf"[-+]?(?:{_DIGITS}\.(?:{_DIGITS})?|\.{_DIGITS}|{_DIGITS}(?=[eE]))(?:[eE][-+]?{_DIGITS})?\Z", re.ASCII
+)
 _LONGEST_TOKEN = 4096
-_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""}
-_CODES = {"x": re.compile(r"[0-9a-fA-F]{0,2}"), "u": re.compile(r"[0-9a-fA-F]{0,4}"), "U": re.compile(r"[0-9a-fA-F]{0,8}")}
+_SIMPLE = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "\n": "",
+}
+_CODES = {
+    "x": re.compile(r"[0-9a-fA-F]{0,2}"),
+    "u": re.compile(r"[0-9a-fA-F]{0,4}"),
+    "U": re.compile(r"[0-9a-fA-F]{0,8}"),
+}
 _SIZES = {"x": 2, "u": 4, "U": 8}
 _OCTAL = re.compile(r"[0-7]{1,3}")
 _NAMED = re.compile(r"\{([^{}\n]{0,80})(\}?)")
@@ -137,7 +173,11 @@ def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
     raw = scan.buffer[scan.position] in "rR"
     scan.position += scan.buffer[scan.position] not in _QUOTES
     quote = scan.buffer[scan.position]
-    while scan.buffer[scan.position : scan.position + 3] in (quote, quote * 2) and scan.position + 3 > len(scan.buffer) and not scan.ended:
+    while (
+        scan.buffer[scan.position : scan.position + 3] in (quote, quote * 2)
+        and scan.position + 3 > len(scan.buffer)
+        and not scan.ended
+    ):
         yield  # one, two or three quotes
     closer = quote * 3 if scan.buffer.startswith(quote * 3, scan.position) else quote
     scan.position += len(closer)
@@ -197,13 +237,23 @@ def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
     start = scan.position + (1 if kind in "01234567" else 2)
     while True:
         found = pattern.match(scan.buffer, start)
-        whole = found is not None and (found.group(2) == "}" if kind == "N" else len(found.group()) == _SIZES.get(kind, 3))
-        if whole or scan.ended or (len(scan.buffer) > start if found is None else found.end() < len(scan.buffer)):
+        whole = found is not None and (
+            found.group(2) == "}" if kind == "N" else len(found.group()) == _SIZES.get(kind, 3)
+        )
+        if (
+            whole
+            or scan.ended
+            or (len(scan.buffer) > start if found is None else found.end() < len(scan.buffer))
+        ):
             break
         start -= scan.position
         yield
         start += scan.position
-    character = _character(kind, found.group(1) if kind == "N" else found.group()) if found and (whole or kind in "01234567") else None
+    character = (
+        _character(kind, found.group(1) if kind == "N" else found.group())
+        if found and (whole or kind in "01234567")
+        else None
+    )
     if character is None:
         if scan.ended and (found is None or found.end() == len(scan.buffer)):
             return CUT
@@ -261,7 +311,11 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
             scan.position += 1
         elif calls and char == "<":
             return (yield from literal(scan, block.wrapper_closers)) is not None
-        elif (block.exact and not ready) or (calls and scan.at_call_limit) or not (yield from any_call(scan, block, char)):
+        elif (
+            (block.exact and not ready)
+            or (calls and scan.at_call_limit)
+            or not (yield from any_call(scan, block, char))
+        ):
             return False
         else:
             ready = False
@@ -271,7 +325,11 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
 def any_call(scan: ToolCallParser, block: PythonBlock, char: str) -> Reading:
     """Reads one call, also as a JSON envelope. True: it is a call."""
     if char == "{":
-        return False if block.exact else (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
+        return (
+            False
+            if block.exact
+            else (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
+        )
     return (yield from python_call(scan, block))
 
 

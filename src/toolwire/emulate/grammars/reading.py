@@ -3,7 +3,7 @@ text.
 
 A generator decides nothing before it has the characters that decide it, so the cuts between chunks do not
 matter (law 4). When the end of the text is known, it does not yield any more. Text that it consumed without
-making a call becomes text again, because the scanner knows where the block began. Standard library only.
+making a call becomes text again, because the scanner knows where the block began.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 import re
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
+
+from toolwire.emulate.arguments import JsonFlow
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -61,15 +63,16 @@ def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
 
 def tag(scan: ToolCallParser) -> Reading:
     """The whole tag at this position, not consumed; None if there is none."""
-    while True:
+    while scan.buffer.startswith("<", scan.position):
         stop = _TAG.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if stop - scan.position > LONGEST:
             return None
         if stop < len(scan.buffer):
             return scan.buffer[scan.position : stop + 1] if scan.buffer[stop] == ">" else None
         if scan.ended:
-            return None
+            break
         yield
+    return None
 
 
 def string(scan: ToolCallParser, bare: bool = False) -> Reading:
@@ -105,7 +108,9 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
     Holds back `keep` characters that may be the beginning of a closer.
     """
     while True:
-        found = [(start, closer) for closer in closers if (start := scan.buffer.find(closer, scan.position)) >= 0]
+        found = [
+            (start, closer) for closer in closers if (start := scan.buffer.find(closer, scan.position)) >= 0
+        ]
         if found:
             start, closer = min(found)
             emit(scan.buffer[scan.position : start])
@@ -119,6 +124,25 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
         if stop > scan.position:
             emit(scan.buffer[scan.position : stop])
             scan.position = stop
+        yield
+
+
+def object_arguments(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
+    """Reads arguments that are one JSON object. `closers`: the texts that end arguments that are not JSON."""
+    flow = JsonFlow()
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        scan.write(flow.take())
+        if flow.done:
+            scan.call.issues += flow.issues  # type: ignore[union-attr]
+            return OK
+        if flow.failed:
+            return (yield from give_up(scan, closers))
+        if scan.ended:
+            scan.write(scan.buffer[scan.position :])
+            scan.position = len(scan.buffer)
+            scan.close_call("truncated")
+            return CLOSED
         yield
 
 

@@ -1,6 +1,6 @@
 """Grammars of calls between tags.
 
-Arguments are values between tags, or JSON, or YAML. Standard library only.
+Arguments are values between tags, or JSON, or YAML.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import JsonBlock, TagBlock
 from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, give_up, literal, peek, tag, until
+from toolwire.emulate.grammars.reading import (
+    CLOSED,
+    LONGEST,
+    OK,
+    Reading,
+    give_up,
+    literal,
+    object_arguments,
+    peek,
+    tag,
+    until,
+)
 from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
 
 if TYPE_CHECKING:
@@ -89,7 +100,7 @@ def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
     if name is None:
         return False
     char = yield from peek(scan)
-    text = yield from whole_tag(scan, block) if char == "<" else _nothing()
+    text = yield from whole_tag(scan, block)
     if char != "{" and text != block.call_close and not (text and block.parameter_tag.fullmatch(text)):
         return cut_call(scan, name) if not char or (char == "<" and text is None) else False
     scan.open_call(name)
@@ -122,7 +133,8 @@ def cut_call(scan: ToolCallParser, name: str) -> bool:
 
 def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
     """The tool's name from a child element such as `<name>`; None if there is none."""
-    if (yield from tag(scan) if (yield from peek(scan)) == "<" else _nothing()) != f"<{block.name_child}>":
+    yield from peek(scan)
+    if (yield from tag(scan)) != f"<{block.name_child}>":
         return None
     scan.position += len(f"<{block.name_child}>")
     name = yield from short_text(scan, f"</{block.name_child}>")
@@ -142,11 +154,6 @@ def short_text(scan: ToolCallParser, closer: str) -> Reading:
     return text
 
 
-def _nothing() -> Reading:
-    return None
-    yield
-
-
 def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
     """Reads the parameters and the call's closing tag."""
     given: set[str] = set()
@@ -156,30 +163,44 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
             return (yield from json_body(scan, block))
         if not char:  # the text ended between two parameters
             return _end_between(scan, given)
-        text = yield from whole_tag(scan, block) if char == "<" else _nothing()
+        text = yield from whole_tag(scan, block)
         if text == block.call_close or _ends_unclosed(scan, block, text, given):
             scan.position += len(text) if text == block.call_close else 0
             scan.write("}" if given else "")
             return OK
         if text and not given and block.body_tags and block.body_tags[0].fullmatch(text):
             scan.position += len(text)
-            return (yield from json_body(scan, block)) if (yield from peek(scan)) == "{" else (yield from broken(scan, block))
+            return (
+                (yield from json_body(scan, block))
+                if (yield from peek(scan)) == "{"
+                else (yield from broken(scan, block))
+            )
         found = block.parameter_tag.fullmatch(text) if text else None
         if found is None:
             return (yield from broken(scan, block))
         scan.position += len(text)
-        key = (yield from key_between(scan, block.key_tags)) if block.key_tags else attribute(block, found.group(1))
+        key = (
+            (yield from key_between(scan, block.key_tags))
+            if block.key_tags
+            else attribute(block, found.group(1))
+        )
         if key is None or key in given or (block.call_close == f"</{key}>" and declared(scan, key) is None):
             return (yield from broken(scan, block))  # a repeated parameter or a nested call is ambiguous
         scan.write((", " if given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
         given.add(key)
-        if (yield from parameter(scan, block, key, found.group(2) if found.re.groups > 1 else None, given)) == CLOSED:
+        if (
+            yield from parameter(scan, block, key, found.group(2) if found.re.groups > 1 else None, given)
+        ) == CLOSED:
             return CLOSED
 
 
 def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, given: set[str]) -> bool:
     """Whether the call's closing tag is missing: the wrapper closes here, or the next call begins."""
-    if not text or not _has_required(scan, given) or not (text in block.wrapper_closers or (given and block.call_tag.fullmatch(text))):
+    if (
+        not text
+        or not _has_required(scan, given)
+        or not (text in block.wrapper_closers or (given and block.call_tag.fullmatch(text)))
+    ):
         return False
     scan.call.issues.append("unclosed")  # type: ignore[union-attr]
     return True
@@ -212,34 +233,28 @@ def _has_required(scan: ToolCallParser, given: set[str]) -> bool:
 def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
     """Consumes a key between its own tags, and the tag that opens its value; None if they are not here."""
     key = yield from short_text(scan, tags[0])
-    if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<" or (yield from literal(scan, (tags[1],))) is None:
+    if (
+        key is None
+        or "<" in key
+        or "\n" in key
+        or (yield from peek(scan)) != "<"
+        or (yield from literal(scan, (tags[1],))) is None
+    ):
         return None
     return key.strip()
 
 
 def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
     """Reads arguments that are one JSON object, and the call's closing tag."""
-    flow = JsonFlow()
-    while not flow.done:
-        scan.position = flow.run(scan.buffer, scan.position)
-        scan.write(flow.take())
-        if flow.failed:
-            return (yield from give_up(scan, (block.call_close,)))
-        if flow.done:
-            break
-        if scan.ended:
-            scan.write(scan.buffer[scan.position :])
-            scan.position = len(scan.buffer)
-            scan.close_call("truncated")
-            return CLOSED
-        yield
-    scan.call.issues += flow.issues  # type: ignore[union-attr]
+    read = yield from object_arguments(scan, (block.call_close,))
+    if read != OK:
+        return read
     if block.body_tags:
         yield from peek(scan)
         yield from literal(scan, (block.body_tags[1],))
     if not (yield from peek(scan)) or (yield from literal(scan, (block.call_close,))) is not None:
         return OK
-    text = yield from whole_tag(scan, block) if scan.buffer[scan.position] == "<" else _nothing()
+    text = yield from whole_tag(scan, block)
     closing = (block.call_close, block.body_tags[1] if block.body_tags else "", *block.wrapper_closers)
     if scan.ended and text is None and any(one.startswith(scan.buffer[scan.position :]) for one in closing):
         return OK

@@ -1,7 +1,4 @@
-"""Reads values between tags: finds their end, also without a closing tag, and writes them as JSON.
-
-Standard library only.
-"""
+"""Reads values between tags: finds their end, also without a closing tag, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +75,9 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
     return CLOSED
 
 
-def value_text(scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> Reading:
+def value_text(
+    scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
+) -> Reading:
     """Passes a value's text to `emit` and consumes its closer.
 
     True: the value is closed. False: the text ended first. None: it is uncertain where the value ends.
@@ -119,12 +118,29 @@ class _Value:
     buffer changed, so the known positions of tags are invalid.
     """
 
-    __slots__ = ("_block", "_emit", "_given", "_line", "_positions", "_scan", "closer", "held", "keep", "moved")
+    __slots__ = (
+        "_block",
+        "_emit",
+        "_given",
+        "_line",
+        "_positions",
+        "_scan",
+        "closer",
+        "held",
+        "keep",
+        "moved",
+    )
 
-    def __init__(self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]) -> None:
+    def __init__(
+        self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
+    ) -> None:
         self._scan, self._block, self._given, self._emit = scan, block, given, emit
         self.closer = block.parameter_close.replace("{key}", key)
-        others = (block.parameter_start, block.call_close, *(mark.replace("{key}", key) for mark in block.not_inside))
+        others = (
+            block.parameter_start,
+            block.call_close,
+            *(mark.replace("{key}", key) for mark in block.not_inside),
+        )
         self._positions = {self.closer: -1, **{mark: -1 for mark in others if mark and mark != self.closer}}
         self.moved = True
         self.keep = max(map(len, self._positions)) - 1
@@ -140,7 +156,9 @@ class _Value:
         stop = len(scan.buffer)
         for mark, at in positions.items():  # the closer comes first; the others are searched before it
             if self.moved or 0 <= at < scan.position:
-                positions[mark] = at = scan.buffer.find(mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1)
+                positions[mark] = at = scan.buffer.find(
+                    mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1
+                )
             if mark == self.closer and at >= 0:
                 stop = at
         self.moved = False
@@ -181,7 +199,9 @@ class _Value:
             rest = scan.buffer[start : start + LONGEST].lstrip()
             if rest.startswith(block.wrapper_closers) or (not rest and scan.ended):
                 break
-            if scan.ended or (rest and not any(closing.startswith(rest) for closing in block.wrapper_closers)):
+            if scan.ended or (
+                rest and not any(closing.startswith(rest) for closing in block.wrapper_closers)
+            ):
                 return False
             if len(scan.buffer) - start >= LONGEST:
                 return False
@@ -193,7 +213,7 @@ class _Value:
         return True
 
     def ends_at_parameter(self) -> Reading:
-        """At a parameter's tag: the value ends if the tag is on its own line and names a new, declared one."""
+        """At a parameter's tag: the value ends if the tag has its own line and names a new, declared one."""
         scan, block = self._scan, self._block
         key = None
         while True:
@@ -203,7 +223,11 @@ class _Value:
             at = rest.find(end, len(block.parameter_start))
             if at >= 0:
                 found = None if block.key_tags else block.parameter_tag.fullmatch(rest[: at + len(end)])
-                key = rest[len(block.parameter_start) : at].strip() if block.key_tags else found and attribute(block, found.group(1))
+                key = (
+                    rest[len(block.parameter_start) : at].strip()
+                    if block.key_tags
+                    else found and attribute(block, found.group(1))
+                )
                 break
             if scan.ended or len(rest) == LONGEST:
                 break
@@ -275,13 +299,21 @@ def declared(scan: ToolCallParser, key: str) -> Mapping[str, Any] | None:
     """The schema of a parameter of the called tool; None if the tool does not declare it."""
     properties = scan.call.tool.parameters.get("properties")  # type: ignore[union-attr]
     one = properties.get(key) if isinstance(properties, Mapping) else None
-    return one if isinstance(one, Mapping) else {} if isinstance(properties, Mapping) and key in properties else None
+    return (
+        one
+        if isinstance(one, Mapping)
+        else {}
+        if isinstance(properties, Mapping) and key in properties
+        else None
+    )
 
 
 def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) -> bool:
     """Whether a value that must be JSON, by the model's or the schema's type, cannot be read as JSON."""
     text = raw.strip()
-    if kind is None and not (text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")):
+    if kind is None and not (
+        text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
+    ):
         return False
     flow = JsonFlow()
     stop = flow.run(text, 0)

@@ -13,8 +13,6 @@ long as the model likes. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItem
 `propertyNames` and `dependentRequired`, and refuses a schema with a broken reference or a keyword of the
 wrong type. The engines of other servers do less. So all get the same narrowed schema, apart from a few
 keywords (`portable`).
-
-Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -68,7 +66,17 @@ DEEPEST = 48
 _ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # of a JSON pointer
 
 # Formats that llguidance knows, with a bound on their length; 0: the format itself has one.
-FORMATS = {"date": 0, "ipv4": 0, "ipv6": 0, "uuid": 0, "time": 18, "date-time": 32, "duration": 24, "email": 48, "hostname": 48}
+FORMATS = {
+    "date": 0,
+    "ipv4": 0,
+    "ipv6": 0,
+    "uuid": 0,
+    "time": 18,
+    "date-time": 32,
+    "duration": 24,
+    "email": 48,
+    "hostname": 48,
+}
 # A pattern for a format that the llguidance of llama.cpp does not know.
 FORMAT_PATTERNS = {"uri": "^https?://[a-z0-9]{1,20}([.][a-z0-9]{1,20}){1,3}(/[A-Za-z0-9_.-]{0,30}){0,4}$"}
 
@@ -81,7 +89,9 @@ def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portab
     return _Bounding(schema, limits, portable).whole(schema) or _anything(limits, portable)
 
 
-def arguments_schema(parameters: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True) -> Schema:
+def arguments_schema(
+    parameters: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True
+) -> Schema:
     """The bounded schema of a tool's arguments, which are always an object."""
     asked = {"allOf": [parameters, {"type": "object"}]}
     return _Bounding(parameters, limits, portable).whole(asked) or _anything(limits, portable)
@@ -140,7 +150,9 @@ class _Bounding:
             rest = [{"anyOf": group} for group in groups[1:]]
             base = [keywords] if keywords else []
             return _any_of([self.value({"allOf": [*base, option, *rest]}, scope) for option in groups[0]])
-        types = keywords.get("type") or [next((type for type, about in ABOUT.items() if not keywords.keys().isdisjoint(about)), "")]
+        types = keywords.get("type") or [
+            next((type for type, about in ABOUT.items() if not keywords.keys().isdisjoint(about)), "")
+        ]
         if "enum" in keywords:
             return self._enum(keywords, types)
         return _any_of([self._typed(type, keywords, scope) for type in types])
@@ -233,20 +245,39 @@ class _Bounding:
         if type == "string":
             return self._string(keywords)
         if type in ("number", "integer"):
-            return Numbers(keywords).as_integer() if type == "integer" else Numbers(keywords).as_number(self._portable)
+            return (
+                Numbers(keywords).as_integer()
+                if type == "integer"
+                else Numbers(keywords).as_number(self._portable)
+            )
         return {"type": type} if type else self._any_value(1)
 
     def _any_value(self, deep: int) -> Schema | None:
         """Any value: a scalar, or an array or object of scalars."""
-        scalars = [self._string({}), Numbers({}).as_number(self._portable), {"type": "boolean"}, {"type": "null"}]
+        scalars = [
+            self._string({}),
+            Numbers({}).as_number(self._portable),
+            {"type": "boolean"},
+            {"type": "null"},
+        ]
         if not deep:
             return _any_of(scalars)
         inner = self._any_value(deep - 1)
-        return _any_of([*scalars, {"type": "array", "items": inner, "maxItems": self._limits.items}, self._map(inner, 0, self._limits.keys)])
+        return _any_of(
+            [
+                *scalars,
+                {"type": "array", "items": inner, "maxItems": self._limits.items},
+                self._map(inner, 0, self._limits.keys),
+            ]
+        )
 
     def _enum(self, keywords: Schema, types: list[str]) -> Schema | None:
         refused = set(map(identity, listed_values(keywords.get("not"))))
-        typed = [one for one in keywords["enum"] if "type" not in keywords or any(is_a(one, type) for type in types)]
+        typed = [
+            one
+            for one in keywords["enum"]
+            if "type" not in keywords or any(is_a(one, type) for type in types)
+        ]
         left = within_bounds([one for one in typed if not refused or identity(one) not in refused], keywords)
         self.sound = self.sound and is_judged(left, keywords)
         return {"enum": left} if left else None
@@ -259,7 +290,9 @@ class _Bounding:
         form = keywords.get("format", "")
         clipped = max(self._limits.string, fewest)
         out: Schema = {"type": "string"}
-        pattern = keywords.get("pattern") or (FORMAT_PATTERNS.get(form) if not fewest and most is None else None)
+        pattern = keywords.get("pattern") or (
+            FORMAT_PATTERNS.get(form) if not fewest and most is None else None
+        )
         written = (portable_pattern if self._portable else rust_pattern)(pattern) if pattern else None
         if written is not None:
             out["pattern"] = written
@@ -303,7 +336,11 @@ class _Bounding:
             out["minItems"] = fewest
         if firsts:
             out["prefixItems"] = firsts
-        return out if inner is not None or firsts else {"type": "array", "items": {"type": "null"}, "maxItems": 0}
+        return (
+            out
+            if inner is not None or firsts
+            else {"type": "array", "items": {"type": "null"}, "maxItems": 0}
+        )
 
     def _object(self, keywords: Schema, scope: _Scope) -> Schema | None:
         extra = keywords.get("additionalProperties", True)
@@ -315,7 +352,9 @@ class _Bounding:
         properties.update({name: extra for name in required if name not in properties})
         fewest = max(0, math.ceil(keywords.get("minProperties", 0)))
         most = math.floor(min(keywords.get("maxProperties", LARGEST), LARGEST))
-        if not properties and not ("properties" in keywords and "additionalProperties" not in keywords and not fewest):
+        if not properties and not (
+            "properties" in keywords and "additionalProperties" not in keywords and not fewest
+        ):
             return self._free_keys(keywords, extra, fewest, most, scope)
         kept: Schema = {}
         for name, one in properties.items():
@@ -331,12 +370,17 @@ class _Bounding:
         kept = {name: one for name, one in kept.items() if name in required or name in optional}
         return {"type": "object", "properties": kept, "required": required, "additionalProperties": False}
 
-    def _free_keys(self, keywords: Schema, extra: Any, fewest: int, most: int, scope: _Scope) -> Schema | None:
+    def _free_keys(
+        self, keywords: Schema, extra: Any, fewest: int, most: int, scope: _Scope
+    ) -> Schema | None:
         """An object whose keys the model chooses."""
-        patterns = {key_pattern(pattern): one for pattern, one in keywords.get("patternProperties", {}).items()}
+        patterns = {
+            key_pattern(pattern): one for pattern, one in keywords.get("patternProperties", {}).items()
+        }
         named = (
             key_pattern(names["pattern"])
-            if isinstance(names := keywords.get("propertyNames"), Mapping) and isinstance(names.get("pattern"), str)
+            if isinstance(names := keywords.get("propertyNames"), Mapping)
+            and isinstance(names.get("pattern"), str)
             else None
         )
         pattern = next((one for one in patterns if one), None) or named or KEY
@@ -344,7 +388,11 @@ class _Bounding:
         if extra is True and pattern not in patterns:
             inner = self._any_value(1 if scope.depth <= 2 else 0)
         if inner is None:
-            return None if fewest else {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+            return (
+                None
+                if fewest
+                else {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+            )
         most = min(most, max(self._limits.keys, fewest))
         return self._map(inner, fewest, most, pattern) if fewest <= most else None
 

@@ -29,7 +29,9 @@ def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
         return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise ToolwireError("invalid_value", f"Invalid schema: {reason}", param=param, code="invalid_json_schema") from None
+        raise ToolwireError(
+            "invalid_value", f"Invalid schema: {reason}", param=param, code="invalid_json_schema"
+        ) from None
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
@@ -108,7 +110,12 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
     if isinstance(schema, bool):
         return schema
     kept = KEPT | WIDE | {"allOf"} if own else KEPT
-    if not isinstance(schema, Mapping) or depth > DEEPEST or not kept.issuperset(schema) or not _is_type(schema.get("type", "object")):
+    if (
+        not isinstance(schema, Mapping)
+        or depth > DEEPEST
+        or not kept.issuperset(schema)
+        or not _is_type(schema.get("type", "object"))
+    ):
         return False
     many = [schema[key] for key in (*MANY, "allOf") if key in schema]
     named = [schema[key] for key in NAMED if key in schema]

@@ -3,7 +3,7 @@
 `Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark`
 one grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write
 without end. In a grammar, text is free up to a call's opening marker and constrained from there on, and the
-answer ends after the last call. Pure; standard library only.
+answer ends after the last call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from toolwire.emulate.schemas.keywords import Schema
 
 HEADER = "%llguidance {}\n"
 GUIDANCE = {
-    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True},
+    "x-guidance": {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "lenient": True,
+    }
 }
 """Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
 MOST_CALLS = 64
@@ -41,7 +46,14 @@ def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schem
         arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{index}_")
         definitions |= arguments.pop("$defs", {})
         properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}
-        calls.append({"type": "object", "properties": properties, "required": ["name", "arguments"], "additionalProperties": False})
+        calls.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
     whole: Schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {**whole, "$defs": definitions} if definitions else whole
 
@@ -57,7 +69,10 @@ def _renamed(schema: Any, prefix: str) -> Any:
         if key == "$ref":
             out[key] = one.replace("#/$defs/", f"#/$defs/{prefix}")
         elif key in ("properties", "patternProperties", "$defs"):
-            out[key] = {(prefix + name if key == "$defs" else name): _renamed(inner, prefix) for name, inner in one.items()}
+            out[key] = {
+                (prefix + name if key == "$defs" else name): _renamed(inner, prefix)
+                for name, inner in one.items()
+            }
         else:
             out[key] = one if key == "enum" else _renamed(one, prefix)
     return out
@@ -82,14 +97,19 @@ def lark(
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
-    begun = [(at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)]
+    begun = [
+        (at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)
+    ]
     more = min(constraint.calls, MOST_CALLS) - 1 if opening else 0
     following = f' ("\\n" {quoted} body){{0,{more}}}' if more > 0 else ""
     if begun and (constraint.required or constraint.begun or not opening):
         first = (_then(whole[len(constraint.begun) :], f"rest{at}") for at, whole in begun)
         rules = [f"start: first{following}", f"first: {' | '.join(first)}"]
     elif answer is not None:
-        rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, bounded(answer, limits, portable=False))]
+        rules = [
+            f"start: {ANSWER} | {quoted} body{following}",
+            _json(ANSWER, bounded(answer, limits, portable=False)),
+        ]
     else:
         text = WORDS if copies and constraint.answered else ANY
         barred = constraint.barred if copies else ()
@@ -101,8 +121,13 @@ def lark(
     if " body" in rules[0]:
         rules.append("body: " + " | ".join(_then(head, f"rest{at}") for at, head in enumerate(heads)))
     for at, tool in enumerate(constraint.tools):
-        schema = arguments_schema(ANY_OBJECT if tool.name in loose else tool.parameters, limits, portable=False)
-        rules += [f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}", _json(f"{ARGUMENTS}{at}", schema)]
+        schema = arguments_schema(
+            ANY_OBJECT if tool.name in loose else tool.parameters, limits, portable=False
+        )
+        rules += [
+            f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}",
+            _json(f"{ARGUMENTS}{at}", schema),
+        ]
     return HEADER + "\n".join(rules) + "\n"
 
 

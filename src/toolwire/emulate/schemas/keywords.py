@@ -1,7 +1,4 @@
-"""The keywords of a JSON schema: how two are joined, and how values, numbers and patterns are narrowed.
-
-Pure; standard library only.
-"""
+"""The keywords of a JSON schema: how two are joined, and how values, numbers and patterns are narrowed."""
 
 from __future__ import annotations
 
@@ -57,12 +54,17 @@ def _common_types(one: list[str], other: list[str]) -> list[str]:
 def _coarser(one: float, other: float) -> float:
     """The step that is a multiple of both."""
     a, b = Fraction(str(one)), Fraction(str(other))
-    step = Fraction(math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
+    step = Fraction(
+        math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator
+    )
     return step.numerator if step.denominator == 1 else float(step)
 
 
 def _properties(one: Schema, other: Schema) -> Schema:
-    return {**one, **{name: _both(one[name], inner) if name in one else inner for name, inner in other.items()}}
+    return {
+        **one,
+        **{name: _both(one[name], inner) if name in one else inner for name, inner in other.items()},
+    }
 
 
 # keyword → the type that its value must have, and how two values are joined where both must hold
@@ -92,7 +94,10 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     `dependentRequired`) becomes one of the `groups`.
     """
     given = {name: value for name, value in schema.items() if name != "groups"}
-    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):  # flags in draft 4
+    for bound, strict in (
+        ("minimum", "exclusiveMinimum"),
+        ("maximum", "exclusiveMaximum"),
+    ):  # flags in draft 4
         if given.get(strict) is True and bound in given:
             given[strict] = given.pop(bound)
     if isinstance(given.get("items"), list):  # before draft 2020-12
@@ -100,7 +105,9 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
         del given["multipleOf"]
     types = given.get("type")
-    given["type"] = [one for one in TYPES if one == types or (isinstance(types, list) and one in types)] or None
+    given["type"] = [
+        one for one in TYPES if one == types or (isinstance(types, list) and one in types)
+    ] or None
     out = {name: given[name] for name, (kind, _) in JOINED.items() if _has_type(given.get(name), kind)}
     if "const" in given:
         out["enum"] = _common([given["const"]], out.get("enum", [given["const"]]))
@@ -115,7 +122,11 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
 def _has_type(value: Any, kind: Any) -> bool:
     if kind is not NUMBER:
         return isinstance(value, kind)
-    return isinstance(value, NUMBER) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
+    return (
+        isinstance(value, NUMBER)
+        and not isinstance(value, bool)
+        and (isinstance(value, int) or math.isfinite(value))
+    )
 
 
 def join(one: Schema, other: Schema) -> Schema | None:
@@ -271,7 +282,9 @@ class Numbers:
         self.open_high = below is not None and (high is None or below <= high)
         low = above if self.open_low else low
         high = below if self.open_high else high
-        self.low = Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10) if low is None else low
+        self.low = (
+            Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10) if low is None else low
+        )
         self.high = Fraction(LARGEST if self.low <= LARGEST else self.low * 10) if high is None else high
         step = _fraction(keywords.get("multipleOf"))
         self.step = step if step and step > 0 else None

@@ -58,7 +58,12 @@ _TURN_PATHS: dict[str, Turns] = {
     "responses/compact": "compact",
     "responses/input_tokens": "count",
 }
-TURN_ROUTES: dict[str, Turns] = {f"{prefix}/{path}{slash}": api for path, api in _TURN_PATHS.items() for prefix in ("/v1", "") for slash in ("", "/")}
+TURN_ROUTES: dict[str, Turns] = {
+    f"{prefix}/{path}{slash}": api
+    for path, api in _TURN_PATHS.items()
+    for prefix in ("/v1", "")
+    for slash in ("", "/")
+}
 SOCKET_PATHS = frozenset(path.encode() for path, api in TURN_ROUTES.items() if api == "responses")
 OUTPUT_MODES = {b"openai-json": "openai-json", b"obsidian-xml": "obsidian-xml"}
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -138,7 +143,11 @@ class App:
         """A request as its client made it, whatever stood in between."""
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
-        request_id = given_id.decode() if given_id is not None and REQUEST_ID.fullmatch(given_id) else random_id("req_")
+        request_id = (
+            given_id.decode()
+            if given_id is not None and REQUEST_ID.fullmatch(given_id)
+            else random_id("req_")
+        )
         scope[OWN] = (scope.get("scheme", "http"), scope.get("server"))
         if self._proxies and not (HOP in headers and self.forwarding is not None):
             scope = self._proxies.seen(scope, headers)
@@ -210,7 +219,14 @@ class App:
 
     # --- turns -----------------------------------------------------------------------------------------------------------------------------
 
-    async def turn(self, api: Turns, exchange: Exchange, receive: Receive, memory: Memory | None = None, here: bool = False) -> None:
+    async def turn(
+        self,
+        api: Turns,
+        exchange: Exchange,
+        receive: Receive,
+        memory: Memory | None = None,
+        here: bool = False,
+    ) -> None:
         """One turn. `memory` is what the client's connection remembers; `here`: no other node could serve it."""
         headers = exchange.headers
         holder = await self.caller(exchange)
@@ -222,7 +238,9 @@ class App:
         exchange.check_json()
         mode = headers.get(b"x-proxy-output-mode")
         if mode is not None and mode.strip().lower() not in OUTPUT_MODES:
-            raise ToolwireError("invalid_value", "Expected 'openai-json' or 'obsidian-xml'.", param="x-proxy-output-mode")
+            raise ToolwireError(
+                "invalid_value", "Expected 'openai-json' or 'obsidian-xml'.", param="x-proxy-output-mode"
+            )
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
         caller = self._caller_of(exchange, holder, output_mode, memory)
@@ -255,7 +273,15 @@ class App:
             watch.stop()
             streaming.stop()
 
-    async def _passed_on(self, forwarding: Forwarding, api: Api, exchange: Exchange, raw: bytes, caller: Caller, streaming: Streaming) -> Answer:
+    async def _passed_on(
+        self,
+        forwarding: Forwarding,
+        api: Api,
+        exchange: Exchange,
+        raw: bytes,
+        caller: Caller,
+        streaming: Streaming,
+    ) -> Answer:
         """The answer of the node that has to give it, be it this one."""
         passed = await forwarding.answer(api, exchange, raw, caller.key_id)
         return passed or await self._gateway.respond(api, raw, caller, streaming.begin_early)
@@ -286,9 +312,18 @@ class App:
             if self.siblings is not None and not self.siblings.has_pages:
                 await self._elsewhere(self.siblings, exchange, receive)
                 return
-            await self._route(self.pages, exchange, {**scope, "path": path.rstrip("/") or "/", "root_path": "", "app": self}, send)
+            await self._route(
+                self.pages,
+                exchange,
+                {**scope, "path": path.rstrip("/") or "/", "root_path": "", "app": self},
+                send,
+            )
             return
-        path = path.removeprefix("/v1").rstrip("/") if path == "/v1" or path.startswith("/v1/") else path.rstrip("/")
+        path = (
+            path.removeprefix("/v1").rstrip("/")
+            if path == "/v1" or path.startswith("/v1/")
+            else path.rstrip("/")
+        )
         api, method = TURN_ROUTES.get(path), scope["method"]
         if api is not None:
             if method == "POST":
@@ -300,7 +335,9 @@ class App:
                 raise HTTPException(405, headers={"Allow": "HEAD, POST"})
             return
 
-        await self._route(self._router, exchange, {**scope, "path": path or "/", "root_path": "", "app": self}, send)
+        await self._route(
+            self._router, exchange, {**scope, "path": path or "/", "root_path": "", "app": self}, send
+        )
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """The pages live in one worker: what happens there is told to every tab."""
@@ -331,9 +368,13 @@ class App:
             exchange.told = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
         return holder
 
-    def _caller_of(self, exchange: Exchange, holder: KeyHolder, output_mode: str | None, memory: Memory | None) -> Caller:
+    def _caller_of(
+        self, exchange: Exchange, holder: KeyHolder, output_mode: str | None, memory: Memory | None
+    ) -> Caller:
         parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
-        return Caller(holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory)
+        return Caller(
+            holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory
+        )
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that is told whose request it is, and is only reached by those who may ask."""
@@ -356,7 +397,9 @@ class App:
 
     async def _metrics(self, request: Request, holder: KeyHolder) -> Response:
         if holder.grant is not None and not holder.grant.admin and holder.grant.models != EVERY_MODEL:
-            raise ToolwireError("permission", "This API key may use some models only, and metrics tell of all.")
+            raise ToolwireError(
+                "permission", "This API key may use some models only, and metrics tell of all."
+            )
         if self.siblings is not None:
             return await self.siblings.metrics(request, self.metrics)
         page, content_type = self.metrics.page(request.headers.get("accept", ""))

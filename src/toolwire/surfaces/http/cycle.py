@@ -43,7 +43,13 @@ class Cycle(RequestResponseCycle):
 
     def write(self, block: bytes) -> bool:
         """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
-        if not self.chunked_encoding or self.flow.write_paused or self.disconnected or self.response_complete or not block:
+        if (
+            not self.chunked_encoding
+            or self.flow.write_paused
+            or self.disconnected
+            or self.response_complete
+            or not block
+        ):
             return False
         head = self._head
         if head is None:
@@ -77,7 +83,13 @@ class Cycle(RequestResponseCycle):
 
     def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
         """An answer's head, as it goes out; and how its body will come. None: uvicorn is to write it."""
-        if self.response_started or self.disconnected or not self.keep_alive or self.scope["method"] != "POST" or status in BARE:
+        if (
+            self.response_started
+            or self.disconnected
+            or not self.keep_alive
+            or self.scope["method"] != "POST"
+            or status in BARE
+        ):
             return None
         headers = [*self.default_headers, *headers]
         names, values = zip(*headers, strict=True) if headers else ((), ())
@@ -88,13 +100,21 @@ class Cycle(RequestResponseCycle):
         told = b"".join(values)
         if b"\n" in told or b"\r" in told:
             raise RuntimeError("A header holds a line break.")
-        self.chunked_encoding, self.expected_content_length = length_at is None, 0 if length_at is None else int(values[length_at])
+        self.chunked_encoding, self.expected_content_length = (
+            length_at is None,
+            0 if length_at is None else int(values[length_at]),
+        )
         return STATUS_LINE[status] + lines % values
 
     async def _whole(self, head: bytes, message: Any) -> None:
         self._head = None
         body = message.get("body", b"")
-        if message.get("more_body") or len(body) != self.expected_content_length or self.disconnected or self.flow.write_paused:
+        if (
+            message.get("more_body")
+            or len(body) != self.expected_content_length
+            or self.disconnected
+            or self.flow.write_paused
+        ):
             if not self.disconnected:
                 self.transport.write(head)
             await super().send(message)
@@ -113,7 +133,11 @@ class Cycle(RequestResponseCycle):
 def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
     """The lines of a head with these headers, to be filled with their values, and which of them is the length. None: uvicorn is to write it."""
     all_names = b"".join(names)
-    if not all_names.islower() or names.count(b"content-length") > 1 or {b"connection", b"transfer-encoding"} & {*names}:
+    if (
+        not all_names.islower()
+        or names.count(b"content-length") > 1
+        or {b"connection", b"transfer-encoding"} & {*names}
+    ):
         return None
     if b"\n" in all_names or b"\r" in all_names:
         raise RuntimeError("A header's name holds a line break.")

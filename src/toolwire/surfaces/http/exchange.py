@@ -158,8 +158,14 @@ class Room:
         """Raises 429 where the key has its share, and 503 where nothing is left for anybody."""
         held, left = self._held.get(key, 0) + size, self.left - size
         if left < 0 if key == EVERYBODY else held > left:
-            kind, whose = ("overloaded", "") if key == EVERYBODY or held == size else ("rate_limit", " of this API key")
-            raise ToolwireError(kind, f"Too many large requests{whose} arrive at the same time. Please try again.", retry_after_s=1)
+            kind, whose = (
+                ("overloaded", "") if key == EVERYBODY or held == size else ("rate_limit", " of this API key")
+            )
+            raise ToolwireError(
+                kind,
+                f"Too many large requests{whose} arrive at the same time. Please try again.",
+                retry_after_s=1,
+            )
         self._held[key], self.left = held, left
 
     def give(self, size: int, key: str) -> None:
@@ -178,7 +184,9 @@ class ClientGone(Exception):
 class Exchange:
     """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList
+    ) -> None:
         self.scope = scope
         self.headers = headers
         self.request_id = request_id
@@ -222,8 +230,15 @@ class Exchange:
         content_type = self.headers.get(b"content-type")
         if content_type is not None and content_type != b"application/json":
             media = content_type.split(b";", 1)[0].strip().lower()
-            if media and media != b"application/json" and not (media.startswith(b"application/") and media.endswith(b"+json")):
-                raise ToolwireError("content_type", "Unsupported content type. This API method only accepts 'application/json' requests.")
+            if (
+                media
+                and media != b"application/json"
+                and not (media.startswith(b"application/") and media.endswith(b"+json"))
+            ):
+                raise ToolwireError(
+                    "content_type",
+                    "Unsupported content type. This API method only accepts 'application/json' requests.",
+                )
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
@@ -271,7 +286,11 @@ class Exchange:
         except TimeoutError:
             self._body_late = True
             silence = due - now
-            told = f"stopped arriving for {silence:.2g} s" if silence > BODY_IDLE_S / 2 else f"came slower than {BODY_RATE // 1024} kB a second"
+            told = (
+                f"stopped arriving for {silence:.2g} s"
+                if silence > BODY_IDLE_S / 2
+                else f"came slower than {BODY_RATE // 1024} kB a second"
+            )
             raise ToolwireError("invalid_request", f"The request's body {told}.") from None
         self._arrived += len(message.get("body", b""))
         return message
@@ -301,7 +320,11 @@ class Exchange:
 
     def left(self, headers: HeaderList) -> HeaderList:
         """What `told` has to add, unless the node that ran the turn has said it already."""
-        return [] if self.told is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers) else self.told()
+        return (
+            []
+            if self.told is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers)
+            else self.told()
+        )
 
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """A whole answer: `headers` hold at least the content type."""
@@ -319,7 +342,13 @@ class Exchange:
     async def begin(self, status: int, headers: HeaderList) -> None:
         """The head of an answer that comes in pieces, by `piece` and `end`."""
         self.started, self.status = True, status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.common, *self.left(headers)]})
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self.common, *self.left(headers)],
+            }
+        )
 
     def piece(self, block: bytes) -> Awaitable[None]:
         return self._send({"type": "http.response.body", "body": block, "more_body": True})
@@ -360,7 +389,9 @@ class Exchange:
         if self._body_late:  # nobody waits for it any longer
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
-        if b"expect" in self.headers:  # the client waits for our word before it sends: it will not send now, and the connection can not be used again
+        if (
+            b"expect" in self.headers
+        ):  # the client waits for our word before it sends: it will not send now, and the connection can not be used again
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
         if not (length.isdigit() and int(length[:18]) <= SMALL_BODY):
@@ -389,4 +420,7 @@ def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
 
 
 def _too_large(limit: int) -> ToolwireError:
-    return ToolwireError("body_too_large", f"The request's body is larger than {limit / 1048576:g} MB, this server's limit (server.max_body_mb).")
+    return ToolwireError(
+        "body_too_large",
+        f"The request's body is larger than {limit / 1048576:g} MB, this server's limit (server.max_body_mb).",
+    )

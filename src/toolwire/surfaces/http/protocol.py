@@ -79,13 +79,23 @@ class GuardedProtocol(HttpToolsProtocol):
     _body_left = 0
     """How much of the body is still to come, or `CHUNKED`. 0 outside a body."""
 
-    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         if not config.loaded:
             config.load()
         self.config, self.app = config, config.loaded_app
         self.loop = _loop or asyncio.get_event_loop()
         self.parser = _parser(self)
-        self.ws_protocol_class, self.root_path, self.asgi_version = config.ws_protocol_class, config.root_path, config.asgi_version
+        self.ws_protocol_class, self.root_path, self.asgi_version = (
+            config.ws_protocol_class,
+            config.root_path,
+            config.asgi_version,
+        )
         self.app_state, self.server_state = app_state, server_state
         self.connections, self.tasks = server_state.connections, server_state.tasks
         self.timeout_keep_alive_task = None
@@ -153,7 +163,9 @@ class GuardedProtocol(HttpToolsProtocol):
             if self.transport.is_closing():
                 return
         self._last_bytes = data[-3:] if size > 2 else (self._last_bytes + data)[-3:]
-        if (self._in_head or self._is_idle()) and self._head_timer is None:  # empty lines between two requests count too
+        if (
+            self._in_head or self._is_idle()
+        ) and self._head_timer is None:  # empty lines between two requests count too
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
@@ -202,8 +214,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():  # the parser stops here and reads no body; `data_received` decides what this request is
-            self.scope["method"], self.scope["http_version"] = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
+        if (
+            self.parser.should_upgrade()
+        ):  # the parser stops here and reads no body; `data_received` decides what this request is
+            self.scope["method"], self.scope["http_version"] = (
+                self.parser.get_method().decode("ascii"),
+                self.parser.get_http_version(),
+            )
             return
         self._in_head = False
         self._stop_head_timer()
@@ -231,7 +248,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.on_response_complete,
         )
         framing = dict(self.headers)
-        self._body_left = CHUNKED if b"transfer-encoding" in framing else int(framing.get(b"content-length", 0))
+        self._body_left = (
+            CHUNKED if b"transfer-encoding" in framing else int(framing.get(b"content-length", 0))
+        )
         self._head_bytes = self._overhead = 0
         self.headers = []  # takes the trailers; the scope keeps the headers of the head
         if before is None or before.response_complete:
@@ -335,7 +354,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.transport.get_write_buffer_size():
             return
         unread = self._all_unread()
-        is_stalled = unread >= self._unread and (self.flow.write_paused or self._is_idle() or self.transport.is_closing())
+        is_stalled = unread >= self._unread and (
+            self.flow.write_paused or self._is_idle() or self.transport.is_closing()
+        )
         self._unread, self._stalled_looks = unread, self._stalled_looks + 1 if is_stalled else 0
         if self._stalled_looks >= LOOKS:
             log.info("a client was cut off: it read nothing for %g s", self._slow_reader_s)
@@ -351,7 +372,11 @@ class GuardedProtocol(HttpToolsProtocol):
 def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
     """A request's path, as it is and as it was written, and what stands behind its question mark."""
     parsed = httptools.parse_url(url)
-    return root + unquote(parsed.path.decode("ascii")), root.encode("ascii") + parsed.path, parsed.query or b""
+    return (
+        root + unquote(parsed.path.decode("ascii")),
+        root.encode("ascii") + parsed.path,
+        parsed.query or b"",
+    )
 
 
 _known_path = lru_cache(256)(_path)
@@ -359,7 +384,9 @@ _known_path = lru_cache(256)(_path)
 
 def _parser(protocol: GuardedProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # an answer to the first of several requests
+    parser.set_dangerous_leniencies(
+        lenient_data_after_close=True
+    )  # an answer to the first of several requests
     return parser
 
 
@@ -378,7 +405,10 @@ def _is_handshake(scope: Any) -> bool:
 def refusal(status: int, message: str) -> bytes:
     """A whole response that ends its connection."""
     body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
-    head = b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = (
+        b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+    )
     return STATUS_LINE[status] + head + body
 
 
@@ -401,7 +431,10 @@ def guard(connection: Any, slow_reader_s: float) -> None:
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     wanted = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_AFTER_S)]
-    wanted += [(socket.IPPROTO_TCP, "TCP_KEEPINTVL", PROBE_EVERY_S), (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", HIGH_WATER)]
+    wanted += [
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", PROBE_EVERY_S),
+        (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", HIGH_WATER),
+    ]
     if slow_reader_s:
         wanted.append((socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", max(1, int(slow_reader_s * 1000))))
     for level, name, value in wanted:

@@ -39,13 +39,23 @@ class ModelRoutes:
 
     async def all(self, request: Request, holder: KeyHolder) -> JSONResponse:
         grant = holder.grant
-        listed = self._catalog.listed() if grant is None else [id for id in self._catalog.listed() if grant.may_use(id, self._catalog.serving(id))]
+        listed = (
+            self._catalog.listed()
+            if grant is None
+            else [id for id in self._catalog.listed() if grant.may_use(id, self._catalog.serving(id))]
+        )
         return JSONResponse({"object": "list", "data": [model_object(id) for id in listed]})
 
     async def one(self, request: Request, holder: KeyHolder) -> JSONResponse:
         id = request.path_params["id"]
-        if id not in self._catalog or not (holder.grant is None or holder.grant.may_use(id, self._catalog.serving(id))):
-            raise ToolwireError("model_not_found", f"The model '{id[:200]}' does not exist or you do not have access to it.", param="model")
+        if id not in self._catalog or not (
+            holder.grant is None or holder.grant.may_use(id, self._catalog.serving(id))
+        ):
+            raise ToolwireError(
+                "model_not_found",
+                f"The model '{id[:200]}' does not exist or you do not have access to it.",
+                param="model",
+            )
         return JSONResponse(model_object(id))
 
 
@@ -69,7 +79,11 @@ class ResponseRoutes:
                 raise _not_found(id)
             return JSONResponse({"id": id, "object": "response", "deleted": True})
         if request.query_params.get("stream", "").lower() == "true":
-            raise ToolwireError("unsupported_value", "Only responses created in the background can be streamed again.", param="stream")
+            raise ToolwireError(
+                "unsupported_value",
+                "Only responses created in the background can be streamed again.",
+                param="stream",
+            )
         stored = await self._store.get(id, key_id) if self._store is not None else None
         if stored is None:
             raise _not_found(id)
@@ -85,12 +99,24 @@ class ResponseRoutes:
             raise ToolwireError("invalid_value", f"Expected an integer from 1 to {MAX_PAGE}.", param="limit")
         page = None
         if self._store is not None:
-            page = await self._store.input_items(id, key_id, limit=int(limit), order=cast(Literal["asc", "desc"], order), after=query.get("after"))
+            page = await self._store.input_items(
+                id,
+                key_id,
+                limit=int(limit),
+                order=cast(Literal["asc", "desc"], order),
+                after=query.get("after"),
+            )
         if page is None:
             raise _not_found(id)
         ids = [item.get("id") for item in page.data]
         return JSONResponse(
-            {"object": "list", "data": page.data, "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None, "has_more": page.has_more}
+            {
+                "object": "list",
+                "data": page.data,
+                "first_id": ids[0] if ids else None,
+                "last_id": ids[-1] if ids else None,
+                "has_more": page.has_more,
+            }
         )
 
     async def cancel(self, request: Request, key_id: str) -> Response:
@@ -127,14 +153,23 @@ class UsageRoutes:
         question, last = self._question(request, holder)
         found: dict[int, list[dict[str, Any]]] = {}
         for bucket, group, counts in await self._book.ask(question):
-            found.setdefault(bucket, []).append(_result(dict(zip(question.group_by, group, strict=True)), counts))
+            found.setdefault(bucket, []).append(
+                _result(dict(zip(question.group_by, group, strict=True)), counts)
+            )
         width = question.width
         buckets = [
             {"object": "bucket", "start_time": at, "end_time": at + width, "results": found.get(at, [])}
             for at in range(question.start, question.end, width)
         ]
         more = question.end < last
-        return JSONResponse({"object": "page", "data": buckets, "has_more": more, "next_page": f"page_{question.end}" if more else None})
+        return JSONResponse(
+            {
+                "object": "page",
+                "data": buckets,
+                "has_more": more,
+                "next_page": f"page_{question.end}" if more else None,
+            }
+        )
 
     def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
         """What is asked, cut to one page; and where the last page ends."""
@@ -144,7 +179,9 @@ class UsageRoutes:
             raise ToolwireError("invalid_value", "Expected 'hour' or 'day'.", param="bucket")
         width, now = WIDTHS[name], int(self._clock())
         last = _up(_time(request, ("end", "end_time"), now + 1), width)
-        start = _time(request, ("start", "start_time"), last - DEFAULT_BUCKETS[width] * width) // width * width
+        start = (
+            _time(request, ("start", "start_time"), last - DEFAULT_BUCKETS[width] * width) // width * width
+        )
         if start >= last:
             raise ToolwireError("invalid_value", "'start' must lie before 'end'.", param="start")
         page = query.get("page")
@@ -155,7 +192,14 @@ class UsageRoutes:
         if most < 1:
             raise ToolwireError("invalid_value", "Expected a number from 1.", param="limit")
         end = min(last, start + most * width)
-        return UsageQuery(start, end, width, _keys(request, holder), _names(request, "model", "models") or None, _groups(request)), last
+        return UsageQuery(
+            start,
+            end,
+            width,
+            _keys(request, holder),
+            _names(request, "model", "models") or None,
+            _groups(request),
+        ), last
 
 
 def _keys(request: Request, holder: KeyHolder) -> tuple[str, ...] | None:
@@ -169,13 +213,22 @@ def _groups(request: Request) -> tuple[str, ...]:
     asked = _names(request, "group_by")
     unknown = [name for name in asked if name not in GROUPS]
     if unknown:
-        raise ToolwireError("invalid_value", f"Unknown group '{unknown[0][:80]}'. Expected 'model' or 'key'.", param="group_by")
+        raise ToolwireError(
+            "invalid_value",
+            f"Unknown group '{unknown[0][:80]}'. Expected 'model' or 'key'.",
+            param="group_by",
+        )
     return tuple(dict.fromkeys(GROUPS[name] for name in asked))
 
 
 def _names(request: Request, *parameters: str) -> tuple[str, ...]:
     """Given once or several times, with or without commas, with or without `[]` behind the parameter's name."""
-    given = [value for name in parameters for spelling in (name, f"{name}[]") for value in request.query_params.getlist(spelling)]
+    given = [
+        value
+        for name in parameters
+        for spelling in (name, f"{name}[]")
+        for value in request.query_params.getlist(spelling)
+    ]
     names = tuple(dict.fromkeys(name.strip() for value in given for name in value.split(",") if name.strip()))
     if len(names) > MOST_NAMES:
         raise ToolwireError("invalid_value", f"More than {MOST_NAMES} names.", param=parameters[0])
@@ -194,7 +247,9 @@ def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
         told = datetime.fromisoformat(text)
         seconds = int((told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
-        raise ToolwireError("invalid_value", "Expected Unix seconds or an ISO 8601 time, such as 2026-08-01.", param=name) from None
+        raise ToolwireError(
+            "invalid_value", "Expected Unix seconds or an ISO 8601 time, such as 2026-08-01.", param=name
+        ) from None
     return max(0, seconds)
 
 
@@ -248,6 +303,8 @@ def routes(gateway: Gateway, draining: Callable[[], bool]) -> list[Route]:
         except Exception as error:
             log.warning("readiness check failed: %r", error)
             ok = False
-        return JSONResponse({"ok": True} if ok else {"ok": False, "reason": "no model can serve"}, 200 if ok else 503)
+        return JSONResponse(
+            {"ok": True} if ok else {"ok": False, "reason": "no model can serve"}, 200 if ok else 503
+        )
 
     return [Route("/healthz", live), Route("/livez", live), Route("/readyz", ready)]

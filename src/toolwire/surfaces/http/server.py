@@ -49,7 +49,9 @@ MakeGateway = Callable[[Settings, Store], Gateway]
 Announce = Callable[[Gateway], None]
 
 
-def serve(settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None) -> int:
+def serve(
+    settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None
+) -> int:
     """Serves until told to stop; gives the exit status. Raises ConfigError or ToolwireError where it can not start.
 
     `announce` tells the person what is there, before the line that says where.
@@ -78,7 +80,9 @@ def _warn(settings: Settings) -> None:
         log.warning('journal.contents = "disk": nothing is written, because %s', why)
 
 
-def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce) -> int:
+def _serve_by_workers(
+    settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce
+) -> int:
     server = settings.server
     among = [bind("127.0.0.1", 0) for _ in range(server.workers)]
     addresses = [f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in among]
@@ -89,7 +93,9 @@ def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: Ma
                 for each in listeners:
                     each.close()
         own = bind(*worker_address(server, number))
-        part = WorkerContext(number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline)
+        part = WorkerContext(
+            number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline
+        )
         return _run(settings, sockets, make, announce if number == 0 else _silent, part, tell)
 
     def let_go() -> None:
@@ -97,12 +103,24 @@ def _serve_by_workers(settings: Settings, sockets: list[socket.socket], make: Ma
             each.close()
 
     try:
-        return Workers(server.workers, work, _Where(server.host, sockets[0].getsockname()[1], bool(server.tls_cert)).say, let_go).run(server.drain_s)
+        return Workers(
+            server.workers,
+            work,
+            _Where(server.host, sockets[0].getsockname()[1], bool(server.tls_cert)).say,
+            let_go,
+        ).run(server.drain_s)
     finally:
         let_go()
 
 
-def _run(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: WorkerContext, tell: Tell) -> int:
+def _run(
+    settings: Settings,
+    sockets: list[socket.socket],
+    make: MakeGateway,
+    announce: Announce,
+    part: WorkerContext,
+    tell: Tell,
+) -> int:
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, sockets, make, announce, part, tell))
 
@@ -115,7 +133,14 @@ def _silent(gateway: Gateway) -> None:
     pass
 
 
-async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, part: WorkerContext, tell: Tell) -> int:
+async def _serve(
+    settings: Settings,
+    sockets: list[socket.socket],
+    make: MakeGateway,
+    announce: Announce,
+    part: WorkerContext,
+    tell: Tell,
+) -> int:
     """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
@@ -127,8 +152,18 @@ async def _serve(settings: Settings, sockets: list[socket.socket], make: MakeGat
                 if nodes is not None:
                     await nodes.start()
                 announce(gateway)
-                link = enter_path(await app.pages.sessions.link()) if app.pages is not None and part.number == 0 else ""
-                server = DrainingServer(app, settings.server.drain_s, lambda: tell({"link": link}), part.private, tls_files(settings.server))
+                link = (
+                    enter_path(await app.pages.sessions.link())
+                    if app.pages is not None and part.number == 0
+                    else ""
+                )
+                server = DrainingServer(
+                    app,
+                    settings.server.drain_s,
+                    lambda: tell({"link": link}),
+                    part.private,
+                    tls_files(settings.server),
+                )
                 settle_memory()
                 lighten_generators()
                 if part.lifeline >= 0:
@@ -177,7 +212,11 @@ class _Where:
         if told.get("link"):
             here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
             pages = base_url(here, self.port, self.tls).removesuffix("/v1")
-            say(f"chat, approvals and the wire: {pages}{told['link']}  (works once)", event="pages", url=f"{pages}/")
+            say(
+                f"chat, approvals and the wire: {pages}{told['link']}  (works once)",
+                event="pages",
+                url=f"{pages}/",
+            )
 
 
 async def _close(what: App | Gateway, name: str) -> None:
@@ -206,7 +245,9 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
         told = f"{certificate} and {key} are no certificate with its key, or the key has a password"
         raise ConfigError(f"server.tls_cert: {told} ({error.reason or error})") from None
     except OSError as error:
-        raise ConfigError(f"server.tls_cert: {certificate} or {key} can not be read: {error.strerror or error}") from None
+        raise ConfigError(
+            f"server.tls_cert: {certificate} or {key} can not be read: {error.strerror or error}"
+        ) from None
     return certificate, key
 
 
@@ -217,7 +258,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         raise ConfigError(f"server.host: {host} can not be resolved: {error.strerror or error}") from error
     sockets: list[socket.socket] = []
-    for family, kind, protocol, _, address in sorted(dict.fromkeys(found), key=lambda entry: entry[0] != socket.AF_INET):
+    for family, kind, protocol, _, address in sorted(
+        dict.fromkeys(found), key=lambda entry: entry[0] != socket.AF_INET
+    ):
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -257,7 +300,12 @@ class DrainingServer(Server):
     """uvicorn's server with this module's rules for start and end."""
 
     def __init__(
-        self, app: App, drain_s: float, on_ready: Callable[[], None], private: Sequence[socket.socket] = (), tls: tuple[str, str] | None = None
+        self,
+        app: App,
+        drain_s: float,
+        on_ready: Callable[[], None],
+        private: Sequence[socket.socket] = (),
+        tls: tuple[str, str] | None = None,
     ) -> None:
         """`private` are listeners for other nodes and workers, which never speak TLS; the others do with the files of `tls`."""
         super().__init__(
@@ -292,7 +340,9 @@ class DrainingServer(Server):
             guard(each, getattr(self._app, "slow_reader_s", 0))
         await super().startup(sockets)
         for each in self._private:
-            self.servers.append(await asyncio.get_running_loop().create_server(self._protocol, sock=each, backlog=BACKLOG))
+            self.servers.append(
+                await asyncio.get_running_loop().create_server(self._protocol, sock=each, backlog=BACKLOG)
+            )
         self._on_ready()
 
     def _protocol(self) -> asyncio.Protocol:
@@ -301,7 +351,9 @@ class DrainingServer(Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """As uvicorn's, but a signal that was obeyed is not raised again: a drained server ends with status 0."""
-        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -327,11 +379,21 @@ class DrainingServer(Server):
                 connection.transport.abort()  # it would be waited for in vain
         deadline = time.monotonic() + self._drain_s
         told = self._stopped_by != signal.SIGINT
-        while (self.server_state.connections or self.server_state.tasks) and time.monotonic() < deadline and not self.force_exit:
+        while (
+            (self.server_state.connections or self.server_state.tasks)
+            and time.monotonic() < deadline
+            and not self.force_exit
+        ):
             await asyncio.sleep(LOOK_EVERY_S)
-            if not told and self.server_state.tasks:  # not before: what is ended by draining needs a moment for it
+            if (
+                not told and self.server_state.tasks
+            ):  # not before: what is ended by draining needs a moment for it
                 told, count = True, len(self.server_state.tasks)
-                say(f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now", event="draining", running=count)
+                say(
+                    f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now",
+                    event="draining",
+                    running=count,
+                )
         running = set(self.server_state.tasks)
         if running:
             log.warning("cancelling %d running request(s)", len(running))
@@ -346,4 +408,9 @@ class DrainingServer(Server):
 def _is_unread_tab(connection: GuardedProtocol) -> bool:
     """Whether a page's live stream is under way here that nobody reads."""
     cycle = connection.cycle
-    return cycle is not None and not cycle.response_complete and cycle.scope["path"] == EVENTS_PATH and connection.flow.write_paused
+    return (
+        cycle is not None
+        and not cycle.response_complete
+        and cycle.scope["path"] == EVENTS_PATH
+        and connection.flow.write_paused
+    )

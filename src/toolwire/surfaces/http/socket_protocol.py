@@ -61,7 +61,13 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     _pong = b""
     """The answer to the last ping, while writing is paused."""
 
-    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
         self._room: Room = config.app.room
@@ -109,7 +115,12 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         now = self.loop.time()
         if now >= self._turn_ends:
             self._frames_left, self._turn_ends = FRAMES_A_TURN, now + TURN_S
-        while self._waiting and self.handshake_complete and not self.read_paused and not self.transport.is_closing():
+        while (
+            self._waiting
+            and self.handshake_complete
+            and not self.read_paused
+            and not self.transport.is_closing()
+        ):
             if not self._frame_left:
                 self._frame_left = _frame_size(self._waiting)
                 if not self._frame_left:
@@ -141,7 +152,9 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def _watch_sender(self) -> None:
         """Takes room for a message that is arriving, and sees that it goes on arriving."""
-        pending = len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
+        pending = (
+            len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
+        )
         try:
             self._count(pending if pending > LARGEST_HELD else 0)
         except ToolwireError:

@@ -84,7 +84,9 @@ class Streaming:
         try:
             alive = await (self._begun or self._begin(headers))
             write, now = exchange.write, asyncio.get_running_loop().time
-            if first := await anext(blocks, b""):  # from then on `blocks` gives them from where they come from
+            if first := await anext(
+                blocks, b""
+            ):  # from then on `blocks` gives them from where they come from
                 alive.last = now()
                 if not write(first):
                     await exchange.piece(first)

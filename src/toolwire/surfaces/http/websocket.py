@@ -47,7 +47,9 @@ MOST_PER_KEY = 256
 MOST_LANES, LONGEST_LANE = 32, 128
 NORMAL, GOING_AWAY, POLICY, FAULT, RESTART = 1000, 1001, 1008, 1011, 1012
 CREATE = "response.create"
-OWN_HEADERS = re.compile(rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop")
+OWN_HEADERS = re.compile(
+    rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop"
+)
 """Headers of the handshake that say nothing about its messages."""
 TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
 TOO_MANY_WAIT = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
@@ -80,7 +82,9 @@ class Sockets:
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection, from its handshake to its end."""
         scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
-        exchange = self._app.exchange({**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send))
+        exchange = self._app.exchange(
+            {**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send)
+        )
         await self._app.handled(exchange, lambda: self._serve(exchange, scope, receive, send))
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +96,11 @@ class Sockets:
         if self._app.draining:
             raise ToolwireError("overloaded", "The server is shutting down.", retry_after_s=1)
         if self._by_key[key_id] >= MOST_PER_KEY:
-            raise ToolwireError("rate_limit", f"This key has {MOST_PER_KEY} WebSocket connections open, the most there may be.", retry_after_s=1)
+            raise ToolwireError(
+                "rate_limit",
+                f"This key has {MOST_PER_KEY} WebSocket connections open, the most there may be.",
+                retry_after_s=1,
+            )
         scope[ROOM_KEY] = key_id
         try:
             await send({"type": "websocket.accept", "headers": exchange.common})
@@ -142,7 +150,9 @@ class SocketConnection:
         self._draining = False
         loop = asyncio.get_running_loop()
         self._now, self._ends = loop.time, loop.time() + LIFETIME_S
-        headers = [(name, value) for name, value in exchange.scope["headers"] if not OWN_HEADERS.fullmatch(name)]
+        headers = [
+            (name, value) for name, value in exchange.scope["headers"] if not OWN_HEADERS.fullmatch(name)
+        ]
         seen = {name: value for name, value in exchange.headers.items() if not OWN_HEADERS.fullmatch(name)}
         self._scope: Scope = {**exchange.scope, "type": "http", "method": "POST", "headers": headers}
         self._headers = seen
@@ -261,7 +271,10 @@ class SocketConnection:
         here = unstored or (previous is not None and self._memory.recall(previous) is not None)
         turn = _Turn(self, encode(members), lane)
         exchange = Exchange(self._scope, turn.receive, turn.send, self._headers, random_id("req_"), [])
-        await self._app.handled(exchange, lambda: self._app.turn("responses", exchange, turn.receive, memory=self._memory, here=here))
+        await self._app.handled(
+            exchange,
+            lambda: self._app.turn("responses", exchange, turn.receive, memory=self._memory, here=here),
+        )
         if turn.failed and previous is not None:
             self._memory.forget(previous)
 
@@ -269,7 +282,9 @@ class SocketConnection:
         if lane and lane not in self._lanes:
             if len(self._lanes) >= MOST_LANES:
                 told = f"This connection has {MOST_LANES} streams, the most there may be. Use one of them, or another connection."
-                raise ToolwireError("invalid_value", told, param="stream_id", code="websocket_stream_limit_reached")
+                raise ToolwireError(
+                    "invalid_value", told, param="stream_id", code="websocket_stream_limit_reached"
+                )
             self._lanes.add(lane)
         self._memory.enter(lane)
 
@@ -311,11 +326,20 @@ class _Turn:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            self._streams = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"])
-            self._headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"] if TOLD_HEADERS.fullmatch(name)}
+            self._streams = any(
+                name == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in message["headers"]
+            )
+            self._headers = {
+                name.decode(): value.decode("latin-1")
+                for name, value in message["headers"]
+                if TOLD_HEADERS.fullmatch(name)
+            }
         elif self._streams:
             for event in _events(message["body"]):
-                self.failed |= event.startswith(b'{"type":"response.failed"') or event.startswith(b'{"type":"error"')
+                self.failed |= event.startswith(b'{"type":"response.failed"') or event.startswith(
+                    b'{"type":"error"'
+                )
                 await self._connection.told((self._named + event[1:] if self._named else event).decode())
         else:
             self._answered.append(message["body"])
@@ -343,9 +367,15 @@ def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
         raise ToolwireError("invalid_json", "We could not parse the JSON of your message.") from None
     kind = members.pop("type", None)
     if kind is None:
-        raise ToolwireError("missing", f"Missing required parameter: 'type'. Every message is a '{CREATE}'.", param="type")
+        raise ToolwireError(
+            "missing", f"Missing required parameter: 'type'. Every message is a '{CREATE}'.", param="type"
+        )
     if bytes(kind) != b'"response.create"' and _plain(kind) != CREATE:
-        raise ToolwireError("invalid_value", f"Invalid value for 'type'. The only message that is served here is '{CREATE}'.", param="type")
+        raise ToolwireError(
+            "invalid_value",
+            f"Invalid value for 'type'. The only message that is served here is '{CREATE}'.",
+            param="type",
+        )
     members["stream"] = _TRUE
     return members
 
@@ -357,7 +387,11 @@ def _lane(members: dict[str, msgspec.Raw]) -> str:
         return ""
     lane = _plain(given)
     if not isinstance(lane, str) or not 0 < len(lane) <= LONGEST_LANE:
-        raise ToolwireError("invalid_value", f"Invalid 'stream_id': expected a string of 1 to {LONGEST_LANE} characters.", param="stream_id")
+        raise ToolwireError(
+            "invalid_value",
+            f"Invalid 'stream_id': expected a string of 1 to {LONGEST_LANE} characters.",
+            param="stream_id",
+        )
     return lane
 
 
@@ -384,4 +418,6 @@ def _plain(raw: msgspec.Raw) -> Any:
 def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
     """The event that stands for an HTTP error, as the specification has it: a code is always there."""
     told = {**error, "code": error.get("code") or error["type"], **({"headers": headers} if headers else {})}
-    return encode({"type": "error", "status": status, "error": told, **({"stream_id": lane} if lane else {})}).decode()
+    return encode(
+        {"type": "error", "status": status, "error": told, **({"stream_id": lane} if lane else {})}
+    ).decode()

@@ -32,7 +32,9 @@ class AskChannels:
 class McpCall:
     """A call, and the surface its questions go to."""
 
-    def __init__(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels) -> None:
+    def __init__(
+        self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels
+    ) -> None:
         self.call = call
         self.ways = ways
         self.key = ""
@@ -77,7 +79,12 @@ class McpCall:
 
     def answer(self, id: str, decision: Decision | None) -> None:
         """The form's answer to the question with that id; None: the client could not show it. An answer to any other question is dropped."""
-        if self.open is not None and self.open.id == id and self._answer is not None and not self._answer.done():
+        if (
+            self.open is not None
+            and self.open.id == id
+            and self._answer is not None
+            and not self._answer.done()
+        ):
             self.open = None
             self._answer.set_result(decision)
 
@@ -98,7 +105,9 @@ class McpCalls:
         self._running: set[McpCall] = set()
         self._waiting: dict[str, McpCall] = {}
 
-    def begin(self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels) -> McpCall | None:
+    def begin(
+        self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, ways: AskChannels
+    ) -> McpCall | None:
         """None: too many are open."""
         if len(self._running) >= MOST_OPEN:
             return None

@@ -38,7 +38,9 @@ class HttpApp:
         self._ending = False
         self._manager = StreamableHTTPSessionManager(
             app=vault.server,
-            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate has judged already
+            security_settings=TransportSecuritySettings(
+                enable_dns_rebinding_protection=False
+            ),  # the gate has judged already
             max_request_body_size=int(server.max_body_mb * 1024 * 1024),
         )
         self.running = self._manager.run
@@ -57,12 +59,17 @@ class HttpApp:
         if scope["method"] == "OPTIONS":
             await _answer(send, 204, b"", self._gate.preflight(headers))
             return
-        cors = [(name, EXPOSED) if name == b"access-control-expose-headers" else (name, value) for name, value in self._gate.cors(headers)]
+        cors = [
+            (name, EXPOSED) if name == b"access-control-expose-headers" else (name, value)
+            for name, value in self._gate.cors(headers)
+        ]
         try:
             self._gate.check_place(headers, scope.get("http_version", "1.1"))
             self._gate.check_caller(headers, scope.get("client"))
             if scope["path"].rstrip("/") != PATH:
-                raise ToolwireError("not_found", f"There is nothing at this path; the MCP endpoint is {PATH}.")
+                raise ToolwireError(
+                    "not_found", f"There is nothing at this path; the MCP endpoint is {PATH}."
+                )
             if self._ending:
                 raise ToolwireError("overloaded", "The server is shutting down.")
         except ToolwireError as error:
@@ -91,5 +98,11 @@ class HttpApp:
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, (b"content-length", str(len(body)).encode())],
+        }
+    )
     await send({"type": "http.response.body", "body": body})

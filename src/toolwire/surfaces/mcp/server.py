@@ -19,8 +19,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from toolwire.core.display import clean, one_line
 from toolwire.core.ids import random_id
-from toolwire.core.shown import clean, one_line
 from toolwire.surfaces import cards
 from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls
 from toolwire.tools.approvals import Approvals
@@ -50,7 +50,14 @@ def message(approval: Approval, tool: Tool | None) -> str:
 def schema(approval: Approval) -> dict[str, Any]:
     """The form: flat, of booleans and one text, as elicitation has it."""
     asked = _PROBLEM if approval.shown.problem else _ASKED[approval.stage]
-    properties: dict[str, Any] = {APPROVE: {"type": "boolean", "title": asked, "description": "Not ticked: the call is refused.", "default": False}}
+    properties: dict[str, Any] = {
+        APPROVE: {
+            "type": "boolean",
+            "title": asked,
+            "description": "Not ticked: the call is refused.",
+            "default": False,
+        }
+    }
     properties |= {name: _pick(one) for name, one in picks(approval).items()}
     properties[REASON] = {
         "type": "string",
@@ -133,25 +140,37 @@ class VaultServer:
             instructions=INSTRUCTIONS,
             on_list_tools=self._list,
             on_call_tool=self._call,
-            get_tool_input_schema=lambda name: tool.parameters if (tool := toolbox.tools.get(name)) is not None else None,
+            get_tool_input_schema=lambda name: (
+                tool.parameters if (tool := toolbox.tools.get(name)) is not None else None
+            ),
         )
 
-    async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def _list(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[listed(tool) for tool in self._toolbox.tools.values()])
 
     # --- a call --------------------------------------------------------------------------------------------------------------------------------
 
-    async def _call(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
-        asked = ToolCall(random_id("call_"), params.name, json.dumps(params.arguments or {}, ensure_ascii=False))
+    async def _call(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        asked = ToolCall(
+            random_id("call_"), params.name, json.dumps(params.arguments or {}, ensure_ascii=False)
+        )
         if params.request_state is not None:
             call = self.calls.resume(params.request_state, asked)
             if call is None:
                 return refused(OVER)
             _answered(call, params.input_responses or {})
         else:
-            call = self.calls.begin(self._toolbox, self._approvals, asked, self._asking(context), self._ways_for(context))
+            call = self.calls.begin(
+                self._toolbox, self._approvals, asked, self._asking(context), self._ways_for(context)
+            )
             if call is None:
-                await self._approvals.refused(self._asking(context), asked.name, asked.arguments, "too many questions wait")
+                await self._approvals.refused(
+                    self._asking(context), asked.name, asked.arguments, "too many questions wait"
+                )
                 return refused(TOO_MANY)
         try:
             return await self._until_told(context, call)
@@ -161,9 +180,15 @@ class VaultServer:
 
     def _asking(self, context: Context) -> Asking:
         client = context.session.client_params
-        name = f"{client.client_info.name} {client.client_info.version}".strip() if client is not None else "an MCP client"
+        name = (
+            f"{client.client_info.name} {client.client_info.version}".strip()
+            if client is not None
+            else "an MCP client"
+        )
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
-        return Asking(f"{self._session}.{header[:12]}" if header else self._session, name, "mcp", vault=self._vault)
+        return Asking(
+            f"{self._session}.{header[:12]}" if header else self._session, name, "mcp", vault=self._vault
+        )
 
     def _ways_for(self, context: Context) -> AskChannels:
         """What is allowed, and what this client has. Elicitation without a mode means forms."""
@@ -173,7 +198,9 @@ class VaultServer:
         reachable = _is_modern(context) or context.session.can_send_request
         return AskChannels(self._ways.form and forms_there and reachable, self._ways.inbox)
 
-    async def _until_told(self, context: Context, call: McpCall) -> types.CallToolResult | types.InputRequiredResult:
+    async def _until_told(
+        self, context: Context, call: McpCall
+    ) -> types.CallToolResult | types.InputRequiredResult:
         began = time.monotonic()
         gone = context.request.scope.get(GONE) if context.request is not None else None
         announced: Approval | None = None
@@ -190,20 +217,32 @@ class VaultServer:
             if call.left is not None and call.left is not announced and call.ways.inbox:
                 announced = call.left
                 self._told(f"waiting for a decision: toolwire approvals show {announced.id}")
-            words = f"Waiting for the person's decision (toolwire approvals show {announced.id})" if announced is not None else "Working"
+            words = (
+                f"Waiting for the person's decision (toolwire approvals show {announced.id})"
+                if announced is not None
+                else "Working"
+            )
             await context.session.report_progress(time.monotonic() - began, message=words)
             await _first(call.news(PROGRESS_EVERY_S), gone)
         return self._outcome(call)
 
     def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
         """The request ends with the question; the client comes back with the answer."""
-        form = types.ElicitRequestFormParams(message=message(approval, self._toolbox.tools.get(approval.tool)), requested_schema=schema(approval))
-        return types.InputRequiredResult(input_requests={approval.id: types.ElicitRequest(params=form)}, request_state=self.calls.wait(call))
+        form = types.ElicitRequestFormParams(
+            message=message(approval, self._toolbox.tools.get(approval.tool)),
+            requested_schema=schema(approval),
+        )
+        return types.InputRequiredResult(
+            input_requests={approval.id: types.ElicitRequest(params=form)},
+            request_state=self.calls.wait(call),
+        )
 
     async def _elicit(self, context: Context, call: McpCall, approval: Approval) -> None:
         """Puts the question while the request is open, until it is answered, here or elsewhere."""
         words = message(approval, self._toolbox.tools.get(approval.tool))
-        asking = asyncio.ensure_future(context.session.elicit_form(words, schema(approval), context.request_id))
+        asking = asyncio.ensure_future(
+            context.session.elicit_form(words, schema(approval), context.request_id)
+        )
         began = time.monotonic()
         gone = context.request.scope.get(GONE) if context.request is not None else None
         try:
@@ -213,7 +252,9 @@ class VaultServer:
                 news.cancel()
                 if gone is not None and gone.is_set():
                     return
-                await context.session.report_progress(time.monotonic() - began, message="Waiting for the person's decision")
+                await context.session.report_progress(
+                    time.monotonic() - began, message="Waiting for the person's decision"
+                )
             if asking.done():
                 answer = asking.result()
                 call.answer(approval.id, decision(approval, answer.action, answer.content))
@@ -254,7 +295,9 @@ async def _first(doing: Any, gone: asyncio.Event | None) -> None:
     work = asyncio.ensure_future(doing)
     left = asyncio.ensure_future(gone.wait()) if gone is not None else None
     try:
-        await asyncio.wait({one for one in (work, left) if one is not None}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {one for one in (work, left) if one is not None}, return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
         for one in (work, left):
             if one is not None:
@@ -274,20 +317,36 @@ def listed(tool: Tool) -> types.Tool:
     """A tool as clients see it. The hints are about the vault; the person is asked whatever a client makes of them."""
     writes = tool.effect == "write"
     hints = types.ToolAnnotations(
-        title=tool.title, read_only_hint=not writes, destructive_hint=writes, idempotent_hint=not writes, open_world_hint=False
+        title=tool.title,
+        read_only_hint=not writes,
+        destructive_hint=writes,
+        idempotent_hint=not writes,
+        open_world_hint=False,
     )
-    return types.Tool(name=tool.name, title=tool.title, description=tool.description, input_schema=dict(tool.parameters), annotations=hints)
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=dict(tool.parameters),
+        annotations=hints,
+    )
 
 
 def told(outcome: Outcome) -> types.CallToolResult:
     """An outcome as a result: text for the model, inside marks where notes are in it, and the same as data."""
     if outcome.status == "done":
         text = types.TextContent(text=marked(outcome.result))
-        return types.CallToolResult(content=[text], structured_content={"untrusted": UNTRUSTED, **outcome.result})
+        return types.CallToolResult(
+            content=[text], structured_content={"untrusted": UNTRUSTED, **outcome.result}
+        )
     reason = outcome.result.get("reason", "")
     return refused(outcome.result["error"], reason)
 
 
 def refused(words: str, reason: str = "") -> types.CallToolResult:
     content = types.TextContent(text=f"{words}\nReason: {reason}" if reason else words)
-    return types.CallToolResult(content=[content], structured_content={"error": words, **({"reason": reason} if reason else {})}, is_error=True)
+    return types.CallToolResult(
+        content=[content],
+        structured_content={"error": words, **({"reason": reason} if reason else {})},
+        is_error=True,
+    )

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from toolwire.core.shown import as_json, one_line
+from toolwire.core.display import as_json, one_line
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
 from toolwire.store.store import Store
@@ -47,13 +47,26 @@ async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Told:
     rows = [("ID", "AGE", "STATUS", "MODEL", "TOOL", "STAGE", "ARGUMENTS")]
     for one in listed:
         written = one_line(json.dumps(dict(one.arguments), ensure_ascii=False), 60)
-        rows.append((one.id, _age(one.created_at), one.status, one_line(one.model, 30), one_line(one.tool, 30), one.stage, written))
+        rows.append(
+            (
+                one.id,
+                _age(one.created_at),
+                one.status,
+                one_line(one.model, 30),
+                one_line(one.tool, 30),
+                one.stage,
+                written,
+            )
+        )
     return [_public(one) for one in listed], table(rows) if listed else ["nothing is pending"]
 
 
 async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Told:
     found = await _found(approvals, arguments.id)
-    lines = [cards.plain(cards.card(found, None, whole=True)), f"{found.status}{f' by {found.decided_by}' if found.decided_by else ''}"]
+    lines = [
+        cards.plain(cards.card(found, None, whole=True)),
+        f"{found.status}{f' by {found.decided_by}' if found.decided_by else ''}",
+    ]
     if found.status == "pending":
         lines.append(
             f"expires in {max(0, found.expires_at - time.time()):.0f} s; toolwire approvals approve {found.id}{' --pick …' * found.shown.pick}"
@@ -67,14 +80,20 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Told:
     picked = _picked(found, arguments.pick) if arguments.pick is not None else None
     folder = arguments.folder or folder_of(found.shown)
     decision = Decision(
-        True, arguments=edited, picked=picked, remember=arguments.remember or "once", folder=folder if arguments.remember == "folder" else ""
+        True,
+        arguments=edited,
+        picked=picked,
+        remember=arguments.remember or "once",
+        folder=folder if arguments.remember == "folder" else "",
     )
     return _told(await approvals.decide(found.id, found.token, decision, by=BY))
 
 
 async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Told:
     found = await _found(approvals, arguments.id)
-    return _told(await approvals.decide(found.id, found.token, Decision(False, reason=arguments.reason), by=BY))
+    return _told(
+        await approvals.decide(found.id, found.token, Decision(False, reason=arguments.reason), by=BY)
+    )
 
 
 def _told(decided: Approval) -> Told:
@@ -137,9 +156,13 @@ async def _found(approvals: Approvals, named: str) -> Approval:
 
 
 def _only(ids: Sequence[str], named: str, what: str) -> str:
-    fitting = [id for id in ids if id == named or id.startswith(named) or id.partition("_")[2].startswith(named)]
+    fitting = [
+        id for id in ids if id == named or id.startswith(named) or id.partition("_")[2].startswith(named)
+    ]
     if len(fitting) != 1:
-        raise ConfigError(f"{what} {named}: {'there is none' if not fitting else f'{len(fitting)} begin like this'}")
+        raise ConfigError(
+            f"{what} {named}: {'there is none' if not fitting else f'{len(fitting)} begin like this'}"
+        )
     return fitting[0]
 
 

@@ -12,9 +12,16 @@ import sys
 from contextlib import aclosing, nullcontext
 from typing import Any
 
-from toolwire.core.shown import as_json
+from toolwire.core.display import as_json
 from toolwire.settings.types import ConfigError, Settings
-from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, screen_for_person, show
+from toolwire.surfaces.terminal.screen import (
+    PlainScreen,
+    Screen,
+    TerminalScreen,
+    quiet_keyboard,
+    screen_for_person,
+    show,
+)
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools import rules
@@ -37,18 +44,24 @@ def _question(asked: str) -> str:
             raise ConfigError(f"stdin: more than {LARGEST:,} characters")
     question = "\n\n".join(part for part in (asked.strip(), piped.strip()) if part)
     if not question:
-        raise ConfigError('ask: there is no question, see toolwire ask --help (example: toolwire ask "What is a park?")')
+        raise ConfigError(
+            'ask: there is no question, see toolwire ask --help (example: toolwire ask "What is a park?")'
+        )
     return question
 
 
-async def _ask(arguments: argparse.Namespace, question: str, settings: Settings, source: ToolSource | None) -> int:
+async def _ask(
+    arguments: argparse.Namespace, question: str, settings: Settings, source: ToolSource | None
+) -> int:
     async with opened(settings, arguments.vault, "ask", source) as session:
         model = session.model(arguments.model)
         session.tell_withheld(model)
         allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
         person = person_is_here()
         screen: Screen = PlainScreen(io.StringIO()) if arguments.json else screen_for_person()
-        surface = surface_for(session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="ask")
+        surface = surface_for(
+            session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="ask"
+        )
         conversation = session.conversation(model, surface)
         with quiet_keyboard() if isinstance(screen, TerminalScreen) else nullcontext():
             told = await _turn(conversation, question, screen)
@@ -70,7 +83,15 @@ async def _turn(conversation: Conversation, question: str, screen: Screen) -> di
                 said.clear()  # what was said before a tool answered is no answer
                 call, outcome = happening.outcome.call, happening.outcome
                 read = {"shared": list(outcome.shared), "unread": dict(outcome.unread)}
-                calls.append({"name": call.name, "arguments": call.arguments, "status": outcome.status, **read})
+                calls.append(
+                    {"name": call.name, "arguments": call.arguments, "status": outcome.status, **read}
+                )
             elif isinstance(happening, Ended):
                 last = happening
-    return {"answer": "".join(said), "ended": last.why, "error": last.words or None, "calls": calls, "usage": last.usage}
+    return {
+        "answer": "".join(said),
+        "ended": last.why,
+        "error": last.words or None,
+        "calls": calls,
+        "usage": last.usage,
+    }

@@ -18,14 +18,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolwire.core.display import one_line
 from toolwire.core.errors import ToolwireError
-from toolwire.core.shown import one_line
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.surfaces import conversation_note
 from toolwire.surfaces.cards import Row
 from toolwire.surfaces.terminal.approvals import grant_lines
-from toolwire.surfaces.terminal.screen import PlainScreen, Screen, TerminalScreen, quiet_keyboard, require_extra, show
-from toolwire.surfaces.terminal.session import TerminalSession, ToolSource, opened, person_is_here, settings_of
+from toolwire.surfaces.terminal.screen import (
+    PlainScreen,
+    Screen,
+    TerminalScreen,
+    quiet_keyboard,
+    require_extra,
+    show,
+)
+from toolwire.surfaces.terminal.session import (
+    TerminalSession,
+    ToolSource,
+    opened,
+    person_is_here,
+    settings_of,
+)
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.approvals import LIFETIME_S
 from toolwire.tools.loop import Conversation
@@ -66,7 +79,10 @@ async def _vault(chat: Chat, rest: str) -> list[Row]:
     toolbox = chat.session.toolbox
     if toolbox is None:
         return [("plain", "no vault is open; /vault DIR opens one")]
-    return [("plain", f"vault: {chat.session.vault}"), *(chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")])]
+    return [
+        ("plain", f"vault: {chat.session.vault}"),
+        *(chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")]),
+    ]
 
 
 async def _grants(chat: Chat, rest: str) -> list[Row]:
@@ -83,7 +99,11 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
     if not grants:
         return [("plain", "nothing is remembered")]
     head, *lines = grant_lines(grants)
-    return [("label", f"    {head}"), *(("plain", f"{place:>3} {line}") for place, line in enumerate(lines, 1)), ("dim", "/grants revoke NUMBER")]
+    return [
+        ("label", f"    {head}"),
+        *(("plain", f"{place:>3} {line}") for place, line in enumerate(lines, 1)),
+        ("dim", "/grants revoke NUMBER"),
+    ]
 
 
 async def _save(chat: Chat, rest: str) -> list[Row]:
@@ -117,14 +137,20 @@ def _write_into(chat: Chat, path: Path, text: str) -> Path:
         if not change.creates:
             raise FileExistsError
         if change.new_folders:
-            raise PathRefused(str(path), f"there is no folder {change.new_folders[0]} in the vault", "missing")
+            raise PathRefused(
+                str(path), f"there is no folder {change.new_folders[0]} in the vault", "missing"
+            )
         return session.vault / edits.apply(change)
 
 
 def _write_new(path: Path, data: bytes) -> None:
     """The whole file or none, and never over another."""
-    temporary = path.with_name(f".toolwire-{secrets.token_hex(8)}.tmp")  # what is left of it when this is killed, the vault takes away
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as note:
+    temporary = path.with_name(
+        f".toolwire-{secrets.token_hex(8)}.tmp"
+    )  # what is left of it when this is killed, the vault takes away
+    with os.fdopen(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+    ) as note:
         try:
             note.write(data)
             note.flush()
@@ -182,15 +208,21 @@ async def run(chat: Chat, line: str) -> list[Row]:
 HISTORY = "chat_history"
 
 
-def run_chat(arguments: argparse.Namespace, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S) -> int:
+def run_chat(
+    arguments: argparse.Namespace, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
+) -> int:
     require_extra("chat")
     return asyncio.run(_chat(arguments, settings_of(arguments), source, lifetime_s))
 
 
-async def _chat(arguments: argparse.Namespace, settings: Settings, source: ToolSource | None, lifetime_s: float) -> int:
+async def _chat(
+    arguments: argparse.Namespace, settings: Settings, source: ToolSource | None, lifetime_s: float
+) -> int:
     async with opened(settings, arguments.vault, "chat", source, lifetime_s) as session:
         person = person_is_here()
-        chat = Chat(session, session.model(arguments.model), TerminalScreen() if person else PlainScreen(), person)
+        chat = Chat(
+            session, session.model(arguments.model), TerminalScreen() if person else PlainScreen(), person
+        )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, chat.stop)
         try:
@@ -208,7 +240,9 @@ class Chat:
         self.screen = screen
         self.model = model
         self.over = False
-        self._surface = surface_for(session.approvals, (), lambda: session.toolbox, screen, self.stop, person=person, by="chat")
+        self._surface = surface_for(
+            session.approvals, (), lambda: session.toolbox, screen, self.stop, person=person, by="chat"
+        )
         self._turn: asyncio.Task[None] | None = None
         self.conversation: Conversation = session.conversation(model, self._surface)
 
@@ -315,7 +349,11 @@ def _completer(chat: Chat) -> Completer:
             if not space and text.startswith("/"):
                 yield from (Completion(one, -len(text)) for one in COMMANDS if one.startswith(text))
             elif name == "/model":
-                yield from (Completion(one, -len(rest)) for one in chat.session.gateway.catalog.listed() if one.startswith(rest))
+                yield from (
+                    Completion(one, -len(rest))
+                    for one in chat.session.gateway.catalog.listed()
+                    if one.startswith(rest)
+                )
 
     return Slash()
 

@@ -20,7 +20,7 @@ from prompt_toolkit.layout import Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 from prompt_toolkit.validation import ValidationError, Validator
 
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import drop_typed_ahead
 from toolwire.tools.contract import Touched
@@ -46,8 +46,14 @@ class _Keys:
         bindings.add(Keys.Any)(self._pressed)
         for name in ("up", "down", "pageup", "pagedown", "home", "end", "enter", ESCAPE, "c-d"):
             bindings.add(name)(self._pressed)
-        window = Window(FormattedTextControl(text, focusable=True, show_cursor=False), wrap_lines=True, dont_extend_height=True)
-        self.app: Application[Any] = Application(Layout(window), key_bindings=bindings, erase_when_done=True, after_render=self._rendered)
+        window = Window(
+            FormattedTextControl(text, focusable=True, show_cursor=False),
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        self.app: Application[Any] = Application(
+            Layout(window), key_bindings=bindings, erase_when_done=True, after_render=self._rendered
+        )
         self.app.timeoutlen = self.app.ttimeoutlen = 0.1
 
     async def run(self) -> Any:
@@ -98,7 +104,16 @@ class Picker:
 
     def press(self, key: str) -> bool:
         """Takes a key; True when the choice is made."""
-        moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -PAGE, "pagedown": PAGE, "home": -len(self.touched), "end": len(self.touched)}
+        moves = {
+            "up": -1,
+            "k": -1,
+            "down": 1,
+            "j": 1,
+            "pageup": -PAGE,
+            "pagedown": PAGE,
+            "home": -len(self.touched),
+            "end": len(self.touched),
+        }
         if key in moves:
             self.cursor = min(max(0, self.cursor + moves[key]), max(0, len(self.touched) - 1))
         elif key == " " and self.touched:
@@ -119,11 +134,15 @@ class Picker:
         out: StyleAndTextTuples = []
         for place, one in enumerate(self.touched[top : top + PAGE], top):
             mark = "[-]" if one.missing else "[x]" if one.key in self.picked else "[ ]"
-            row = ("reverse " if place == self.cursor else "") + ("ansigreen" if one.key in self.picked else "")
+            row = ("reverse " if place == self.cursor else "") + (
+                "ansigreen" if one.key in self.picked else ""
+            )
             out.append((row, f"{mark} {cards.touched(one)}\n"))
         more = f" (lines {top + 1}-{min(top + PAGE, len(self.touched))})" if len(self.touched) > PAGE else ""
         told = f"{len(self.picked)} of {len(self.touched)} picked{more}"
-        out.append((style, f"{told} · space toggles · a all · n none · enter shares what is picked · esc back"))
+        out.append(
+            (style, f"{told} · space toggles · a all · n none · enter shares what is picked · esc back")
+        )
         return out
 
     async def run(self) -> tuple[str, ...] | None:
@@ -159,6 +178,10 @@ async def line(message: str, default: str = "", check: Callable[[str], object] |
     bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))
     bindings.add("c-c", eager=True)(lambda event: event.app.exit(exception=Stopped()))
     session: PromptSession[str | None] = PromptSession(
-        message, key_bindings=bindings, validator=_Checked(check) if check else None, validate_while_typing=False, erase_when_done=True
+        message,
+        key_bindings=bindings,
+        validator=_Checked(check) if check else None,
+        validate_while_typing=False,
+        erase_when_done=True,
     )
     return await session.prompt_async(default=default, handle_sigint=False)

@@ -14,7 +14,7 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
-from toolwire.core.shown import one_line
+from toolwire.core.display import one_line
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store import disk
 from toolwire.surfaces import conversation_note
@@ -96,7 +96,9 @@ class Appender:
                     raise OSError("it was changed meanwhile")
                 os.ftruncate(self._file, len(self._before))
         except OSError as stays:
-            self.failed += f"; a part of the answer stands in {self.moved_to or self._path}: {disk.why(stays)}"
+            self.failed += (
+                f"; a part of the answer stands in {self.moved_to or self._path}: {disk.why(stays)}"
+            )
         self.moved_to = None
         self._close()
 
@@ -164,7 +166,9 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         person = person_is_here()
         allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)
-        surface = surface_for(session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="note")
+        surface = surface_for(
+            session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="note"
+        )
         conversation = session.conversation(model, surface, messages=told.history(), options=told.options)
         print(f"{one_line(model)} answers into {path}", file=sys.stderr, flush=True)
         appender = Appender(path, raw, "\r\n" if dominant(text) == "\r\n" else "\n")
@@ -184,10 +188,19 @@ def _tell_where(path: Path, appender: Appender) -> None:
         page = screen_for_person()
         page.said(appender.words)
         page.pause()
-        print(f"{path} could not be written: {appender.failed}; the answer is on standard output", file=sys.stderr)
+        print(
+            f"{path} could not be written: {appender.failed}; the answer is on standard output",
+            file=sys.stderr,
+        )
 
 
-async def _answer(conversation: Conversation, told: conversation_note.NoteConversation, appender: Appender, screen: Screen, text: str) -> str:
+async def _answer(
+    conversation: Conversation,
+    told: conversation_note.NoteConversation,
+    appender: Appender,
+    screen: Screen,
+    text: str,
+) -> str:
     """The turn, written into the note. However it ends, the note can go on: what was said is closed by the person's next heading."""
     guard, begun, ended = conversation_note.Guard(), False, "failed"
     gap = "\n" * max(0, 2 - (len(text) - len(text.rstrip("\n"))))
@@ -209,5 +222,7 @@ async def _answer(conversation: Conversation, told: conversation_note.NoteConver
     finally:
         rest = guard.finish()
         if rest or begun:
-            appender.write(rest, before="" if begun else header, after=conversation_note.header("user", told.heading))
+            appender.write(
+                rest, before="" if begun else header, after=conversation_note.header("user", told.heading)
+            )
     return ended

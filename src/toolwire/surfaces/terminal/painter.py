@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown
 from rich.segment import Segment, Segments
 
-from toolwire.core.shown import prose
+from toolwire.core.display import prose
 
 WIDEST = 100
 SOONEST_S = 0.05
@@ -69,7 +69,9 @@ class Blocks:
         if self._blank is None:
             return False
         self._blank = None
-        same = line.startswith((" ", "\t")) or (bool(_ITEM.match(self.open.lstrip("\n"))) and bool(_ITEM.match(line)))
+        same = line.startswith((" ", "\t")) or (
+            bool(_ITEM.match(self.open.lstrip("\n"))) and bool(_ITEM.match(line))
+        )
         if not same:
             self._fence = found[1] if (found := _FENCE.match(line)) else ""
         return not same
@@ -137,7 +139,9 @@ class Painter:
 
     def _paint(self, block: str, last: bool) -> None:
         width, height = self._size()
-        if self._width != width:  # the terminal has broken the old lines anew: where they stand is not known any more
+        if (
+            self._width != width
+        ):  # the terminal has broken the old lines anew: where they stand is not known any more
             self._lost, self._width = bool(self._painted), width
         if self._lost and not last:
             return
@@ -145,7 +149,10 @@ class Painter:
         if not self._first and (new or self._painted):
             new = ["", *new]
         old = self._painted
-        same = next((place for place, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new)))
+        same = next(
+            (place for place, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
+            min(len(old), len(new)),
+        )
         if self._lost or (same < self._frozen and last):
             self._put(0, new)
         elif same < max(len(old), len(new)):
@@ -199,7 +206,11 @@ def renderer(console: Console) -> Render:
 def _stripped(line: list[Segment]) -> list[Segment]:
     """Without the spaces that only fill the line up."""
     kept = list(line)
-    while kept and not kept[-1].text.strip() and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
+    while (
+        kept
+        and not kept[-1].text.strip()
+        and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None)
+    ):
         kept.pop()
     if kept and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
         kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
-from toolwire.core.shown import clean, one_line, prose
+from toolwire.core.display import clean, one_line, prose
 from toolwire.settings.types import ConfigError
 from toolwire.surfaces import cards
 from toolwire.surfaces.cards import Row
@@ -75,7 +75,11 @@ def show(screen: Screen, happening: loop.Happening) -> None:
         screen.rows(cards.did(happening.outcome))
     else:
         screen.pause()
-        told = {"length": "the answer was cut: its length is used up", "budget": happening.words, "failed": f"the model failed: {happening.words}"}
+        told = {
+            "length": "the answer was cut: its length is used up",
+            "budget": happening.words,
+            "failed": f"the model failed: {happening.words}",
+        }
         if happening.why in told:
             screen.rows([("warning", one_line(told[happening.why], 400))])
 
@@ -130,7 +134,9 @@ class TerminalScreen:
 
             self.pause()
             self._mode = "said"
-            self._painter = Painter(self._write, self._size, renderer(self.console), asyncio.get_running_loop().call_later)
+            self._painter = Painter(
+                self._write, self._size, renderer(self.console), asyncio.get_running_loop().call_later
+            )
         assert self._painter is not None
         self._painter.feed(text)
 
@@ -155,7 +161,15 @@ class TerminalScreen:
 
         self.pause()
         lines = Text("\n").join(Text(text, STYLES[style]) for style, text in rows[1:])
-        self.console.print(Panel(lines, title=Text(rows[0][1], STYLES["title"]), title_align="left", border_style="cyan", width=self._width()))
+        self.console.print(
+            Panel(
+                lines,
+                title=Text(rows[0][1], STYLES["title"]),
+                title_align="left",
+                border_style="cyan",
+                width=self._width(),
+            )
+        )
 
     def pause(self) -> None:
         if self._painter is not None:
@@ -184,7 +198,11 @@ class TerminalScreen:
 def screen_for_person(out: TextIO | None = None) -> Screen:
     """The best that this terminal, or this pipe, can show."""
     out = sys.stdout if out is None else out
-    return TerminalScreen() if out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb" else PlainScreen(out)
+    return (
+        TerminalScreen()
+        if out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb"
+        else PlainScreen(out)
+    )
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from toolwire.core.display import one_line
 from toolwire.core.ids import random_id
-from toolwire.core.shown import one_line
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.discover import with_discovered
 from toolwire.settings.load import load
@@ -50,7 +50,15 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 class TerminalSession:
     """One conversation's surroundings. `opened` makes one."""
 
-    def __init__(self, settings: Settings, gateway: Gateway, store: Store, approvals: Approvals, source: ToolSource, name: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        gateway: Gateway,
+        store: Store,
+        approvals: Approvals,
+        source: ToolSource,
+        name: str,
+    ) -> None:
         self.settings = settings
         self.gateway = gateway
         self.store = store
@@ -94,10 +102,14 @@ class TerminalSession:
                 raise ConfigError("no model is there to talk to: see toolwire doctor")
             return known[0]
         for name in _spellings(named):
-            if self.gateway.catalog.find(name) is not None or any(one.alias(name) is not None for one in self.gateway.models.values()):
+            if self.gateway.catalog.find(name) is not None or any(
+                one.alias(name) is not None for one in self.gateway.models.values()
+            ):
                 return name
         told = ", ".join(one_line(one, 80) for one in known[:12])
-        raise ConfigError(f"there is no model {one_line(named, 80)}; known: {told}{' …' if len(known) > 12 else ''}")
+        raise ConfigError(
+            f"there is no model {one_line(named, 80)}; known: {told}{' …' if len(known) > 12 else ''}"
+        )
 
     def may_use_tools(self, model: str) -> bool:
         """The allow-list of models, `vault.models`."""
@@ -122,10 +134,26 @@ class TerminalSession:
         options: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
     ) -> Conversation:
-        executor = Executor(self.toolbox, self.approvals, surface) if self.toolbox is not None and self.may_use_tools(model) else None
-        told = [{"role": "system", "content": WITH_TOOLS}] if executor is not None and not any(one["role"] == "system" for one in messages) else []
+        executor = (
+            Executor(self.toolbox, self.approvals, surface)
+            if self.toolbox is not None and self.may_use_tools(model)
+            else None
+        )
+        told = (
+            [{"role": "system", "content": WITH_TOOLS}]
+            if executor is not None and not any(one["role"] == "system" for one in messages)
+            else []
+        )
         asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
-        return Conversation(GatewayModel(self.gateway), model, executor, asking, messages=[*told, *messages], budget=budget, options=options)
+        return Conversation(
+            GatewayModel(self.gateway),
+            model,
+            executor,
+            asking,
+            messages=[*told, *messages],
+            budget=budget,
+            options=options,
+        )
 
 
 def _spellings(named: str) -> list[str]:
@@ -136,14 +164,25 @@ def _spellings(named: str) -> list[str]:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, vault: str | None, name: str, source: ToolSource | None = None, lifetime_s: float = LIFETIME_S
+    settings: Settings,
+    vault: str | None,
+    name: str,
+    source: ToolSource | None = None,
+    lifetime_s: float = LIFETIME_S,
 ) -> AsyncIterator[TerminalSession]:
     """A session, with its vault opened. Closing it closes all."""
     async with Store(settings.store.url) as store:
         gateway = Gateway(settings, store=store)
         try:
             await gateway.start()
-            session = TerminalSession(settings, gateway, store, Approvals(store, lifetime_s=lifetime_s), source or vault_source, name)
+            session = TerminalSession(
+                settings,
+                gateway,
+                store,
+                Approvals(store, lifetime_s=lifetime_s),
+                source or vault_source,
+                name,
+            )
             try:
                 await session.open_vault(vault)
                 yield session

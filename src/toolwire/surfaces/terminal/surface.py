@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from toolwire.core.display import as_json, one_line
 from toolwire.core.errors import ToolwireError
-from toolwire.core.shown import as_json, one_line
 from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead, has_extra
 from toolwire.tools import rules
@@ -36,14 +36,18 @@ class RuleSurface:
 
     by = "ask"
 
-    def __init__(self, approvals: Approvals, allowed: Sequence[rules.Rule], toolbox: Callable[[], Toolbox | None]) -> None:
+    def __init__(
+        self, approvals: Approvals, allowed: Sequence[rules.Rule], toolbox: Callable[[], Toolbox | None]
+    ) -> None:
         self.approvals = approvals
         self.allowed = allowed
         self._toolbox = toolbox
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         for approval in approvals:
-            decision, by = rules.decision(self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None)
+            decision, by = rules.decision(
+                self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None
+            )
             await self.by_rule(approval, decision, by)
         return False
 
@@ -82,18 +86,28 @@ class _PersonSurface(RuleSurface):
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
         for approval in approvals:
-            decision, by = rules.decision(self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None)
-            if decision.approved and (decision.picked or not approval.shown.pick or not approval.shown.touched):
+            decision, by = rules.decision(
+                self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None
+            )
+            if decision.approved and (
+                decision.picked or not approval.shown.pick or not approval.shown.touched
+            ):
                 await self.by_rule(approval, decision, by)
             else:  # also where a rule would share nothing of what was found
                 asked.append(approval)
         for number, approval in enumerate(asked, 1):
-            self.screen.card(cards.card(approval, self.tool(approval), place=f"{number} of {len(asked)}" if len(asked) > 1 else ""))
+            self.screen.card(
+                cards.card(
+                    approval, self.tool(approval), place=f"{number} of {len(asked)}" if len(asked) > 1 else ""
+                )
+            )
         for number, approval in enumerate(asked, 1):
             try:
                 await self.put(approval, f"{number} of {len(asked)} " if len(asked) > 1 else "")
             except _Elsewhere:
-                self.screen.rows([("dim", f"{one_line(approval.tool, 80)}: decided elsewhere, or its time is over")])
+                self.screen.rows(
+                    [("dim", f"{one_line(approval.tool, 80)}: decided elsewhere, or its time is over")]
+                )
         return False
 
     async def put(self, approval: Approval, place: str) -> None:
@@ -134,7 +148,11 @@ class _PersonSurface(RuleSurface):
             self.screen.rows([("warning", str(error))])
             return
         told = "approved" if decision.approved else "denied"
-        told += f", remembered for {_scope_words(decision.remember, decision.folder)}" if decision.remember != "once" else ""
+        told += (
+            f", remembered for {_scope_words(decision.remember, decision.folder)}"
+            if decision.remember != "once"
+            else ""
+        )
         told += f": {one_line(decision.reason)}" if decision.reason else ""
         self.screen.rows([("dim", f"{one_line(approval.tool, 80)}: {told}")])
 
@@ -151,8 +169,16 @@ class KeySurface(_PersonSurface):
                 if question.fresh:
                     self.screen.card(cards.card(question.now(), self.tool(approval), place="as edited"))
                     question.fresh = False
-                key = await self.unless_decided(approval, keyboard.choose(question.text(place), question.keys()))
-                await {"a": self._approve, "d": self._deny, "e": self._edit, "r": self._remember, "v": self._view}[key](question)
+                key = await self.unless_decided(
+                    approval, keyboard.choose(question.text(place), question.keys())
+                )
+                await {
+                    "a": self._approve,
+                    "d": self._deny,
+                    "e": self._edit,
+                    "r": self._remember,
+                    "v": self._view,
+                }[key](question)
         except keyboard.Stopped:
             await self.stopped()
 
@@ -161,11 +187,20 @@ class KeySurface(_PersonSurface):
 
         picked: tuple[str, ...] | None = None
         if question.approval.shown.pick and question.edited is None:
-            picked = await self.unless_decided(question.approval, Picker(question.approval.shown.touched).run())
+            picked = await self.unless_decided(
+                question.approval, Picker(question.approval.shown.touched).run()
+            )
             if picked is None:
                 return
         seen = question.shown.digest if question.edited is not None else ""
-        decision = Decision(True, arguments=question.edited, picked=picked, remember=question.remember, folder=question.folder, seen=seen)
+        decision = Decision(
+            True,
+            arguments=question.edited,
+            picked=picked,
+            remember=question.remember,
+            folder=question.folder,
+            seen=seen,
+        )
         await self.settle(question.approval, decision)
         question.done = True
 
@@ -188,7 +223,9 @@ class KeySurface(_PersonSurface):
             return toolbox.arguments(tool.name, text or "not JSON")
 
         before = as_json(dict(question.now().arguments))
-        written = await self.unless_decided(question.approval, line("Arguments (JSON; esc: back): ", before, check))
+        written = await self.unless_decided(
+            question.approval, line("Arguments (JSON; esc: back): ", before, check)
+        )
         if written is None or written == before:
             return
         try:
@@ -231,10 +268,20 @@ class _Question:
 
     def now(self) -> Approval:
         """The question as it would be approved."""
-        return replace(self.approval, shown=self.shown, arguments=self.approval.arguments if self.edited is None else self.edited)
+        return replace(
+            self.approval,
+            shown=self.shown,
+            arguments=self.approval.arguments if self.edited is None else self.edited,
+        )
 
     def keys(self) -> set[str]:
-        return {"a", "d", "r", *("e" if self.approval.stage == "run" else ""), *("v" if cards.clipped(self.now()) else "")}
+        return {
+            "a",
+            "d",
+            "r",
+            *("e" if self.approval.stage == "run" else ""),
+            *("v" if cards.clipped(self.now()) else ""),
+        }
 
     def text(self, place: str) -> str:
         approve = "pick and approve" if self.approval.shown.pick and self.edited is None else "approve"
@@ -248,7 +295,11 @@ class _Question:
 
 
 def _scope_words(scope: Scope, folder: str) -> str:
-    return {"session": "this session", "folder": f"the folder {one_line(folder, 80)}/", "tool": "this tool, always"}.get(scope, "only once")
+    return {
+        "session": "this session",
+        "folder": f"the folder {one_line(folder, 80)}/",
+        "tool": "this tool, always",
+    }.get(scope, "only once")
 
 
 class LineSurface(_PersonSurface):

@@ -1,1 +1,1 @@
-"""The web pages: chat with approvals, the inbox, the wire inspector, connect and settings. `routes.Pages` is what the HTTP surface mounts."""
+"""The web pages: chat, inbox, wire, connect, settings. The HTTP surface mounts `routes.Pages`."""

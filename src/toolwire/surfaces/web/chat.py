@@ -31,7 +31,7 @@ class ChatApi:
         self._rows = Conversations(web.store)
         self._talks: OrderedDict[str, Talk] = OrderedDict()
         self._opening = asyncio.Lock()
-        web.toolroom.users.append(self._let_go)
+        web.tools.users.append(self._let_go)
 
     def routes(self) -> list[Row]:
         return [
@@ -56,18 +56,28 @@ class ChatApi:
     async def _let_go(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values() if talk.with_tools))
 
-    # --- looking -------------------------------------------------------------------------------------------------------------------------------
+    # --- looking
 
     async def models(self, request: Request) -> dict[str, Any]:
         self._web.gateway.catalog.listed()  # what is old is looked up again meanwhile
-        may = self._web.toolroom.may_use_tools
-        return {"models": [{**row, "may_use_tools": may(row["id"])} for row in model_rows(self._web.gateway.catalog)]}
+        may = self._web.tools.may_use_tools
+        return {
+            "models": [
+                {**row, "may_use_tools": may(row["id"])} for row in model_rows(self._web.gateway.catalog)
+            ]
+        }
 
     async def listed(self, request: Request) -> dict[str, Any]:
-        rows = await self._rows.listed(request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED))
+        rows = await self._rows.listed(
+            request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED)
+        )
         waiting = Counter(approval.session for approval in await self._web.approvals.pending())
         running = {id for id, talk in self._talks.items() if talk.running}
-        return {"conversations": [{**row, "running": row["id"] in running, "waiting": waiting[row["id"]]} for row in rows]}
+        return {
+            "conversations": [
+                {**row, "running": row["id"] in running, "waiting": waiting[row["id"]]} for row in rows
+            ]
+        }
 
     async def one(self, request: Request) -> dict[str, Any]:
         return (await self._talk(request)).state()
@@ -75,10 +85,15 @@ class ChatApi:
     async def note(self, request: Request) -> Response:
         kept = (await self._talk(request)).kept
         name = " ".join(re.sub(r"[^\w .-]+", " ", kept.title).split()).strip(".")[:60] or "conversation"
-        headers = {"content-disposition": f"attachment; filename=\"conversation.md\"; filename*=UTF-8''{quote(name)}.md"}
-        return Response(render(kept.messages, kept.model).encode("utf-8", "replace"), media_type="text/markdown", headers=headers)
+        names = f"filename=\"conversation.md\"; filename*=UTF-8''{quote(name)}.md"
+        headers = {"content-disposition": f"attachment; {names}"}
+        return Response(
+            render(kept.messages, kept.model).encode("utf-8", "replace"),
+            media_type="text/markdown",
+            headers=headers,
+        )
 
-    # --- changing ------------------------------------------------------------------------------------------------------------------------------
+    # --- changing
 
     async def create(self, request: Request) -> Response:
         model = self._model(field(await body(request), "model", str, required=True))
@@ -89,7 +104,9 @@ class ChatApi:
         return JSONResponse(talk.state(), 201)
 
     async def change(self, request: Request) -> dict[str, Any]:
-        given = await body(request)  # first: nothing may happen to a conversation between finding and changing it
+        given = await body(
+            request
+        )  # first: nothing may happen to a conversation between finding and changing it
         talk = await self._talk(request)
         title, model = field(given, "title", str), field(given, "model", str)
         if title is not None:
@@ -113,7 +130,9 @@ class ChatApi:
         talk = await self._idle(request)
         text = field(given, "text", str, required=True)
         if not text.strip() or len(text) > MOST_TEXT:
-            raise ToolwireError("invalid_value", f"A message has from 1 to {MOST_TEXT:,} characters.", param="text")
+            raise ToolwireError(
+                "invalid_value", f"A message has from 1 to {MOST_TEXT:,} characters.", param="text"
+            )
         self._use(talk, given)
         await talk.begin(text.encode("utf-8", "replace").decode())
         return JSONResponse({}, 202)
@@ -131,7 +150,7 @@ class ChatApi:
         await (await self._talk(request)).stop()
         return {}
 
-    # --- finding -------------------------------------------------------------------------------------------------------------------------------
+    # --- finding
 
     async def _talk(self, request: Request) -> Talk:
         id = request.path_params["id"]
@@ -165,7 +184,9 @@ class ChatApi:
 
     def _model(self, name: str) -> str:
         catalog = self._web.gateway.catalog
-        if catalog.find(name) is None and not any(one.alias(name) is not None for one in self._web.gateway.models.values()):
+        if catalog.find(name) is None and not any(
+            one.alias(name) is not None for one in self._web.gateway.models.values()
+        ):
             raise ToolwireError("model_not_found", f"There is no model {name[:80]}.", param="model")
         return name
 

@@ -1,8 +1,8 @@
-"""The clients that people bring, as data: what to paste into each, and the shape in which each asks.
+"""The clients that people use, as data: what to paste into each, and the shape of its requests.
 
-Rules: a row says what `docs/clients.md` says; rendered for that page's address and model, every code block and value of a row stands there, and a
-test holds the two together. `«base»` is the address with `/v1`, `«root»` without, `«model»` the chosen model, `«key»` what stands for a key: never
-a key itself. Inside double quotes they are written as that language quotes them. `«?…?»` stays only where the server wants a key.
+A test compares the rows with `docs/clients.md`. `«base»` is the address with `/v1`, `«root»` without it,
+`«model»` the model, `«key»` a placeholder and never a key. Inside double quotes they are escaped for the
+language. `«?…?»` remains only if the server needs a key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Any, Literal
 Api = Literal["chat", "responses"]
 
 OBSIDIAN = "app://obsidian.md"
-STAINLESS = {f"x-stainless-{name}": "check" for name in ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version")}
+STAINLESS = {
+    f"x-stainless-{name}": "check"
+    for name in ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version")
+}
 OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """How a client asks. `origin`: it is a page of a browser and sends a preflight. `results`: how it hands a tool's result back."""
+    """The shape of a client's requests. `origin`: it runs in a browser and sends a preflight."""
 
     api: Api = "chat"
     origin: str = ""
@@ -33,7 +36,8 @@ class ClientShape:
     body: Mapping[str, Any] = field(default_factory=dict)
     sends_key: bool = True
     results: Literal["tool", "named", "user", "items", "chained"] = "tool"
-    """`tool`: a message of role tool; `named`: with the tool's name, and arguments written anew; `user`: as words of the person, without tools.
+    """`tool`: a message of role tool; `named`: also with the tool's name, and arguments serialized again;
+    `user`: as a message of the user, without tools.
     Responses: `items`, the whole history again; `chained`, by `previous_response_id`."""
     content: str | None = None
     """What stands as the text of an assistant's message that only calls."""
@@ -41,7 +45,7 @@ class ClientShape:
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """One thing to do: a `value` to put into a field, or `code` to paste. `keys`: only where the server wants a key, or only where it does not."""
+    """A `value` for a field, or `code` to paste. `keys`: only if the server needs a key, or does not."""
 
     label: str
     value: str = ""
@@ -51,8 +55,16 @@ class GuideStep:
     keys: bool | None = None
 
     def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, str]:
-        written = {"value": fill(self.value, "", values, needs_key), "code": fill(self.code, self.language, values, needs_key)}
-        out = {"label": self.label, **written, "language": self.language if self.code else "", "note": fill(self.note, "", values, needs_key)}
+        written = {
+            "value": fill(self.value, "", values, needs_key),
+            "code": fill(self.code, self.language, values, needs_key),
+        }
+        out = {
+            "label": self.label,
+            **written,
+            "language": self.language if self.code else "",
+            "note": fill(self.note, "", values, needs_key),
+        }
         return {name: text for name, text in out.items() if text}
 
 
@@ -71,8 +83,19 @@ class ClientGuide:
         return self.keyed if needs_key and self.keyed is not None else self.shape
 
     def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, Any]:
-        steps = [step.rendered(values, needs_key) for step in self.steps if step.keys is None or step.keys == needs_key]
-        return {"id": self.id, "name": self.name, "summary": self.summary, "docs": self.docs, "api": self.shaped(needs_key).api, "steps": steps}
+        steps = [
+            step.rendered(values, needs_key)
+            for step in self.steps
+            if step.keys is None or step.keys == needs_key
+        ]
+        return {
+            "id": self.id,
+            "name": self.name,
+            "summary": self.summary,
+            "docs": self.docs,
+            "api": self.shaped(needs_key).api,
+            "steps": steps,
+        }
 
 
 _OPTIONAL = re.compile(r"«\?(.*?)\?»", re.DOTALL)
@@ -81,7 +104,7 @@ _NAMED = re.compile(r"«(\w+)»")
 
 
 def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
-    """A text of a row with this server's values. In a shell's line a value is one word, and inside its single quotes it can not end them."""
+    """A text of a row with this server's values, quoted for its language."""
     shell = language == "sh"
 
     def quoted(found: re.Match[str]) -> str:
@@ -94,11 +117,13 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))  # the clients that want it so would look there anyway
+    root = re.sub(
+        r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1")
+    )  # the clients that want it so would look there anyway
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 
 
-# --- the codes, as docs/clients.md shows and runs them ---------------------------------------------------------------------------------------------
+# --- the codes, as docs/clients.md shows and runs them
 
 OPENCODE_JSON = """\
 {
@@ -150,7 +175,8 @@ import { ChatOpenAI } from "@langchain/openai";
 
 const model = new ChatOpenAI({ model: "«model»", apiKey: "«key»", configuration: { baseURL: "«base»" } });
 const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
-const tools = [{ type: "function", function: { name: "get_weather", description: "The weather in a city", parameters } }];
+const tools = [{ type: "function", function: { \
+name: "get_weather", description: "The weather in a city", parameters } }];
 const answer = await model.bindTools(tools).invoke("What is the weather in Paris?");
 console.log(answer.tool_calls[0].name, answer.tool_calls[0].args);
 """
@@ -186,7 +212,8 @@ console.log(answer.choices[0].message.tool_calls[0].function.arguments);
 """
 
 CURL = """\
-curl -s «base»/chat/completions -H 'content-type: application/json'«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?» -d '{
+curl -s «base»/chat/completions -H 'content-type: application/json'\
+«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?» -d '{
   "model": "«model»",
   "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
   "tools": [{"type": "function", "function": {"name": "get_weather", "parameters":
@@ -194,7 +221,9 @@ curl -s «base»/chat/completions -H 'content-type: application/json'«? -H "aut
 }'
 """
 
-_IN_ENVIRONMENT = GuideStep("The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True)
+_IN_ENVIRONMENT = GuideStep(
+    "The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True
+)
 
 CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
@@ -202,14 +231,20 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "Obsidian Copilot",
         "Version 4: Settings, add a custom model.",
         "docs/clients.md#obsidian-copilot",
-        ClientShape(origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""),
+        ClientShape(
+            origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
+        ),
         (
             GuideStep("Model name", value="«model»"),
             GuideStep("Provider", value="3rd party (openai format)"),
             GuideStep("Base URL", value="«base»", note="With /v1."),
-            GuideStep("API key", value="«key»", note="Any text will do: this server wants no key.", keys=False),
+            GuideStep(
+                "API key", value="«key»", note="Any text will do: this server wants no key.", keys=False
+            ),
             GuideStep("API key", note="One of your server.keys.", keys=True),
-            GuideStep("Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."),
+            GuideStep(
+                "Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."
+            ),
         ),
     ),
     ClientGuide(
@@ -222,21 +257,37 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "LM Studio URL",
                 value="«root»",
-                note="Without /v1, and with 127.0.0.1 instead of localhost. This slot fits best: it lists every model and speaks chat completions.",
+                note="Without /v1, and with 127.0.0.1 instead of localhost. "
+                "This slot fits best: it lists every model and speaks chat completions.",
                 keys=False,
             ),
-            GuideStep("Model, in the note's frontmatter", code="model: lmstudio@«model»\n", language="yaml", keys=False),
-            GuideStep("OpenAI URL", value="«root»", note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.", keys=True),
+            GuideStep(
+                "Model, in the note's frontmatter",
+                code="model: lmstudio@«model»\n",
+                language="yaml",
+                keys=False,
+            ),
+            GuideStep(
+                "OpenAI URL",
+                value="«root»",
+                note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.",
+                keys=True,
+            ),
             GuideStep("OpenAI API key", note="One of your server.keys.", keys=True),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
                 language="yaml",
-                note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; others work where they are written by hand.",
+                note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; "
+                "others work where they are written by hand.",
                 keys=True,
             ),
             GuideStep("Tool calling", value="on", note="It is off by default."),
-            GuideStep("Tool-enabled models", value="«model»", note="Add this line: the plugin offers tools only to the models on that list."),
+            GuideStep(
+                "Tool-enabled models",
+                value="«model»",
+                note="Add this line: the plugin offers tools only to the models on that list.",
+            ),
         ),
         keyed=ClientShape("responses", turns="/v1/responses", results="user", content=""),
     ),
@@ -255,9 +306,15 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "codex",
         "Codex",
-        "The Codex CLI. It speaks only Responses, so this is also how it gets to a model whose server has only chat completions.",
+        "The Codex CLI. It speaks only Responses, "
+        "so this is also how it gets to a model whose server has only chat completions.",
         "docs/clients.md#codex-cli",
-        ClientShape("responses", turns="/v1/responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}),
+        ClientShape(
+            "responses",
+            turns="/v1/responses",
+            results="items",
+            body={"store": False, "parallel_tool_calls": False, "include": []},
+        ),
         (
             GuideStep(
                 "~/.codex/config.toml",
@@ -275,7 +332,14 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "npm install ai @ai-sdk/openai-compatible",
         "docs/clients.md#ai-sdk",
         ClientShape(body={"tool_choice": "auto"}),
-        (GuideStep("A program", code=AI_SDK_JS, language="js", note="createOpenAI of @ai-sdk/openai works too; it speaks Responses."),),
+        (
+            GuideStep(
+                "A program",
+                code=AI_SDK_JS,
+                language="js",
+                note="createOpenAI of @ai-sdk/openai works too; it speaks Responses.",
+            ),
+        ),
     ),
     ClientGuide(
         "langchain",
@@ -286,7 +350,9 @@ CLIENTS: tuple[ClientGuide, ...] = (
         (
             GuideStep("A program", code=LANGCHAIN_JS, language="js"),
             GuideStep(
-                "In Python", value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")', note="Of langchain-openai. Both APIs work."
+                "In Python",
+                value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")',
+                note="Of langchain-openai. Both APIs work.",
             ),
         ),
     ),
@@ -319,7 +385,9 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep("A turn with a tool", code=CURL, language="sh"),
             _IN_ENVIRONMENT,
             GuideStep(
-                "The models that clients may name", code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n', language="sh"
+                "The models that clients may name",
+                code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n',
+                language="sh",
             ),
         ),
     ),

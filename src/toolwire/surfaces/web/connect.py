@@ -32,7 +32,12 @@ QUOTED = 160
 
 NAME = "toolwire_check"
 ABOUT = "Checks the connection between a client and its model. It only answers."
-PARAMETERS = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"], "additionalProperties": False}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"word": {"type": "string"}},
+    "required": ["word"],
+    "additionalProperties": False,
+}
 QUESTION = f'Call the tool {NAME} with the word "ping". When it has answered, tell me in one short sentence what it said.'
 RESULT = "The check has arrived."
 
@@ -52,7 +57,13 @@ class ConnectApi:
         base_url, needs_key = self._web.base_url(request), bool(self._key)
         values = values_of(base_url, model, needs_key)
         clients = [client.rendered(values, needs_key) for client in CLIENTS]
-        return {"base_url": base_url, "models": models, "model": model, "needs_key": needs_key, "clients": clients}
+        return {
+            "base_url": base_url,
+            "models": models,
+            "model": model,
+            "needs_key": needs_key,
+            "clients": clients,
+        }
 
     async def test(self, request: Request) -> dict[str, Any]:
         client = BY_ID.get(request.path_params["client"])
@@ -60,12 +71,21 @@ class ConnectApi:
             raise ToolwireError("not_found", "There is no such client.")
         model = member(await body(request), "model", str, required=True)[:LONGEST_NAME]
         key = self._key
-        connector = aiohttp.TCPConnector(ssl=False)  # it is this very server, by its address, which no certificate names
+        connector = aiohttp.TCPConnector(
+            ssl=False
+        )  # it is this very server, by its address, which no certificate names
         timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector) as session:
+        async with aiohttp.ClientSession(
+            timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector
+        ) as session:
             # a run that was made to call can not go on when it is not any more: one that waits is asked as the client asks
-            waits = any(row["id"] == model and row["tools"] == "parked" for row in model_rows(self._web.gateway.catalog))
-            trip = RoundTrip(session, _own_address(request), client.shaped(bool(key)), model, key, forced=not waits)
+            waits = any(
+                row["id"] == model and row["tools"] == "parked"
+                for row in model_rows(self._web.gateway.catalog)
+            )
+            trip = RoundTrip(
+                session, _own_address(request), client.shaped(bool(key)), model, key, forced=not waits
+            )
             steps = await trip.run(self._limit_s)
         return {"ok": all(step["ok"] for step in steps), "model": model, "steps": steps}
 
@@ -100,7 +120,15 @@ class Heard:
 class RoundTrip:
     """A tool loop of two turns. `root` is the server's address without `/v1`; `key` is "" where none is wanted; `forced`: the model must call."""
 
-    def __init__(self, session: aiohttp.ClientSession, root: str, shape: ClientShape, model: str, key: str, forced: bool = True) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        root: str,
+        shape: ClientShape,
+        model: str,
+        key: str,
+        forced: bool = True,
+    ) -> None:
         self._forced = forced
         self._session = session
         self._root = root
@@ -113,8 +141,15 @@ class RoundTrip:
 
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Each step with how it went; what comes after a step that failed is not tried (`ok` is None)."""
-        browser: list[tuple[str, Callable[[], Awaitable[str]]]] = [("Preflight", self._preflight)] if self._shape.origin else []
-        plan = [*browser, ("List of models", self._listing), ("Tool call", self._call), ("Answer with the result", self._answer)]
+        browser: list[tuple[str, Callable[[], Awaitable[str]]]] = (
+            [("Preflight", self._preflight)] if self._shape.origin else []
+        )
+        plan = [
+            *browser,
+            ("List of models", self._listing),
+            ("Tool call", self._call),
+            ("Answer with the result", self._answer),
+        ]
         deadline, out = time.monotonic() + limit_s, list[dict[str, Any]]()
         for name, step in plan:
             if out and not out[-1]["ok"]:
@@ -122,7 +157,14 @@ class RoundTrip:
                 continue
             began = time.perf_counter()
             ok, detail = await _tried(step, deadline - time.monotonic(), limit_s)
-            out.append({"name": name, "ok": ok, "ms": round((time.perf_counter() - began) * 1000, 1), "detail": detail})
+            out.append(
+                {
+                    "name": name,
+                    "ok": ok,
+                    "ms": round((time.perf_counter() - began) * 1000, 1),
+                    "detail": detail,
+                }
+            )
         return out
 
     # --- the steps -----------------------------------------------------------------------------------------------------------------------------
@@ -136,9 +178,14 @@ class RoundTrip:
         }
         async with self._session.options(self._root + self._shape.turns, headers=headers) as answer:
             _check_origin(answer, self._shape.origin)
-            allowed = {name.strip().lower() for name in answer.headers.get("access-control-allow-headers", "").split(",")}
+            allowed = {
+                name.strip().lower()
+                for name in answer.headers.get("access-control-allow-headers", "").split(",")
+            }
         if answer.status >= 300 or not set(asked) <= allowed:
-            raise Failed(f"The preflight is refused ({answer.status}); not allowed: {', '.join(sorted(set(asked) - allowed)) or 'nothing'}.")
+            raise Failed(
+                f"The preflight is refused ({answer.status}); not allowed: {', '.join(sorted(set(asked) - allowed)) or 'nothing'}."
+            )
         return f"{self._shape.origin} may ask, with all its {len(asked)} headers."
 
     async def _listing(self) -> str:
@@ -156,23 +203,34 @@ class RoundTrip:
         shape = self._shape
         if shape.api == "chat":
             function = {"name": NAME, "description": ABOUT, "parameters": PARAMETERS}
-            asked: dict[str, Any] = {"messages": [self._question], "tools": [{"type": "function", "function": function}]}
+            asked: dict[str, Any] = {
+                "messages": [self._question],
+                "tools": [{"type": "function", "function": function}],
+            }
             choice: dict[str, Any] = {"type": "function", "function": {"name": NAME}}
         else:
             asked = {"input": [self._question], "tools": [self._responses_tool]}
             choice = {"type": "function", "name": NAME}
-        heard = self._first = await self._heard({**shape.body, **asked, **({"tool_choice": choice} if self._forced else {})})
+        heard = self._first = await self._heard(
+            {**shape.body, **asked, **({"tool_choice": choice} if self._forced else {})}
+        )
         if not heard.calls:
             raise Failed(
-                f"The model made no call. It wrote: {_quoted(heard.text)}" if heard.text.strip() else "The model made no call, and wrote nothing."
+                f"The model made no call. It wrote: {_quoted(heard.text)}"
+                if heard.text.strip()
+                else "The model made no call, and wrote nothing."
             )
         if len(heard.calls) > 1:
-            raise Failed(f"One call was asked for, {len(heard.calls)} came: {', '.join(call['name'] for call in heard.calls.values())}.")
+            raise Failed(
+                f"One call was asked for, {len(heard.calls)} came: {', '.join(call['name'] for call in heard.calls.values())}."
+            )
         call = next(iter(heard.calls.values()))
         _check_call(call)
         expected = "tool_calls" if shape.api == "chat" else "completed"
         if heard.finish != [expected]:
-            raise Failed(f"The call came, but the answer ended with {', '.join(heard.finish) or 'nothing'} instead of {expected}.")
+            raise Failed(
+                f"The call came, but the answer ended with {', '.join(heard.finish) or 'nothing'} instead of {expected}."
+            )
         return f"One call, {NAME} {_quoted(call['arguments'])}, ended with {expected}; first bytes after {heard.first_ms:.0f} ms."
 
     async def _answer(self) -> str:
@@ -196,7 +254,13 @@ class RoundTrip:
 
     @property
     def _responses_tool(self) -> dict[str, Any]:
-        return {"type": "function", "name": NAME, "description": ABOUT, "parameters": PARAMETERS, "strict": False}
+        return {
+            "type": "function",
+            "name": NAME,
+            "description": ABOUT,
+            "parameters": PARAMETERS,
+            "strict": False,
+        }
 
     @property
     def _as_words(self) -> dict[str, Any]:
@@ -205,12 +269,24 @@ class RoundTrip:
     def _chat_result(self, call: Mapping[str, str]) -> dict[str, Any]:
         shape = self._shape
         if shape.results == "user":
-            return {**shape.body, "messages": [self._question, {"role": "assistant", "content": shape.content}, self._as_words]}
+            return {
+                **shape.body,
+                "messages": [self._question, {"role": "assistant", "content": shape.content}, self._as_words],
+            }
         named = shape.results == "named"
         arguments = json.dumps(json.loads(call["arguments"])) if named else call["arguments"]
         called = {"id": call["id"], "type": "function", "function": {"name": NAME, "arguments": arguments}}
-        result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT, **({"name": NAME} if named else {})}
-        messages = [self._question, {"role": "assistant", "content": shape.content, "tool_calls": [called]}, result]
+        result = {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "content": RESULT,
+            **({"name": NAME} if named else {}),
+        }
+        messages = [
+            self._question,
+            {"role": "assistant", "content": shape.content, "tool_calls": [called]},
+            result,
+        ]
         function = {"name": NAME, "description": ABOUT, "parameters": PARAMETERS}
         return {**shape.body, "messages": messages, "tools": [{"type": "function", "function": function}]}
 
@@ -221,14 +297,26 @@ class RoundTrip:
             said = {"role": "assistant", "content": [{"type": "output_text", "text": shape.content or ""}]}
             return {**shape.body, "input": [self._question, said, self._as_words]}
         if shape.results == "chained":
-            return {**shape.body, "previous_response_id": self._first.response_id, "input": [result], "tools": [self._responses_tool]}
-        called = {"type": "function_call", "call_id": call["id"], "name": NAME, "arguments": call["arguments"]}
+            return {
+                **shape.body,
+                "previous_response_id": self._first.response_id,
+                "input": [result],
+                "tools": [self._responses_tool],
+            }
+        called = {
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": NAME,
+            "arguments": call["arguments"],
+        }
         return {**shape.body, "input": [self._question, called, result], "tools": [self._responses_tool]}
 
     async def _heard(self, asked: dict[str, Any]) -> Heard:
         asked = {"model": self._model, "stream": True, **asked}
         began, heard, gather = time.perf_counter(), Heard(), _GATHER[self._shape.api]
-        async with self._session.post(self._root + self._shape.turns, json=asked, headers=self._headers) as answer:
+        async with self._session.post(
+            self._root + self._shape.turns, json=asked, headers=self._headers
+        ) as answer:
             if answer.status != 200:
                 raise Failed(_refusal(answer.status, await answer.read()))
             if self._shape.origin:
@@ -298,7 +386,11 @@ def _gather_responses(heard: Heard, event: dict[str, Any]) -> None:
         heard.text += event["delta"]
     elif kind == "response.output_item.added" and event["item"]["type"] == "function_call":
         item = event["item"]
-        heard.calls[event["output_index"]] = {"id": item["call_id"], "name": item["name"], "arguments": item.get("arguments") or ""}
+        heard.calls[event["output_index"]] = {
+            "id": item["call_id"],
+            "name": item["name"],
+            "arguments": item.get("arguments") or "",
+        }
     elif kind == "response.function_call_arguments.delta":
         heard.calls[event["output_index"]]["arguments"] += event["delta"]
     elif kind in ("response.completed", "response.incomplete", "response.failed"):
@@ -309,7 +401,10 @@ def _gather_responses(heard: Heard, event: dict[str, Any]) -> None:
         heard.finish.append(response["status"])
 
 
-_GATHER: dict[str, Callable[[Heard, dict[str, Any]], None]] = {"chat": _gather_chat, "responses": _gather_responses}
+_GATHER: dict[str, Callable[[Heard, dict[str, Any]], None]] = {
+    "chat": _gather_chat,
+    "responses": _gather_responses,
+}
 
 
 def _check_call(call: Mapping[str, str]) -> None:
@@ -341,7 +436,11 @@ def _failure(error: Any, before: str = "") -> str:
     """A failure in words. That a model would not call is no fault of the connection, and is said as what it is."""
     told = error if isinstance(error, dict) else {}
     words = _quoted(str(told.get("message") or "no words"), 400)
-    return f"The model made no call: {words}" if told.get("code") == KINDS["no_tool_call"].code else before + words
+    return (
+        f"The model made no call: {words}"
+        if told.get("code") == KINDS["no_tool_call"].code
+        else before + words
+    )
 
 
 def _quoted(text: str, most: int = QUOTED) -> str:

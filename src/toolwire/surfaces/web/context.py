@@ -19,10 +19,10 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.trace import weight
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
-from toolwire.surfaces.web.tools import Preferences, Toolroom
+from toolwire.surfaces.web.tools import Preferences, WebTools
 from toolwire.tools.approvals import Approvals
 
-# --- hub ------------------------------------------------------------
+# --- hub
 #
 # What happens, told to every open tab. Nobody waits for a tab: each has a bounded queue of its own. Pieces
 # of one answer that wait together become one; a tab that falls too far behind is told that it lost
@@ -96,8 +96,16 @@ class Tab:
         words = type == "chat" and data["op"] in _MERGED
         if type == "chat":
             self._characters += len(data["text"]) if words else weight(data, 8)
-        if words and last is not None and last[0] == "chat" and all(last[1][name] == data[name] for name in ("conversation", "op")):
-            self._waiting[-1] = ("chat", {**data, "prev": last[1]["prev"], "pieces": [*last[1].get("pieces", ()), last[1]["text"]]})
+        if (
+            words
+            and last is not None
+            and last[0] == "chat"
+            and all(last[1][name] == data[name] for name in ("conversation", "op"))
+        ):
+            self._waiting[-1] = (
+                "chat",
+                {**data, "prev": last[1]["prev"], "pieces": [*last[1].get("pieces", ()), last[1]["text"]]},
+            )
             if len(self._waiting[-1][1]["pieces"]) > 64:
                 self._waiting[-1] = ("chat", _joined(self._waiting[-1][1]))
         else:
@@ -129,7 +137,10 @@ def _joined(data: dict[str, Any]) -> dict[str, Any]:
     pieces = data.get("pieces")
     if not pieces:
         return data
-    return {**{name: value for name, value in data.items() if name != "pieces"}, "text": "".join([*pieces, data["text"]])}
+    return {
+        **{name: value for name, value in data.items() if name != "pieces"},
+        "text": "".join([*pieces, data["text"]]),
+    }
 
 
 def frame(type: str, data: dict[str, Any]) -> bytes:
@@ -150,7 +161,7 @@ class Web:
     approvals: Approvals
     hub: Hub
     preferences: Preferences
-    toolroom: Toolroom
+    tools: WebTools
     boot: str
     """Tells this process from another one behind the same address."""
 
@@ -160,24 +171,28 @@ class Web:
 
 
 class Json(JSONResponse):
-    """An answer that may hold what somebody else wrote: half a character goes out escaped, as JSON may have it."""
+    """JSON of foreign text: unpaired surrogates are sent escaped."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "backslashreplace"
+        )
 
 
 def scheme(request: Request) -> str:
-    """As the browser sees it: TLS may end at a proxy, which is believed where it is one of `server.trusted_proxies`."""
+    """As the browser sees it: TLS may end at one of `server.trusted_proxies`."""
     return request.url.scheme
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """The request's JSON object; nothing at all is an empty one. Raises when it is something else, or too large."""
+    """The request's JSON object; an empty body is an empty object. Raises for anything else."""
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)
         if size > MOST_BODY:
-            raise ToolwireError("body_too_large", f"The request's body is larger than {MOST_BODY // 1048576} MB.")
+            raise ToolwireError(
+                "body_too_large", f"The request's body is larger than {MOST_BODY // 1048576} MB."
+            )
         pieces.append(piece)
     raw = b"".join(pieces)
     if not raw:
@@ -191,7 +206,9 @@ async def body(request: Request) -> dict[str, Any]:
     return value
 
 
-def field(given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False) -> Any:
+def field(
+    given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
+) -> Any:
     """A member of a request's object, of the type that is expected."""
     value = given.get(name)
     if value is None:
@@ -199,7 +216,9 @@ def field(given: dict[str, Any], name: str, kind: type, default: Any = None, *, 
             raise ToolwireError("missing", f"Missing required parameter: '{name}'.", param=name)
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ToolwireError("invalid_type", f"'{name}' is not of the expected type ({kind.__name__}).", param=name)
+        raise ToolwireError(
+            "invalid_type", f"'{name}' is not of the expected type ({kind.__name__}).", param=name
+        )
     return value
 
 

@@ -1,6 +1,6 @@
-"""The inbox's API: questions from every surface, whoever asked them and in whichever process, remembered grants, and the audit log.
+"""The API of the inbox: questions from every surface and process, remembered grants, the audit log.
 
-The store is looked at while a tab is open, so that what another process asks or decides shows within a moment.
+It polls the store while a tab is open, so that changes by other processes appear at once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,33 @@ from starlette.requests import Request
 
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.context import Row, Web, body, field, number
-from toolwire.tools.contract import Approval, Decision, Grant, Scope, Status, Tool, ToolFailed, folder_of, privacy_note, problem_note
+from toolwire.tools.contract import (
+    Approval,
+    Decision,
+    Grant,
+    Scope,
+    Status,
+    Tool,
+    ToolFailed,
+    folder_of,
+    privacy_note,
+    problem_note,
+)
 from toolwire.tools.executor import Toolbox
 
 log = logging.getLogger("toolwire.web")
 LOOK_EVERY_S = 0.5
 MOST = 500
 PRIVACY = "This tool will access your vault data. Only approve if you understand and trust this action."
-_SHOWN: dict[str, tuple[Status, ...]] = {"pending": ("pending",), "decided": ("approved", "denied"), "expired": ("expired",)}
+_SHOWN: dict[str, tuple[Status, ...]] = {
+    "pending": ("pending",),
+    "decided": ("approved", "denied"),
+    "expired": ("expired",),
+}
 _STATE = (
-    "SELECT (SELECT COUNT(*) FROM approvals WHERE status = 'pending'), (SELECT MAX(created_at) FROM approvals), "
-    "(SELECT MAX(decided_at) FROM approvals), (SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL)"
+    "SELECT (SELECT COUNT(*) FROM approvals WHERE status = 'pending'), "
+    "(SELECT MAX(created_at) FROM approvals), (SELECT MAX(decided_at) FROM approvals), "
+    "(SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL)"
 )
 
 
@@ -60,7 +76,9 @@ class InboxApi:
             if not self._web.hub.watched:
                 continue
             try:
-                await self._web.approvals.pending()  # what is over expires, also when nobody waits for it any more
+                await (
+                    self._web.approvals.pending()
+                )  # what is over expires, also when nobody waits for it any more
                 state = await self._web.store.run(lambda c: c.execute(_STATE).fetchone(), "read")
             except ToolwireError as error:
                 log.warning("the inbox could not be looked at: %s", error)
@@ -69,7 +87,7 @@ class InboxApi:
                 last = state
                 self._web.hub.publish("approvals", {"pending": state[0]})
 
-    # --- questions -----------------------------------------------------------------------------------------------------------------------------
+    # --- questions
 
     async def listed(self, request: Request) -> dict[str, Any]:
         which = request.query_params.get("status", "pending")
@@ -78,7 +96,13 @@ class InboxApi:
         pending = await self._web.approvals.pending()
         limit = number(request, "limit", 100, MOST)
         found = (
-            pending if which == "pending" else [one for status in _SHOWN[which] for one in await self._web.approvals.records.listed(status, limit)]
+            pending
+            if which == "pending"
+            else [
+                one
+                for status in _SHOWN[which]
+                for one in await self._web.approvals.records.listed(status, limit)
+            ]
         )
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
         return {"approvals": [self._told(one) for one in found], "pending": len(pending)}
@@ -92,18 +116,27 @@ class InboxApi:
         arguments = field(await body(request), "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            raise ToolwireError("invalid_request", "The vault of this question is not open here; its arguments can not be changed on this page.")
+            raise ToolwireError(
+                "invalid_request",
+                "The vault of this question is not open here; its arguments cannot be changed on this page.",
+            )
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
         except ToolFailed as error:
             raise ToolwireError("invalid_value", str(error), param="arguments") from None
-        return {"shown": shown.to_json(), "digest": shown.digest, "problem_note": problem_note(shown, approval.model)}
+        return {
+            "shown": shown.to_json(),
+            "digest": shown.digest,
+            "problem_note": problem_note(shown, approval.model),
+        }
 
     async def decide(self, request: Request) -> dict[str, Any]:
         given = await body(request)
         remember, picked = field(given, "remember", str, "once"), field(given, "picked", list)
         if remember not in get_args(Scope):
-            raise ToolwireError("invalid_value", f"Expected one of {', '.join(get_args(Scope))}.", param="remember")
+            raise ToolwireError(
+                "invalid_value", f"Expected one of {', '.join(get_args(Scope))}.", param="remember"
+            )
         if picked is not None and not all(isinstance(key, str) for key in picked):
             raise ToolwireError("invalid_type", "'picked' is not a list of strings.", param="picked")
         decision = Decision(
@@ -117,8 +150,12 @@ class InboxApi:
         )
         approval = await self._get(request)
         if decision.arguments is not None and decision.approved and not decision.seen:
-            raise ToolwireError("missing", "Changed arguments need the preview that was shown for them.", param="seen")
-        decided = await self._web.approvals.decide(approval.id, field(given, "token", str, required=True), decision, by="web")
+            raise ToolwireError(
+                "missing", "Changed arguments need the preview that was shown for them.", param="seen"
+            )
+        decided = await self._web.approvals.decide(
+            approval.id, field(given, "token", str, required=True), decision, by="web"
+        )
         await self._changed()
         return self._told(decided)
 
@@ -131,7 +168,7 @@ class InboxApi:
             raise ToolwireError("not_found", f"There is no approval {request.path_params['id'][:80]}.")
         return approval
 
-    # --- grants and the log --------------------------------------------------------------------------------------------------------------------
+    # --- grants and the log
 
     async def grants(self, request: Request) -> dict[str, Any]:
         return {"grants": [_grant(one) for one in reversed(await self._web.approvals.records.grants())]}
@@ -145,7 +182,7 @@ class InboxApi:
     async def audit(self, request: Request) -> dict[str, Any]:
         return {"audit": await self._web.approvals.records.audit(number(request, "limit", 200, 5000))}
 
-    # --- how a question is told ----------------------------------------------------------------------------------------------------------------
+    # --- how a question is told
 
     def _told(self, approval: Approval) -> dict[str, Any]:
         tool = self._tools.get(approval.tool)
@@ -156,7 +193,20 @@ class InboxApi:
         note = privacy_note(tool.effect, approval.stage, approval.model) if tool is not None else ""
         decision = approval.decision.to_json() if approval.decision is not None else None
         return {
-            **{name: getattr(approval, name) for name in ("id", "created_at", "expires_at", "session", "surface", "model", "vault", "tool", "stage")},
+            **{
+                name: getattr(approval, name)
+                for name in (
+                    "id",
+                    "created_at",
+                    "expires_at",
+                    "session",
+                    "surface",
+                    "model",
+                    "vault",
+                    "tool",
+                    "stage",
+                )
+            },
             "title": tool.title if tool is not None else approval.tool,
             "purpose": tool.purpose if tool is not None else "",
             "effect": effect,
@@ -176,9 +226,15 @@ class InboxApi:
         }
 
     def _toolbox(self, approval: Approval) -> Toolbox | None:
-        """The open toolbox that holds the tool of this question, if it is about the vault that is open here."""
-        toolbox, root = self._web.toolroom.toolbox, self._web.toolroom.root
-        return toolbox if toolbox is not None and approval.tool in toolbox.tools and approval.vault == str(root.resolve()) else None
+        """The open toolbox, if this question is about one of its tools and its vault."""
+        toolbox, root = self._web.tools.toolbox, self._web.tools.root
+        return (
+            toolbox
+            if toolbox is not None
+            and approval.tool in toolbox.tools
+            and approval.vault == str(root.resolve())
+            else None
+        )
 
     @cached_property
     def _tools(self) -> dict[str, Tool]:

@@ -1,6 +1,6 @@
-"""The server half of the wire inspector: turns, how each went, and their numbers over time.
+"""The API of the wire page: turns of the gateway's journal, and their numbers over time.
 
-Everything here comes from the gateway's journal, and nothing leaves it unmasked. A turn whose contents are gone still has its line.
+Everything is masked. A turn whose contents are deleted still has its line.
 """
 
 from __future__ import annotations
@@ -17,28 +17,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolwire.core.errors import ToolwireError
+from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import TurnRecord
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, got, masked, write, wrote
+from toolwire.observe.recording import Recording, RecordingError, got, masked, wrote
 from toolwire.observe.replay import replay
 from toolwire.settings.types import MASK
 from toolwire.surfaces.web.context import Row, Web, number
 
-# --- charts ------------------------------------------------------------
+# --- charts
 #
 # The journal's lines as numbers over time. Pure: the clock is handed in.
 
-WINDOWS: dict[str, tuple[int, int]] = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
+WINDOWS: dict[str, tuple[int, int]] = {
+    "1h": (3600, 60),
+    "24h": (24 * 3600, 1800),
+    "7d": (7 * 24 * 3600, 4 * 3600),
+}
 """How far back a window looks, and how long each of its buckets is, in seconds."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
-    """Turns of the window that have ended, by time, by model and by tool. Buckets begin at whole multiples of their length; the last holds now."""
+    """The turns of the window that have ended, by time, by model and by tool.
+
+    Buckets begin at whole multiples of their length; the last one contains `now`.
+    """
     length, bucket = WINDOWS[window]
     last = int(now // bucket)
     first = last - length // bucket + 1
-    recent = [record for record in records if record.state == "ended" and first * bucket <= record.at < (last + 1) * bucket]
+    recent = [
+        record
+        for record in records
+        if record.state == "ended" and first * bucket <= record.at < (last + 1) * bucket
+    ]
     chosen = [record for record in recent if not model or record.model == model]
     by_bucket: dict[int, list[TurnRecord]] = {}
     for record in chosen:
@@ -50,12 +62,22 @@ def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = 
     return {
         "window": window,
         "bucket_s": bucket,
-        "buckets": [{"at": place * bucket, **_totals(by_bucket.get(place, ()))} for place in range(first, last + 1)],
+        "buckets": [
+            {"at": place * bucket, **_totals(by_bucket.get(place, ()))} for place in range(first, last + 1)
+        ],
         "by_model": [
-            {"model": name, "requests": len(own), "errors": _errors(own), "ttft_ms_p50": _percentile(own, 0.5)}
+            {
+                "model": name,
+                "requests": len(own),
+                "errors": _errors(own),
+                "ttft_ms_p50": _percentile(own, 0.5),
+            }
             for name, own in sorted(models.items(), key=lambda pair: (-len(pair[1]), pair[0]))
         ],
-        "by_tool": [{"tool": name, "calls": count} for name, count in sorted(tools.items(), key=lambda pair: (-pair[1], pair[0]))],
+        "by_tool": [
+            {"tool": name, "calls": count}
+            for name, count in sorted(tools.items(), key=lambda pair: (-pair[1], pair[0]))
+        ],
         "totals": _totals(chosen),
     }
 
@@ -78,8 +100,12 @@ def _errors(records: Iterable[TurnRecord]) -> int:
 
 
 def _percentile(records: Iterable[TurnRecord], part: float) -> float | None:
-    """Of the times to the first byte of those that got one without an error: the smallest that so large a part of them does not exceed."""
-    times = sorted(record.first_byte_ms for record in records if record.first_byte_ms is not None and record.error is None)
+    """A percentile of the time to the first byte, over the turns without an error."""
+    times = sorted(
+        record.first_byte_ms
+        for record in records
+        if record.first_byte_ms is not None and record.error is None
+    )
     return times[max(0, -int(-part * len(times) // 1) - 1)] if times else None
 
 
@@ -113,7 +139,7 @@ class WireApi:
         self._listen(False)
 
     def _listen(self, watched: bool) -> None:
-        """The journal tells of turns as long as somebody looks."""
+        """Listens to the journal while a tab is open."""
         if self._watched is None:
             return
         if watched:
@@ -124,7 +150,7 @@ class WireApi:
     def _tell(self, turn: Callable[[], dict[str, Any]]) -> None:
         self._web.hub.publish("turn", {"turn": turn()})
 
-    # --- many ----------------------------------------------------------------------------------------------------------------------------------
+    # --- many
 
     async def turns(self, request: Request) -> dict[str, Any]:
         """Newest first. `before` is the id of a turn, or seconds since 1970."""
@@ -133,13 +159,18 @@ class WireApi:
         found = journal.records()
         before = asked.get("before", "")
         if before:
-            place = next((place for place, record in enumerate(found) if record.id == before), None)
-            found = found[place + 1 :] if place is not None else [record for record in found if record.at < _seconds(before)]
+            at = next((at for at, record in enumerate(found) if record.id == before), None)
+            if at is None:
+                found = [record for record in found if record.at < _seconds(before)]
+            else:
+                found = found[at + 1 :]
         model, tool, status = asked.get("model", ""), asked.get("tool", ""), asked.get("status", "")
         found = [
-            record
-            for record in found
-            if (not model or record.model == model) and (not tool or tool in record.calls) and (not status or _has_status(record, status))
+            one
+            for one in found
+            if (not model or one.model == model)
+            and (not tool or tool in one.calls)
+            and (not status or _has_status(one, status))
         ]
         return {"turns": [journal.line(record) for record in found[:limit]], "more": len(found) > limit}
 
@@ -148,15 +179,21 @@ class WireApi:
         if window not in WINDOWS:
             raise ToolwireError("invalid_value", f"'window' is one of {', '.join(WINDOWS)}.", param="window")
         journal = await self._journal()
-        drawn = await asyncio.to_thread(charts, journal.records(), window, time.time(), request.query_params.get("model", ""))
+        drawn = await asyncio.to_thread(
+            charts, journal.records(), window, time.time(), request.query_params.get("model", "")
+        )
         return {**drawn, **{names: journal.mask.value(drawn[names]) for names in ("by_model", "by_tool")}}
 
-    # --- one -----------------------------------------------------------------------------------------------------------------------------------
+    # --- one
 
     async def turn(self, request: Request) -> dict[str, Any]:
         journal, record = await self._found(request)
         recording = await journal.shown(record.id)
-        told = {**journal.line(record), "contents": journal.contents(record.id), "parked": _parked(journal, record, recording)}
+        told = {
+            **journal.line(record),
+            "contents": journal.contents(record.id),
+            "parked": _parked(journal, record, recording),
+        }
         if recording is None:
             nothing = {"request": None, "turn": None, "plan": None, "wrote": "", "got": None, "cut": False}
             return {**told, **nothing, "counts": dict.fromkeys(KINDS, 0)}
@@ -168,18 +205,27 @@ class WireApi:
             raise ToolwireError("invalid_value", f"'kind' is one of {', '.join(KINDS)}.", param="kind")
         found = await asyncio.to_thread(rows, await self._shown(request), kind)
         start, count = number(request, "from", 0, 10**9), number(request, "count", 1000, MOST_ROWS)
-        return {"rows": [[ms, label, _shortened(text)] for ms, label, text in found[start : start + count]], "total": len(found)}
+        return {
+            "rows": [[ms, label, _shortened(text)] for ms, label, text in found[start : start + count]],
+            "total": len(found),
+        }
 
     async def curl(self, request: Request) -> dict[str, Any]:
         recording = await self._shown(request)
         keys = self._web.settings.server
-        return {"curl": curl(recording, self._web.base_url(request), needs_key=bool(keys.keys or keys.admin_keys))}
+        return {
+            "curl": curl(recording, self._web.base_url(request), needs_key=bool(keys.keys or keys.admin_keys))
+        }
 
     async def fixture(self, request: Request) -> Response:
         recording = await self._shown(request)
         content = await asyncio.to_thread(lambda: "".join(write(recording)))
         name = f"{request.path_params['id']}.jsonl"
-        return Response(content, media_type="application/x-ndjson", headers={"content-disposition": f'attachment; filename="{name}"'})
+        return Response(
+            content,
+            media_type="application/x-ndjson",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
 
     async def replay(self, request: Request) -> dict[str, Any]:
         journal, record = await self._found(request)
@@ -191,7 +237,7 @@ class WireApi:
         except RecordingError as error:
             raise ToolwireError("unsupported", str(error)) from None
 
-    # --- finding -------------------------------------------------------------------------------------------------------------------------------
+    # --- finding
 
     async def _journal(self) -> Journal:
         if self._watched is None:
@@ -222,11 +268,13 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ToolwireError("invalid_value", "'before' is neither a turn of the journal nor a time.", param="before") from None
+        raise ToolwireError(
+            "invalid_value", "'before' is neither a turn of the journal nor a time.", param="before"
+        ) from None
 
 
 def _has_status(record: TurnRecord, status: str) -> bool:
-    """`running`, `ok`, `error`, `cancelled`, `parked`, or a number of HTTP."""
+    """`running`, `ok`, `error`, `cancelled`, `parked`, or an HTTP status."""
     if status == "error":
         return record.error is not None
     if status == "ok":
@@ -236,9 +284,9 @@ def _has_status(record: TurnRecord, status: str) -> bool:
 
 
 def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -> list[dict[str, Any]]:
-    """When the run waited, in milliseconds of this turn: before it, until this request brought the results, and behind it, until another one did.
+    """When the run was parked, in milliseconds of this turn: before it and after it.
 
-    `turn` is that other turn; `to_ms` None: nobody has come so far.
+    `turn` is the other turn; `to_ms` None: the run still waits.
     """
     out: list[dict[str, Any]] = []
     if record.parked_ms is not None:
@@ -246,13 +294,15 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
     if record.parked:
         since = (recording.end.get("parked_ms") if recording is not None else None) or record.duration_ms or 0
         later = next((one for one in journal.records() if one.resumed_from == record.id), None)
-        until = round(since + later.parked_ms, 3) if later is not None and later.parked_ms is not None else None
+        until = (
+            round(since + later.parked_ms, 3) if later is not None and later.parked_ms is not None else None
+        )
         out.append({"from_ms": since, "to_ms": until, "turn": later.id if later is not None else None})
     return out
 
 
 def described(recording: Recording) -> dict[str, Any]:
-    """What a turn was, but for its rows."""
+    """A turn without its rows."""
     asked = recording.request
     return {
         "request": asked.get("body", asked.get("raw")),
@@ -266,19 +316,29 @@ def described(recording: Recording) -> dict[str, Any]:
     }
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------------------------------
+# --- rows
 
 
 def rows(recording: Recording, kind: str) -> list[Shown]:
-    """What the timeline shows. A backend without a wire of its own shows its batches as frames."""
+    """The rows of the timeline. A backend without a wire of its own shows its batches as frames."""
     if kind == "frames":
         if recording.frames:
             return [list(row) for row in recording.frames]
         many = len(recording.end.get("runs", ())) > 1
-        return [[ms, f"run {run + 1}" if many else "batch", _text(events)] for ms, run, events in recording.batches]
+        return [
+            [ms, f"run {run + 1}" if many else "batch", _text(events)]
+            for ms, run, events in recording.batches
+        ]
     if kind == "events":
         many = len({choice for _, choice, _ in recording.events}) > 1
-        return [[ms, f"{event['type']} {choice}" if many else event["type"], _text(_fields(event))] for ms, choice, event in recording.events]
+        return [
+            [
+                ms,
+                f"{event['type']} {choice}" if many else event["type"],
+                _text({name: value for name, value in event.items() if name != "type"}),
+            ]
+            for ms, choice, event in recording.events
+        ]
     return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]
 
 
@@ -289,11 +349,10 @@ def _wire_frames(label: str, text: str) -> Iterator[tuple[str, str]]:
     for frame in text.split("\n\n"):
         if frame:
             head = frame.partition("\n")[0]
-            yield head[7:] if head.startswith("event: ") else "comment" if frame.startswith(":") else "data", frame
-
-
-def _fields(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in event.items() if name != "type"}
+            yield (
+                head[7:] if head.startswith("event: ") else "comment" if frame.startswith(":") else "data",
+                frame,
+            )
 
 
 def _text(value: Any) -> str:
@@ -301,11 +360,12 @@ def _text(value: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_ROW else f"{text[:LONGEST_ROW]}… ({len(text) - LONGEST_ROW} more characters)"
+    more = len(text) - LONGEST_ROW
+    return text if more <= 0 else f"{text[:LONGEST_ROW]}… ({more} more characters)"
 
 
 def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:
-    """How a replay went, as it may be shown. A secret that went out in pieces stands in none of them, so then no bytes are shown at all."""
+    """The result of a replay, masked. A secret may be split over chunks; then no bytes are shown at all."""
     told = replay(recording)
     if masked(recording, mask).wire == recording.wire:
         shown: dict[str, Any] = mask.value(told.as_json())
@@ -321,7 +381,10 @@ def curl(recording: Recording, base_url: str, needs_key: bool) -> str:
         raise _gone()
     body = json.dumps(asked["body"], ensure_ascii=False) if "body" in asked else asked["raw"]
     stream = isinstance(asked.get("body"), dict) and asked["body"].get("stream") is True
-    lines = [f"curl {'-N ' if stream else ''}{shlex.quote(base_url + PATHS[asked['api']])}", "-H 'Content-Type: application/json'"]
+    lines = [
+        f"curl {'-N ' if stream else ''}{shlex.quote(base_url + PATHS[asked['api']])}",
+        "-H 'Content-Type: application/json'",
+    ]
     if needs_key:
         lines.append('-H "Authorization: Bearer $TOOLWIRE_API_KEY"')
     if asked.get("output_mode"):

@@ -1,8 +1,8 @@
-"""The pages' routes: one shell for every page, its files, and the API below /ui/api that only a session reaches.
+"""The routes of the pages: one shell, its files, and the API below /ui/api, which needs a session.
 
-Rules: the shell and its files are the same for everybody and tell nothing. The API answers only its own pages: a request that a browser sends for
-another origin, be it another port of this machine, is refused, and gets no CORS headers. Every request carries the session's page key beside the
-cookie. No answer may be framed, sniffed or cached by others, and the content security policy lets nothing run but the shell's own files.
+The shell and its files are the same for everybody. The API serves only its own pages: it refuses requests
+of other origins, even of another port of this machine, and sends no CORS headers. Every request carries the
+session's page key beside the cookie. The content security policy runs only the shell's own files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,23 @@ from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.settings import SettingsApi
-from toolwire.surfaces.web.tools import Preferences, Source, Toolroom, vault_tools
+from toolwire.surfaces.web.tools import Preferences, Source, WebTools, vault_tools
 from toolwire.tools.approvals import Approvals
 
-PAGES = ("/", "/ui", "/ui/chat", "/ui/chat/{id}", "/ui/inbox", "/ui/wire", "/ui/wire/{id}", "/ui/connect", "/ui/settings")
+PAGES = (
+    "/",
+    "/ui",
+    "/ui/chat",
+    "/ui/chat/{id}",
+    "/ui/inbox",
+    "/ui/wire",
+    "/ui/wire/{id}",
+    "/ui/connect",
+    "/ui/settings",
+)
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
@@ -52,16 +63,35 @@ WRONG_KEY_S = 0.5
 PAGE_KEY = "page"
 """How the page is given its key: behind the address, where no server sees it."""
 EVENTS_PATH = "/ui/api/events"
-TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 class Pages:
     """Everything at `/` and below `/ui`. It starts with its first request, and is closed with the server."""
 
-    def __init__(self, gateway: Gateway, settings: Settings, store: Store, source: Source = vault_tools, keys: KeyRing | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: Settings,
+        store: Store,
+        source: Source = vault_tools,
+        keys: KeyRing | None = None,
+    ) -> None:
         preferences = Preferences(store)
         self.web = Web(
-            gateway, settings, store, Approvals(store), Hub(), preferences, Toolroom(settings, preferences, source), boot=random_id("boot_")
+            gateway,
+            settings,
+            store,
+            Approvals(store),
+            Hub(),
+            preferences,
+            WebTools(settings, preferences, source),
+            boot=random_id("boot_"),
         )
         self.sessions = Sessions(store, settings.server.admin_keys, keys=keys)
         self._keys = keys
@@ -98,7 +128,7 @@ class Pages:
 
     async def _start(self) -> None:
         await self.web.preferences.load()
-        await self.web.toolroom.refresh()
+        await self.web.tools.refresh()
         for api in self._apis:
             if hasattr(api, "start"):
                 await api.start()
@@ -108,13 +138,17 @@ class Pages:
         for api in self._apis:
             if hasattr(api, "close"):
                 await api.close()
-        await self.web.toolroom.close()
+        await self.web.tools.close()
 
-    # --- routes --------------------------------------------------------------------------------------------------------------------------------
+    # --- routes
 
     def _routes(self) -> Router:
         rows = [row for api in self._apis for row in api.routes()]
-        rows += [("GET", "/session", self._session), ("DELETE", "/session", self._leave), ("POST", "/session/link", self._link)]
+        rows += [
+            ("GET", "/session", self._session),
+            ("DELETE", "/session", self._leave),
+            ("POST", "/session/link", self._link),
+        ]
         rows += [("GET", "/events", self._events)]
         return Router(
             [
@@ -122,7 +156,10 @@ class Pages:
                 Route("/ui/static/{name}", self._file),
                 Route("/ui/enter", self._enter),
                 Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
-                *(Route(f"/ui/api{path}", self._checked(handler), methods=[method]) for method, path, handler in rows),
+                *(
+                    Route(f"/ui/api{path}", self._checked(handler), methods=[method])
+                    for method, path, handler in rows
+                ),
             ],
             redirect_slashes=False,
         )
@@ -133,15 +170,21 @@ class Pages:
         async def checked(request: Request) -> Response:
             _check_place(request)
             token = request.cookies.get(_cookie(request), "")
-            if not await self.sessions.valid(token) or not await self.sessions.page_key_fits(token, _page_key(request)):
-                raise ToolwireError("authentication", "This page needs a session: open the link that toolwire serve printed, or use an admin key.")
+            if not await self.sessions.valid(token) or not await self.sessions.page_key_fits(
+                token, _page_key(request)
+            ):
+                raise ToolwireError(
+                    "authentication",
+                    "This page needs a session: open the link that toolwire serve printed, "
+                    "or use an admin key.",
+                )
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
 
         return checked
 
-    # --- the shell -----------------------------------------------------------------------------------------------------------------------------
+    # --- the shell
 
     async def _page(self, request: Request) -> Response:
         accepts = request.headers.get("accept", "")
@@ -162,17 +205,21 @@ class Pages:
             return _guarded(Response(status_code=304, headers=headers))
         return _guarded(Response(content, headers={**headers, "content-type": kind}))
 
-    # --- sessions ------------------------------------------------------------------------------------------------------------------------------
+    # --- sessions
 
     async def _enter(self, request: Request) -> Response:
-        """The one-time link. Whoever has a session already keeps it. Only a person's own visit uses it up, not a look ahead."""
-        if request.method == "HEAD" or any("prefetch" in request.headers.get(name, "") for name in ("sec-purpose", "purpose")):
+        """The one-time link. An existing session stays valid. A prefetch does not use up the link."""
+        if request.method == "HEAD" or any(
+            "prefetch" in request.headers.get(name, "") for name in ("sec-purpose", "purpose")
+        ):
             return _guarded(Response(status_code=204 if request.method == "HEAD" else 503), store=False)
         token = await self.sessions.enter(request.query_params.get("token", "")[:200])
         if token is None:
             known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
             return _guarded(RedirectResponse("/" if known else "/?link=used", 303), store=False)
-        response = _guarded(RedirectResponse(f"/#{PAGE_KEY}={await self.sessions.page_key(token)}", 303), store=False)
+        response = _guarded(
+            RedirectResponse(f"/#{PAGE_KEY}={await self.sessions.page_key(token)}", 303), store=False
+        )
         _give(response, request, token)
         return response
 
@@ -182,20 +229,28 @@ class Pages:
         token = await self.sessions.enter_by_key(key)
         if token is None:
             await asyncio.sleep(WRONG_KEY_S)
-            raise ToolwireError("authentication", "This is not an admin key (server.admin_keys, or toolwire keys add --admin).")
+            raise ToolwireError(
+                "authentication",
+                "This is not an admin key (server.admin_keys, or toolwire keys add --admin).",
+            )
         response = _guarded(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), store=False)
         _give(response, request, token)
         return response
 
     async def _session(self, request: Request) -> dict[str, Any]:
-        toolroom, settings = self.web.toolroom, self.web.settings
+        tools, settings = self.web.tools, self.web.settings
         return {
             "boot": self.web.boot,
             "version": version("toolwire"),
             "base_url": self.web.base_url(request),
-            "keys": bool(settings.server.keys or settings.server.admin_keys) or (self._keys is not None and self._keys.needed),
-            "vault": {"root": str(settings.vault.root), "name": toolroom.root.name, "open": toolroom.toolbox is not None},
-            "tool_calling": toolroom.enabled,
+            "keys": bool(settings.server.keys or settings.server.admin_keys)
+            or (self._keys is not None and self._keys.needed),
+            "vault": {
+                "root": str(settings.vault.root),
+                "name": tools.root.name,
+                "open": tools.toolbox is not None,
+            },
+            "tool_calling": tools.enabled,
         }
 
     async def _leave(self, request: Request) -> Response:
@@ -203,13 +258,15 @@ class Pages:
         await self.sessions.end(token)
         self.web.hub.end(token)
         response = JSONResponse({})
-        response.delete_cookie(_cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict")
+        response.delete_cookie(
+            _cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict"
+        )
         return response
 
     async def _link(self, request: Request) -> dict[str, Any]:
         return {"url": f"{scheme(request)}://{request.url.netloc}{enter_path(await self.sessions.link())}"}
 
-    # --- the live stream -----------------------------------------------------------------------------------------------------------------------
+    # --- the live stream
 
     async def _events(self, request: Request) -> Response:
         async def frames() -> Any:
@@ -220,7 +277,9 @@ class Pages:
             finally:
                 self.web.hub.leave(tab)
 
-        return StreamingResponse(frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(
+            frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
 
 
 def enter_path(token: str) -> str:
@@ -228,25 +287,38 @@ def enter_path(token: str) -> str:
 
 
 def _cookie(request: Request) -> str:
-    """Browsers share cookies between the ports of a host: each address has its own name, whichever node or worker answers there."""
+    """The cookie's name has the port, because browsers share cookies between the ports of a host."""
     port = request.headers.get("host", "").rpartition(":")[2]
-    return f"toolwire_{port if port.isascii() and port.isdigit() else 443 if request.url.scheme == 'https' else 80}"
+    default = "443" if request.url.scheme == "https" else "80"
+    return f"toolwire_{port if port.isascii() and port.isdigit() else default}"
 
 
 def _page_key(request: Request) -> str:
-    """From its header; what a browser asks for by itself, a download or the live stream, has it in the address."""
-    return request.headers.get("x-toolwire-page", "") or (request.query_params.get(PAGE_KEY, "") if request.method == "GET" else "")
+    """From the header; downloads and the live stream have it in the address."""
+    return request.headers.get("x-toolwire-page", "") or (
+        request.query_params.get(PAGE_KEY, "") if request.method == "GET" else ""
+    )
 
 
 def _give(response: Response, request: Request, token: str) -> None:
     secure = scheme(request) == "https"
-    response.set_cookie(_cookie(request), token, max_age=int(LIFETIME_S), path="/", secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(
+        _cookie(request),
+        token,
+        max_age=int(LIFETIME_S),
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="strict",
+    )
 
 
 def _check_place(request: Request) -> None:
-    """Raises for whatever a browser sends on behalf of another origin: another site, or another port of this machine."""
+    """Raises for requests of another origin: another site, or another port of this machine."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
-    own = {f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")}  # TLS may end at a proxy
+    own = {
+        f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")
+    }  # TLS may end at a proxy
     if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
         raise ToolwireError("forbidden_origin", "Only this server's own pages may ask this.")
 

@@ -1,5 +1,4 @@
-"""The settings page's API: the switch for tool calling, and the models that may use tools. All else is shown, and changed in the configuration
-file alone."""
+"""The API of the settings page: the switch for tool calling, and the models that may use tools."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ class SettingsApi:
         return [("GET", "/settings", self.show), ("PUT", "/settings", self.change)]
 
     async def show(self, request: Request) -> dict[str, Any]:
-        settings, toolroom = self._web.settings, self._web.toolroom
+        settings, tools = self._web.settings, self._web.tools
         journal = self._web.gateway.journal
         return {
-            "tool_calling": toolroom.enabled,
-            "tool_models": toolroom.models,
+            "tool_calling": tools.enabled,
+            "tool_models": tools.models,
             "vault": {
-                "root": str(toolroom.root),
-                "exists": toolroom.root.is_dir(),
+                "root": str(tools.root),
+                "exists": tools.root.is_dir(),
                 "include": list(settings.vault.include),
                 "exclude": list(settings.vault.exclude),
                 "enabled_in_file": settings.vault.enabled,
-                "open": toolroom.toolbox is not None,
-                "error": toolroom.error,
+                "open": tools.toolbox is not None,
+                "error": tools.error,
             },
             "journal": {
                 "contents": settings.journal.contents,
@@ -50,11 +49,17 @@ class SettingsApi:
         enabled, models = field(given, "tool_calling", bool), field(given, "tool_models", list)
         if models is not None:
             patterns = [one.strip() for one in models if isinstance(one, str) and one.strip()]
-            if len(patterns) > MOST_PATTERNS or any(len(one) > 200 for one in patterns) or not all(isinstance(one, str) for one in models):
-                raise ToolwireError("invalid_value", "Expected a list of model ids, or patterns with *.", param="tool_models")
+            if (
+                len(patterns) > MOST_PATTERNS
+                or any(len(one) > 200 for one in patterns)
+                or not all(isinstance(one, str) for one in models)
+            ):
+                raise ToolwireError(
+                    "invalid_value", "Expected a list of model ids, or patterns with *.", param="tool_models"
+                )
             await preferences.set("tool_models", patterns)
         if enabled is not None:
             await preferences.set("tool_calling", enabled)
-            await self._web.toolroom.refresh()
+            await self._web.tools.refresh()
         self._web.hub.publish("settings", {})
         return await self.show(request)

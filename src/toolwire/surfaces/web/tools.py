@@ -1,7 +1,6 @@
-"""The vault's tools, as the pages' chat offers them: only while a person has switched tool calling on, and only to the models that may use them.
+"""The vault's tools in the chat: only while tool calling is on, and only for allowed models.
 
-The switch is off at first, whatever is on the disk; once a person has set it, it stays as set, over restarts. Root and patterns come from the
-configuration file alone.
+The switch is off at first and survives restarts. Root and patterns come from the configuration file.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ async def vault_tools(settings: Settings, root: Path) -> AsyncIterator[Sequence[
         yield tools
 
 
-class Toolroom:
+class WebTools:
     def __init__(self, settings: Settings, preferences: Preferences, source: Source = vault_tools) -> None:
         self._settings = settings
         self._preferences = preferences
@@ -43,9 +42,9 @@ class Toolroom:
         self._lock = asyncio.Lock()
         self.toolbox: Toolbox | None = None
         self.error = ""
-        """Why the vault is not open though it should be."""
+        """Why the vault is not open, if it should be."""
         self.users: list[Callable[[], Awaitable[None]]] = []
-        """Called before the vault closes: nothing may use its tools, or be granted one, behind its end."""
+        """Called before the vault closes: nothing may use its tools, or get a grant, after that."""
 
     @property
     def root(self) -> Path:
@@ -64,7 +63,7 @@ class Toolroom:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     async def refresh(self) -> None:
-        """Opens or closes the vault, as it is switched."""
+        """Opens or closes the vault, by the switch."""
         async with self._lock:
             if not self.enabled:
                 self.error = ""
@@ -78,9 +77,10 @@ class Toolroom:
             return
         stack = AsyncExitStack()
         try:
-            self.toolbox = Toolbox(await stack.enter_async_context(self._source(self._settings, self.root.resolve())))
+            tools = await stack.enter_async_context(self._source(self._settings, self.root.resolve()))
+            self.toolbox = Toolbox(tools)
         except Exception as error:
-            log.error("the vault can not be opened: %s", error, exc_info=not isinstance(error, PathRefused))
+            log.error("the vault cannot be opened: %s", error, exc_info=not isinstance(error, PathRefused))
             await stack.aclose()
             self.error = str(error) or type(error).__name__
             return
@@ -89,8 +89,8 @@ class Toolroom:
     async def _close(self) -> None:
         stack, self._stack, self.toolbox = self._stack, None, None
         if stack is not None:
-            for let_go in self.users:
-                await let_go()
+            for stop in self.users:
+                await stop()
             await stack.aclose()
 
     async def close(self) -> None:
@@ -99,14 +99,16 @@ class Toolroom:
 
 
 class Preferences:
-    """What a person chose on the pages. The store keeps it over restarts."""
+    """What a person set on the pages, in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._values: dict[str, Any] = {}
 
     async def load(self) -> None:
-        rows = await self._store.run(lambda c: c.execute("SELECT name, value FROM preferences").fetchall(), "read")
+        rows = await self._store.run(
+            lambda c: c.execute("SELECT name, value FROM preferences").fetchall(), "read"
+        )
         self._values = {name: json.loads(value) for name, value in rows}
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -114,6 +116,9 @@ class Preferences:
 
     async def set(self, name: str, value: Any) -> None:
         row = (name, json.dumps(value))
-        query = "INSERT INTO preferences (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        query = (
+            "INSERT INTO preferences (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        )
         await self._store.run(lambda c: c.execute(query, row), "write")
         self._values[name] = value

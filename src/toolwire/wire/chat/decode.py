@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolwire.core.turn import NO_SAMPLING, Call, Item, Message, Reasoning, Result, Sampling, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.core.turn import (
+    NO_SAMPLING,
+    Call,
+    Item,
+    Message,
+    Reasoning,
+    Result,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from toolwire.wire import content
 from toolwire.wire.checks import (
     COMMON,
@@ -82,11 +94,17 @@ SAMPLED = frozenset(
     }
 )
 TOOLED = frozenset({"tools", "functions", "tool_choice", "function_call"})
-READ = SAMPLED | TOOLED | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
+READ = (
+    SAMPLED
+    | TOOLED
+    | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
+)
 """The fields that this module turns into something. The others are kept as they came."""
 OF_ROLE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("system", "developer", "user", "function"), frozenset({"role", "content", "name"})),
-    "assistant": frozenset({"role", "content", "name", "refusal", "tool_calls", "function_call", "reasoning_content"}),
+    "assistant": frozenset(
+        {"role", "content", "name", "refusal", "tool_calls", "function_call", "reasoning_content"}
+    ),
     "tool": frozenset({"role", "content", "name", "tool_call_id"}),
 }
 """The members of a message that are read, by its role."""
@@ -119,7 +137,9 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         tools=specs,
         tool_choice=choice,
         parallel=not legacy and parallel is not False,
-        output=content.TEXT if response_format is None else content.read_format(response_format, "response_format", "chat", noted),
+        output=content.TEXT
+        if response_format is None
+        else content.read_format(response_format, "response_format", "chat", noted),
         sampling=NO_SAMPLING if sent.isdisjoint(SAMPLED) else _sampling(body),
         n=body.get("n") or 1,
         stream=body.get("stream") is True,
@@ -140,7 +160,11 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
         temperature=body.get("temperature"),
         top_p=body.get("top_p"),
         max_tokens=body.get("max_tokens") if limit is None else limit,
-        stop=() if not stops else (stops,) if type(stops) is str else tuple(entry for entry in stops if entry),
+        stop=()
+        if not stops
+        else (stops,)
+        if type(stops) is str
+        else tuple(entry for entry in stops if entry),
         seed=body.get("seed"),
         presence_penalty=body.get("presence_penalty"),
         frequency_penalty=body.get("frequency_penalty"),
@@ -156,7 +180,11 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[ToolSpec, ...], ToolChoice, b
     legacy = tools is None and functions is not None
     if tools is not None:
         box.read(tools)
-        box.notes += [(name, "ignored") for name, value in (("functions", functions), ("function_call", function_call)) if value is not None]
+        box.notes += [
+            (name, "ignored")
+            for name, value in (("functions", functions), ("function_call", function_call))
+            if value is not None
+        ]
     elif legacy:
         box.read_legacy(functions)
     if tools is None and function_call is not None:
@@ -173,7 +201,10 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
     if messages is None:
         raise missing("messages")
     if not messages:
-        raise invalid("messages", "empty array. Expected an array with minimum length 1, but got an empty array instead.")
+        raise invalid(
+            "messages",
+            "empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        )
     items: list[Item] = []
     paths: list[str] = []
     legacy_calls = 0
@@ -182,7 +213,11 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
             raise wrong_type(f"messages[{i}]", "an object", message)
         role = message.get("role")
         if type(role) is not str:
-            raise missing(f"messages[{i}].role") if role is None else wrong_type(f"messages[{i}].role", "a string", role)
+            raise (
+                missing(f"messages[{i}].role")
+                if role is None
+                else wrong_type(f"messages[{i}].role", "a string", role)
+            )
         if role in OF_ROLE:
             leftover(message, OF_ROLE[role], "messages", notes)
         if role in SPEAKERS:
@@ -191,7 +226,9 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
                 items.append(Message(role, (TextPart(text),) if text else ()))  # type: ignore[arg-type]
             else:
                 parts, refusal = content.read(text, f"messages[{i}].content", notes)
-                items.append(Message(role, parts, optional_string(message, "name", f"messages[{i}]"), refusal))  # type: ignore[arg-type]
+                items.append(
+                    Message(role, parts, optional_string(message, "name", f"messages[{i}]"), refusal)  # type: ignore[arg-type]
+                )
             paths.append("")
         elif role == "assistant":
             legacy_calls = _assistant(message, i, items, paths, legacy_calls, notes)
@@ -200,7 +237,9 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
             paths.append(f"messages[{i}].tool_call_id" if role == "tool" else f"messages[{i}].name")
         else:
             raise not_one_of(f"messages[{i}].role", role, ROLES)
-    return pair(items, paths, "messages") if any(paths) else (tuple(items), ())  # only calls and their results have a path
+    return (
+        pair(items, paths, "messages") if any(paths) else (tuple(items), ())
+    )  # only calls and their results have a path
 
 
 def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) -> Result:
@@ -212,10 +251,14 @@ def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) ->
             name=optional_string(message, "name", path),
         )
     name = called_name(message, path)
-    return Result(LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content", notes), name=name)
+    return Result(
+        LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content", notes), name=name
+    )
 
 
-def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]) -> int:
+def _assistant(
+    message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]
+) -> int:
     """Adds what an assistant said and called: reasoning, message, calls. Returns the number of legacy calls so far."""
     path = f"messages[{i}]"
     text = message.get("content")
@@ -225,7 +268,9 @@ def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[s
     legacy = message.get("function_call")
     if calls is not None:
         array(f"{path}.tool_calls", calls)
-    thoughts = message.get("reasoning_content")  # what open models' clients replay, so that reasoning survives a tool loop
+    thoughts = message.get(
+        "reasoning_content"
+    )  # what open models' clients replay, so that reasoning survives a tool loop
     if type(thoughts) is str and thoughts:
         items.append(Reasoning(content=(thoughts,)))
         paths.append("")
@@ -239,7 +284,13 @@ def _assistant(message: dict[str, Any], i: int, items: list[Item], paths: list[s
     if legacy is not None:
         where = f"{path}.function_call"
         object_(where, legacy)
-        items.append(Call(f"{_LEGACY_PREFIX}{legacy_calls}", called_name(legacy, where), required_string(legacy, "arguments", where)))
+        items.append(
+            Call(
+                f"{_LEGACY_PREFIX}{legacy_calls}",
+                called_name(legacy, where),
+                required_string(legacy, "arguments", where),
+            )
+        )
         paths.append(where)
         legacy_calls += 1
     return legacy_calls
@@ -253,11 +304,20 @@ def _call(call: Any, path: str, notes: list[Note]) -> Call:
     if kind is None:
         kind = "function"
     if kind != "function" and kind != "custom":
-        raise not_one_of(f"{path}.type", kind, ("function", "custom")) if type(kind) is str else wrong_type(f"{path}.type", "a string", kind)
+        raise (
+            not_one_of(f"{path}.type", kind, ("function", "custom"))
+            if type(kind) is str
+            else wrong_type(f"{path}.type", "a string", kind)
+        )
     inner = call.get(kind)
     where = f"{path}.{kind}"
     if inner is None:
         raise missing(where)
     object_(where, inner)
     leftover(inner, OF_FUNCTION, where, notes)
-    return Call(call_id, called_name(inner, where), required_string(inner, "input" if kind == "custom" else "arguments", where), kind)
+    return Call(
+        call_id,
+        called_name(inner, where),
+        required_string(inner, "input" if kind == "custom" else "arguments", where),
+        kind,
+    )

@@ -24,7 +24,12 @@ from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Ope
 from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined, json_bytes, scrub
 
 SERVICE_TIER = "default"
-DELTA_FIELDS = {"text": "content", "refusal": "refusal", "thought": "reasoning_content", "summary": "reasoning_content"}
+DELTA_FIELDS = {
+    "text": "content",
+    "refusal": "refusal",
+    "thought": "reasoning_content",
+    "summary": "reasoning_content",
+}
 """The field of a delta, and of a message, that holds an item's text."""
 
 ROLE: dict[str, dict[str, Any]] = {
@@ -113,10 +118,15 @@ class ChatEncoder:
         if tier is not None:
             envelope["service_tier"] = tier
         self._envelope = b"data: " + encode(envelope)[:-1]
-        self._heads = [self._envelope + b',"choices":[{"index":' + str(choice).encode() + b',"delta":' for choice in range(choices)]
+        self._heads = [
+            self._envelope + b',"choices":[{"index":' + str(choice).encode() + b',"delta":'
+            for choice in range(choices)
+        ]
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
-        self._around = [(b"", b"")] * choices  # what stands before and behind the text of the open item's deltas
+        self._around = [
+            (b"", b"")
+        ] * choices  # what stands before and behind the text of the open item's deltas
         self._begun = [False] * choices
 
     @property
@@ -150,7 +160,12 @@ class ChatEncoder:
             frames.append(data_frame(error_object(self.failure)))
         else:
             if self._include_usage:
-                frames.append(self._envelope + b',"choices":[],"usage":' + encode(usage_object(self.usage or Usage(0, 0))) + b"}\n\n")
+                frames.append(
+                    self._envelope
+                    + b',"choices":[],"usage":'
+                    + encode(usage_object(self.usage or Usage(0, 0)))
+                    + b"}\n\n"
+                )
             frames.append(DONE)
         return b"".join(frames)
 
@@ -170,7 +185,13 @@ class ChatEncoder:
                 if not self._begun[choice]:
                     frames.append(self._chunk(ROLE["text"], choice))
                 reason = encode(self._choices.wire_reason(step.reason))
-                frames.append(self._heads[choice] + b'{},"logprobs":null,"finish_reason":' + reason + b"}]" + self._close)
+                frames.append(
+                    self._heads[choice]
+                    + b'{},"logprobs":null,"finish_reason":'
+                    + reason
+                    + b"}]"
+                    + self._close
+                )
             elif type(step) is Fail:
                 self.failure = step.failure
                 self._choices.stop()
@@ -178,17 +199,25 @@ class ChatEncoder:
 
     def _open(self, item: Item, choice: int, frames: list[bytes]) -> None:
         called = item.kind in CALL_KINDS
-        role = {} if self._begun[choice] else ROLE["call" if called else "refusal" if item.kind == "refusal" else "text"]
+        role = (
+            {}
+            if self._begun[choice]
+            else ROLE["call" if called else "refusal" if item.kind == "refusal" else "text"]
+        )
         self._begun[choice] = True
         if not called:
             if role:
                 frames.append(self._chunk(role, choice))
             open_, close = f'{{"{DELTA_FIELDS[item.kind]}":'.encode(), b"}"
         elif self._choices.legacy:
-            frames.append(self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice))
+            frames.append(
+                self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice)
+            )
             open_, close = b'{"function_call":{"arguments":', b"}}"
         else:
-            frames.append(self._chunk({**role, "tool_calls": [{"index": item.call_index, **_call(item, "")}]}, choice))
+            frames.append(
+                self._chunk({**role, "tool_calls": [{"index": item.call_index, **_call(item, "")}]}, choice)
+            )
             inner = b',"custom":{"input":' if item.kind == "custom" else b',"function":{"arguments":'
             open_, close = b'{"tool_calls":[{"index":' + str(item.call_index).encode() + inner, b"}}]}"
         self._around[choice] = (self._heads[choice] + open_, close + self._tail)
@@ -242,7 +271,12 @@ class ChatBody:
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
         choices = [
-            {"index": index, "message": self._message(items), "logprobs": None, "finish_reason": self._choices.wire_reason(self._reasons[index])}
+            {
+                "index": index,
+                "message": self._message(items),
+                "logprobs": None,
+                "finish_reason": self._choices.wire_reason(self._reasons[index]),
+            }
             for index, items in enumerate(self._items)
         ]
         body: dict[str, Any] = {**self._envelope, "choices": choices}

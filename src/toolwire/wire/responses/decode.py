@@ -93,7 +93,8 @@ OF_ITEM: dict[str, frozenset[str]] = {
     "function_call": frozenset({"type", "id", "status", "call_id", "name", "arguments", "namespace"}),
     "custom_tool_call": frozenset({"type", "id", "status", "call_id", "name", "input", "namespace"}),
     **dict.fromkeys(
-        ("function_call_output", "custom_tool_call_output"), frozenset({"type", "id", "status", "call_id", "name", "namespace", "output"})
+        ("function_call_output", "custom_tool_call_output"),
+        frozenset({"type", "id", "status", "call_id", "name", "namespace", "output"}),
     ),
     "reasoning": frozenset({"type", "id", "status", "summary", "content", "encrypted_content"}),
 }
@@ -126,7 +127,14 @@ SKIPPED = frozenset(
         "web_search_call",
     }
 )
-READ = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
+READ = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
 
 REFUSED = {
     "background": "Unsupported parameter: 'background'. This gateway answers while the client waits; send the request without it.",
@@ -175,7 +183,11 @@ def compactions(body: Mapping[str, Any]) -> dict[str, str]:
 
 def opened(summary: str) -> dict[str, Any]:
     """The item that an opened compaction stands for: what the model itself wrote, with no more weight than that."""
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SUMMARY_OF + summary}]}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": SUMMARY_OF + summary}],
+    }
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -194,12 +206,16 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
         if type(id) is str:
             size += len(str(items[id]))
             if size > MAX_RESOLVED:
-                raise ToolwireError("context_length", "The items that the input refers to are too large.", param="input")
+                raise ToolwireError(
+                    "context_length", "The items that the input refers to are too large.", param="input"
+                )
         out.append(items[id] if type(id) is str else entry)
     return {**body, "input": out}
 
 
-def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False) -> Turn:
+def decode(
+    body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False
+) -> Turn:
     """The turn that a Responses request asks for. `previous` are the stored items of the chain it continues, `caller` the id of the key that asks."""
     sent = check(body, FIELDS)
     for refused, message in REFUSED.items():
@@ -221,7 +237,11 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
         box.read(tools)
     choice, choice_echo = box.choose(aliased(body, "tool_choice"))
     text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
-    output = content.TEXT if text.get("format") is None else content.read_format(text["format"], "text.format", "responses", box.notes)
+    output = (
+        content.TEXT
+        if text.get("format") is None
+        else content.read_format(text["format"], "text.format", "responses", box.notes)
+    )
     verbosity, effort = text.get("verbosity"), reasoning.get("effort")
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     parallel = aliased(body, "parallel_tool_calls")
@@ -234,7 +254,11 @@ def decode(body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str
     if choice_echo is not None:
         echo["tool_choice"] = choice_echo
     if "text" in sent:
-        echo["text"] = {"format": content.echo(output)} if verbosity is None else {"format": content.echo(output), "verbosity": verbosity}
+        echo["text"] = (
+            {"format": content.echo(output)}
+            if verbosity is None
+            else {"format": content.echo(output), "verbosity": verbosity}
+        )
     if "reasoning" in sent:
         echo["reasoning"] = {"effort": effort, "summary": summary}
 
@@ -323,7 +347,13 @@ class _Reader:
                 raise wrong_type(path, "an object", entry)
             kind = entry.get("type")
             if kind is None:
-                kind = "message" if "role" in entry else "item_reference" if type(entry.get("id")) is str else None
+                kind = (
+                    "message"
+                    if "role" in entry
+                    else "item_reference"
+                    if type(entry.get("id")) is str
+                    else None
+                )
             if type(kind) is str and kind in OF_ITEM:
                 leftover(entry, OF_ITEM[kind], field, self.notes)
             if kind == "message":
@@ -335,7 +365,9 @@ class _Reader:
             elif kind == "reasoning":
                 self.add(_reasoning(entry, path))
             elif type(kind) is not str:
-                raise missing(f"{path}.type") if kind is None else wrong_type(f"{path}.type", "a string", kind)
+                raise (
+                    missing(f"{path}.type") if kind is None else wrong_type(f"{path}.type", "a string", kind)
+                )
             elif kind in SKIPPED:
                 note = (f"input.{kind}", "ignored")
                 if note not in self.notes:

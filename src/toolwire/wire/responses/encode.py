@@ -84,19 +84,35 @@ SHAPES: dict[str, ItemShape] = {
         {"id": "", "type": "reasoning", "summary": []},
         "response.reasoning_summary_text",
         "text",
-        ItemPart("response.reasoning_summary_part", "summary_index", {"type": "summary_text", "text": ""}, "text"),
+        ItemPart(
+            "response.reasoning_summary_part", "summary_index", {"type": "summary_text", "text": ""}, "text"
+        ),
         "summary",
     ),
     "function": ItemShape(
         "fc_",
-        {"id": "", "type": "function_call", "call_id": "", "name": "", "status": "in_progress", "arguments": ""},
+        {
+            "id": "",
+            "type": "function_call",
+            "call_id": "",
+            "name": "",
+            "status": "in_progress",
+            "arguments": "",
+        },
         "response.function_call_arguments",
         "arguments",
         names_call=True,
     ),
     "custom": ItemShape(
         "ctc_",
-        {"id": "", "type": "custom_tool_call", "call_id": "", "name": "", "status": "in_progress", "input": ""},
+        {
+            "id": "",
+            "type": "custom_tool_call",
+            "call_id": "",
+            "name": "",
+            "status": "in_progress",
+            "input": "",
+        },
         "response.custom_tool_call_input",
         "input",
     ),
@@ -157,7 +173,11 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
         "parallel_tool_calls": echoed("parallel_tool_calls", turn.parallel),
         "previous_response_id": turn.previous_response_id,
         "prompt_cache_key": plain["prompt_cache_key"],
-        "reasoning": {"effort": turn.sampling.effort, "summary": turn.sampling.summary, **(echo.get("reasoning") or {})},
+        "reasoning": {
+            "effort": turn.sampling.effort,
+            "summary": turn.sampling.summary,
+            **(echo.get("reasoning") or {}),
+        },
         "safety_identifier": plain["safety_identifier"],
         "service_tier": "default",
         "store": echoed("store", turn.store),
@@ -179,15 +199,29 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 def _text_echo(turn: Turn) -> dict[str, Any]:
     sent = turn.echo.get("text")
     if sent:
-        return {"format": {"type": "text"}, **{key: value for key, value in sent.items() if value is not None}}
+        return {
+            "format": {"type": "text"},
+            **{key: value for key, value in sent.items() if value is not None},
+        }
     return {"format": {"type": "text"}, "verbosity": turn.sampling.verbosity or "medium"}
 
 
 def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
     """A tool as a client would have written it, for a Turn that was not made from a Responses request."""
     if tool.kind == "custom":
-        return {"type": "custom", "name": tool.name, "description": tool.description, "format": dict(tool.format or {"type": "text"})}
-    return {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters), "strict": tool.strict}
+        return {
+            "type": "custom",
+            "name": tool.name,
+            "description": tool.description,
+            "format": dict(tool.format or {"type": "text"}),
+        }
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+        "strict": tool.strict,
+    }
 
 
 def _tool_echo(tool: Any) -> Any:
@@ -206,7 +240,9 @@ def _tool_echo(tool: Any) -> Any:
 class ResponsesEncoder:
     """A streamed answer. `feed` gives all frames of a batch as one write, `finish` ends the stream, `response` is the object it ended with."""
 
-    def __init__(self, turn: Turn, *, id: str, created: int, ids: IdFactory, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, turn: Turn, *, id: str, created: int, ids: IdFactory, clock: Callable[[], float] | None = None
+    ) -> None:
         self.failure: Failure | None = None
         self._order = Order(ids)
         self._ids = ids
@@ -218,7 +254,11 @@ class ResponsesEncoder:
         self._item: dict[str, Any] = {}  # the open item's object, and its shape and text so far
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
-        self._around = (b"", b"", b"")  # what stands before, between and behind number and text of the open item's deltas
+        self._around = (
+            b"",
+            b"",
+            b"",
+        )  # what stands before, between and behind number and text of the open item's deltas
 
     @property
     def usage(self) -> Usage | None:
@@ -282,12 +322,25 @@ class ResponsesEncoder:
         return before, b"%d" % number, between, piece, behind
 
     def _frame(self, event: str, body: dict[str, Any]) -> bytes:
-        frame = b"event: " + event.encode() + b"\ndata: " + encode({"type": event, "sequence_number": self._sequence, **body}) + b"\n\n"
+        frame = (
+            b"event: "
+            + event.encode()
+            + b"\ndata: "
+            + encode({"type": event, "sequence_number": self._sequence, **body})
+            + b"\n\n"
+        )
         self._sequence += 1
         return frame
 
     def _begin(self, frames: list[bytes]) -> None:
-        fresh = {**self._response, "status": "in_progress", "output": [], "error": None, "incomplete_details": None, "completed_at": None}
+        fresh = {
+            **self._response,
+            "status": "in_progress",
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "completed_at": None,
+        }
         frames.append(self._frame("response.created", {"response": fresh}))
         frames.append(self._frame("response.in_progress", {"response": fresh}))
 
@@ -301,7 +354,9 @@ class ResponsesEncoder:
             self._item.update(call_id=item.call_id, name=item.name)
             if item.name in self._namespaces:
                 self._item["namespace"] = self._namespaces[item.name]
-        frames.append(self._frame("response.output_item.added", {"output_index": item.index, "item": self._item}))
+        frames.append(
+            self._frame("response.output_item.added", {"output_index": item.index, "item": self._item})
+        )
         where = self._where(item)
         if shape.part is not None:
             frames.append(self._frame(f"{shape.part.events}.added", {**where, "part": shape.part.part}))
@@ -316,7 +371,11 @@ class ResponsesEncoder:
         item, shape, where = step.item, self._shape, self._where(step.item)
         text = joined(self._parts)
         name = {"name": item.name} if shape.names_call else {}
-        frames.append(self._frame(f"{shape.events}.done", {**where, **name, shape.text_field: text, **(shape.also or {})}))
+        frames.append(
+            self._frame(
+                f"{shape.events}.done", {**where, **name, shape.text_field: text, **(shape.also or {})}
+            )
+        )
         done = dict(self._item)
         if shape.part is None:
             done[shape.text_field] = text

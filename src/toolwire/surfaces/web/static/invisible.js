@@ -1,6 +1,6 @@
 // Characters that nobody sees: controls, characters without a shape, and those that turn the direction of writing.
 //
-// The same ranges as `INVISIBLE` in core/shown.py, which names them. A test compares both over all of Unicode.
+// The same ranges as `INVISIBLE` in core/display.py, which names them. A test compares both over all of Unicode.
 
 const RANGES = [
   String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}`,

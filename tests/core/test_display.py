@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from toolwire.core import shown
+from toolwire.core import display
 from toolwire.surfaces import cards
 from toolwire.surfaces.mcp import server as forms
 from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.tools.contract import Approval, Outcome, Preview, ToolCall, Touched
 
-STATIC = Path(shown.__file__).parents[1] / "surfaces" / "web" / "static"
+STATIC = Path(display.__file__).parents[1] / "surfaces" / "web" / "static"
 DEFAULT_IGNORABLE = (
     (0xAD, 0xAD),
     (0x34F, 0x34F),
@@ -61,20 +61,20 @@ UNSEEN = letters(DEFAULT_IGNORABLE, OTHERS)
 
 def test_everything_that_nobody_sees_is_written_out() -> None:
     for letter in UNSEEN:
-        written = shown.clean(f"a{letter}b")
+        written = display.clean(f"a{letter}b")
         assert letter not in written and len(written) > 2, f"U+{ord(letter):04X}"
-        assert shown.clean(written) == written
+        assert display.clean(written) == written
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
-    known = {code for first, last in shown.INVISIBLE for code in range(first, last + 1)}
+    known = {code for first, last in display.INVISIBLE for code in range(first, last + 1)}
     rest = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in known)
-    assert shown.clean(rest) == rest
-    assert shown.clean("naïve 漢字 العربية हिन्दी 😀\t\n") == "naïve 漢字 العربية हिन्दी 😀\t\n"
+    assert display.clean(rest) == rest
+    assert display.clean("naïve 漢字 العربية हिन्दी 😀\t\n") == "naïve 漢字 العربية हिन्दी 😀\t\n"
 
 
 def test_prose_keeps_the_joiners_of_emoji_and_words_and_nothing_else() -> None:
-    kept = [letter for letter in UNSEEN if shown.prose(letter) == letter]
+    kept = [letter for letter in UNSEEN if display.prose(letter) == letter]
     assert kept == ["\u200c", "\u200d", *map(chr, range(0xFE00, 0xFE10))]
 
 
@@ -100,20 +100,30 @@ def test_the_pages_write_out_the_same_over_all_of_unicode(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     told: dict[str, list[int]] = json.loads(done.stdout)
     assert told["wrong"] == []
-    assert told["marked"] == [code for code in range(sys.maxunicode + 1) if shown.clean(chr(code)) != chr(code)]
+    assert told["marked"] == [
+        code for code in range(sys.maxunicode + 1) if display.clean(chr(code)) != chr(code)
+    ]
     assert set(told["ignorable"]) <= set(told["marked"])  # as the Unicode tables of node have it
 
 
-# --- every place ----------------------------------------------------------------------------------------------------------------------
+# --- every place ---------------------------------------------------------------------------------
 
-EVIL = "x" + "".join(letter for letter in UNSEEN if not 0xE000 <= ord(letter) <= 0xF8FF and ord(letter) < 0xE0100) + "y"
+EVIL = (
+    "x"
+    + "".join(letter for letter in UNSEEN if not 0xE000 <= ord(letter) <= 0xF8FF and ord(letter) < 0xE0100)
+    + "y"
+)
 
 
 def question(stage: Any = "run", **shown_: Any) -> Approval:
     touched = (Touched(EVIL, f"Notes/{EVIL}.md", 10, EVIL), Touched("gone", EVIL, missing=True, reason=EVIL))
-    preview = Preview(touched, **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_})
+    preview = Preview(
+        touched, **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_}
+    )
     arguments = {"filePath": EVIL, EVIL: [EVIL, {"deep": EVIL}], "one": {EVIL: 1}}
-    return Approval("appr_1", 0, 1, "", EVIL, "mcp", EVIL, EVIL, stage, arguments, preview, "t", decided_by=EVIL)
+    return Approval(
+        "appr_1", 0, 1, "", EVIL, "mcp", EVIL, EVIL, stage, arguments, preview, "t", decided_by=EVIL
+    )
 
 
 def hidden(text: str) -> set[str]:
@@ -128,7 +138,9 @@ def test_a_card_hides_nothing(stage: Any, whole: bool) -> None:
 
 
 def test_a_whole_card_cuts_no_argument() -> None:
-    asked = Approval("appr_1", 0, 1, "", "s", "mcp", "m", "t", "run", {"a": "\u200b" * 500 + "end"}, Preview(), "t")
+    asked = Approval(
+        "appr_1", 0, 1, "", "s", "mcp", "m", "t", "run", {"a": "\u200b" * 500 + "end"}, Preview(), "t"
+    )
     assert "end" in cards.plain(cards.card(asked, None, whole=True))
 
 
@@ -141,13 +153,18 @@ def test_a_form_hides_nothing() -> None:
 def test_the_picker_and_the_lines_of_a_turn_hide_nothing() -> None:
     assert not hidden("".join(str(part[1]) for part in Picker(question().shown.touched).text()))
     call = ToolCall("c", EVIL, EVIL)
-    outcomes = [Outcome(call, {}, "done", shared=(EVIL,), unread=((EVIL, EVIL),)), Outcome(call, {}, "failed", notice=EVIL)]
+    outcomes = [
+        Outcome(call, {}, "done", shared=(EVIL,), unread=((EVIL, EVIL),)),
+        Outcome(call, {}, "failed", notice=EVIL),
+    ]
     rows = [*cards.called([call]), *(row for one in outcomes for row in cards.did(one))]
     assert not hidden(cards.plain(rows))
 
 
 def test_json_for_a_terminal_hides_nothing_and_loses_nothing() -> None:
-    whole = "".join(letter for letter in EVIL if not "\ud800" <= letter <= "\udfff")  # two halves would become one character
+    whole = "".join(
+        letter for letter in EVIL if not "\ud800" <= letter <= "\udfff"
+    )  # two halves would become one character
     value = {"a": whole, whole: ["é 漢字", whole]}
-    written = shown.as_json(value)
+    written = display.as_json(value)
     assert not hidden(written) and "é 漢字" in written and json.loads(written) == value

@@ -1,4 +1,4 @@
-"""One call as far as it came: its name, its arguments, whether they are closed, and how it ended. `assemble.py` fills it. Standard library only."""
+"""One call that is not complete yet: name, arguments, whether they are closed, how it ended. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ _IN_STRING = re.compile(r'["\\]')
 
 
 def mend(half: str, text: str, more: bool) -> tuple[str, str]:
-    """Joins a surrogate pair that was cut between two texts: what can be said now, and the half that waits if `more` may come. A lone half becomes
-    U+FFFD."""
+    """Joins a surrogate pair that was cut between two texts; a lone half becomes U+FFFD.
+
+    Returns the text, and the half that waits if `more` may come.
+    """
     text, half = half + text, ""
     if more and "\ud800" <= text[-1:] <= "\udbff":
         text, half = text[:-1], text[-1]
-    return (text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")), half
+    return (
+        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    ), half
 
 
 class Repair(Protocol):
@@ -43,12 +47,24 @@ class Repair(Protocol):
 
 
 class PartialCall:
-    """A call as far as it came. `arguments` may be read at any time; `number` is its place among the calls, -1 before it has one."""
+    """A call so far. `number`: its place among the calls, -1 before it has one."""
 
     __slots__ = (
-        *("alias", "begun", "complete", "ended", "half", "hollow", "id", "index", "issues", "kind", "name", "number", "pieces"),
-        *("repair", "sent", "solid"),
-        *("_depth", "_in_string", "_scanned", "_skip", "_started"),
+        *(
+            "alias",
+            "begun",
+            "complete",
+            "ended",
+            "half",
+            "hollow",
+            "id",
+            "index",
+            "issues",
+            "kind",
+            "name",
+            "number",
+        ),
+        *("pieces", "repair", "sent", "solid", "_depth", "_in_string", "_scanned", "_skip", "_started"),
     )
 
     def __init__(self, kind: CallKind, index: int | None) -> None:
@@ -62,16 +78,16 @@ class PartialCall:
         self.sent = 0
         self.half = ""
         self.begun = self.ended = self.complete = False
-        self.solid = False  # more than white space has come
+        self.solid = False  # has more than white space
         self.repair: Repair | None = None
-        self.hollow = False  # it ended without arguments of its own
+        self.hollow = False  # ended without arguments
         self.issues: list[str] = []
         self._scanned = self._depth = 0
         self._started = self._in_string = self._skip = False
 
     @property
     def arguments(self) -> str:
-        """The arguments so far. What was sent and scanned is joined once, so that reading often costs no more than reading."""
+        """The arguments so far. Joins the pieces once, so that frequent reading stays cheap."""
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
             self.is_closed()
@@ -80,7 +96,7 @@ class PartialCall:
         return "".join(self.pieces)
 
     def is_closed(self) -> bool:
-        """Whether nothing can follow: the call was declared complete, or its outermost JSON bracket closed. Each piece is looked at once."""
+        """Whether nothing can follow: the call is complete, or its outermost JSON bracket is closed."""
         if self.complete:
             return True
         if self.kind == "custom":
@@ -110,7 +126,7 @@ class PartialCall:
                 self._depth -= 1
 
     def take_whole(self, whole: str) -> str:
-        """Takes the whole arguments (so far) and returns the new suffix. What is there already is never erased."""
+        """Takes the whole arguments (so far) and returns the new suffix. Nothing is ever erased."""
         known = self.arguments
         if whole.startswith(known):
             return whole[len(known) :]
@@ -119,7 +135,7 @@ class PartialCall:
         return ""
 
     def verdict(self, reason: str) -> CallEnd:
-        """How the call ended, given why the run ended. Empty arguments are fine: the wire writes them as `{}`."""
+        """How the call ended, given why the run ended. Empty arguments are valid: the wire writes `{}`."""
         issues = list(self.issues)
         text = self.arguments if self.kind == "function" else ""
         repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
@@ -148,4 +164,4 @@ def _no_constant(name: str) -> Any:
 
 
 _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_constant)
-"""JSON as the standard has it: no NaN, and numbers of any length."""
+"""Standard JSON: no NaN, and numbers of any length."""

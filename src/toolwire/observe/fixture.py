@@ -1,0 +1,96 @@
+"""A recorded turn as a fixture: JSON lines that can be kept, read and replayed.
+
+    {"toolwire": "journal", "version": 1}
+    {"kind": "request", …}
+    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}   as they happened
+    {"kind": "end", …}
+
+Unknown kinds and members of later versions are skipped; another version is refused. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import Any
+
+from toolwire.observe.recording import EVENTS, STOPPED, Json, Recording, RecordingError, computed
+
+HEADER = {"toolwire": "journal", "version": 1}
+
+
+def write(recording: Recording) -> Iterator[str]:
+    """The lines of a fixture."""
+    yield _line(HEADER)
+    yield _line(
+        {"kind": "request", **{name: value for name, value in recording.request.items() if name != "turn"}}
+    )
+    frames = (
+        (ms, 0, {"kind": "frame", "ms": ms, "label": label, "text": text})
+        for ms, label, text in recording.frames
+    )
+    batches = (
+        (ms, 1, {"kind": "batch", "ms": ms, "run": run, "events": events})
+        for ms, run, events in recording.batches
+    )
+    wire = (
+        (ms, 2, {"kind": "wire", "ms": ms, "as": label, "text": text}) for ms, label, text in recording.wire
+    )
+    for _, _, line in merge(frames, batches, wire, key=lambda row: row[:2]):
+        yield _line(line)
+    yield _line({"kind": "end", **recording.end})
+
+
+def _line(value: dict[str, Json]) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII: a lone surrogate stays what it is
+
+
+def read(lines: Iterable[str | bytes]) -> Recording:
+    """A fixture's recording. Raises `RecordingError`."""
+    out = Recording()
+    for number, line in enumerate(lines, 1):
+        try:
+            given = json.loads(line)
+            kind = given.pop("kind", None)
+            if number == 1:
+                _check_header(given)
+            elif kind in _READERS:
+                _READERS[kind](out, given)
+        except RecordingError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RecordingError(f"line {number}: {type(error).__name__}: {error}") from None
+    if not out.request:
+        raise RecordingError("not a fixture of Toolwire's journal: it holds no request")
+    if not out.end:
+        raise RecordingError("the fixture has no end: it was not written to its last line")
+    runs = out.end.get("runs", ())
+    out.end["runs"] = [{"how": run, "choice": 0, "plan": 0} if isinstance(run, str) else run for run in runs]
+    return out if out.plans or out.events else computed(out)  # 0.1 wrote plans and events down
+
+
+def _check_header(given: dict[str, Json]) -> None:
+    if given.get("toolwire") != HEADER["toolwire"]:
+        raise RecordingError("not a fixture of Toolwire's journal")
+    if given.get("version") != HEADER["version"]:
+        raise RecordingError(
+            f"a fixture of version {given.get('version')}; this Toolwire reads version {HEADER['version']}"
+        )
+
+
+_READERS: dict[str, Any] = {
+    "request": lambda out, given: out.request.update(given),
+    "plan": lambda out, given: out.plans.append(given),
+    "frame": lambda out, given: out.frames.append((given["ms"], given["label"], given["text"])),
+    "batch": lambda out, given: out.batches.append(
+        (
+            given["ms"],
+            given["run"],
+            [one for one in given["events"] if one["type"] in EVENTS or one == STOPPED],
+        )
+    ),
+    "event": lambda out, given: out.events.append((given["ms"], given["choice"], given["event"])),
+    "wire": lambda out, given: out.wire.append((given["ms"], given["as"], given["text"])),
+    "end": lambda out, given: out.end.update(given),
+}
