@@ -94,7 +94,7 @@ def judge_chat_run(case: Case) -> None:
         ]
     _accepted("the judge accepts the stream", problems, case["wild"])
     try:
-        answer = json.loads(fold.bytes())
+        answer = json.loads(fold.finish())
     except ToolwireError as error:
         answer = json.loads(encode(error_object(error.failure)))
         _accepted("the judge accepts the error", judge_error(status_of(error.failure), answer), False)

@@ -20,12 +20,12 @@ from toolwire.core.turn import Api, Message, TextPart, Turn
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import render
 from toolwire.gateway.account import Account
-from toolwire.gateway.answers import ChatAnswer
 from toolwire.gateway.pipeline import Caller, TurnSummary
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.testing.judges import Judge
+from toolwire.wire.chat.encode import ChatEncoder
 from toolwire.wire.fields import report
 from toolwire.wire.responses import decode as responses
 
@@ -775,9 +775,8 @@ async def test_an_error_of_our_own_in_the_middle_of_a_stream_is_told_and_ends_th
     gateway.observers.append(told.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     await anext(answer.stream)
-    monkeypatch.setattr(ChatAnswer, "end", broken) if what == "end" else monkeypatch.setattr(
-        Account, "saw", broken
-    )
+    target: Any = ChatEncoder if what == "end" else Account
+    monkeypatch.setattr(target, "finish" if what == "end" else "saw", broken)
     with pytest.raises(RuntimeError):
         [block async for block in answer.stream]
     assert [(one.error_kind, one.cancelled, one.status) for one in told] == [("server", False, 200)]

@@ -321,4 +321,4 @@ def test_lone_surrogates_become_replacement_characters_everywhere() -> None:
     assert deltas(sent)[3]["tool_calls"][0]["function"]["arguments"] == "\ufffd"
     fold = ChatBody("m", id="i", created=1, ids=counting_ids())
     fold.feed(events)
-    assert json.loads(fold.bytes())["choices"][0]["message"]["content"] == "a\ufffd"
+    assert json.loads(fold.finish())["choices"][0]["message"]["content"] == "a\ufffd"

@@ -1,14 +1,14 @@
 """The answers that a turn can be written as, one for each API, streamed or whole.
 
-`feed` takes the events of a batch and returns the bytes of a stream; a whole answer returns nothing before its `end`, which
-then is the body (law 3: it is the fold of the same events).
+`feed` takes the events of a batch and returns the bytes of a stream; a whole answer returns nothing before `finish`, which
+then returns the body (law 3: it is the fold of the same events).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,39 +27,30 @@ log = logging.getLogger("toolwire.gateway")
 _encode = msgspec.json.Encoder().encode
 
 
-class ChatAnswer:
-    stored = True
+class Answering(Protocol):
+    """An answer under way: the encoder of a stream, or the fold of a body.
 
-    def __init__(self, turn: Turn, ids: IdFactory, created: int) -> None:
-        self.id = id = ids("chatcmpl-")
-        tier = SERVICE_TIER if "service_tier" not in turn.sent else None
-        shared: dict[str, Any] = {
-            "id": id,
-            "created": created,
-            "ids": ids,
-            "legacy": turn.legacy_functions,
-            "choices": turn.n,
-        }
-        self._body = None if turn.stream else ChatBody(turn.model, tier=tier, **shared)
-        self._stream = (
-            ChatEncoder(turn.model, tier=tier, include_usage=turn.include_usage, **shared)
-            if turn.stream
-            else None
-        )
-        writer = self._stream or self._body
-        assert writer is not None
-        self._writer = writer
-        self.feed, self.say = writer.feed, writer.say
+    `finish` returns the end of the stream, or the body. Where `keep` is not None it is called with that before it is
+    sent, and returns what is sent instead. `stored` is False for an answer that should have been stored and could not be.
+    """
 
     @property
-    def failure(self) -> Failure | None:
-        return self._writer.failure
+    def id(self) -> str: ...
 
-    async def end(self, comment: str) -> bytes:
-        if self._stream is not None:
-            return self._stream.finish(comment)
-        assert self._body is not None
-        return self._body.bytes()
+    @property
+    def stored(self) -> bool: ...
+
+    @property
+    def keep(self) -> Callable[[bytes], Awaitable[bytes]] | None: ...
+
+    @property
+    def failure(self) -> Failure | None: ...
+
+    def feed(self, events: list[Event], choice: int) -> bytes: ...
+
+    def say(self, text: str) -> bytes: ...
+
+    def finish(self, comment: str) -> bytes: ...
 
 
 class ResponsesAnswer:
@@ -80,7 +71,6 @@ class ResponsesAnswer:
         self._body = body
         self._store = store if turn.store else None
         self.stored = True
-        """False: it should have been stored and could not be. The answer goes out all the same, and says so."""
         self._key_id = key_id
         self._ids = ids
         self.id = ids("resp_")
@@ -99,19 +89,18 @@ class ResponsesAnswer:
         frames = self._encoder.say(text)
         return frames if self._turn.stream else b""
 
-    async def end(self, comment: str) -> bytes:
+    def finish(self, comment: str) -> bytes:
         last = self._encoder.finish(comment)
-        if not self._turn.stream:
-            if self._encoder.failure is not None:
-                raise ToolwireError.of(self._encoder.failure)
-            last = _encode(self._encoder.response())
-            await self._keep(last)
+        if self._turn.stream:
             return last
-        await self._keep(_encode(self._encoder.response()) if self._store is not None else b"")
-        return last if self.stored else comment_frame('{"stored":false}') + last
+        if self._encoder.failure is not None:
+            raise ToolwireError.of(self._encoder.failure)
+        return _encode(self._encoder.response())
 
-    async def _keep(self, response: bytes) -> None:
+    async def keep(self, last: bytes) -> bytes:
+        """Stores the response, and remembers it for the client's connection. A stream says if it could not be stored."""
         if self._store is not None:
+            response = _encode(self._encoder.response()) if self._turn.stream else last
             try:
                 await self._store.put(self._stored(response))
             except ToolwireError as error:
@@ -122,6 +111,7 @@ class ResponsesAnswer:
             self._memory.keep(
                 self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored
             )
+        return last if self.stored or not self._turn.stream else comment_frame('{"stored":false}') + last
 
     def _stored(self, response: bytes) -> StoredResponse:
         told = self._encoder.response()
@@ -173,12 +163,12 @@ class EventsAnswer:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._answer: ChatAnswer | ResponsesAnswer | None = None
+        self._answer: Answering | None = None
 
-    def beside(self, answer: ChatAnswer | ResponsesAnswer) -> EventsAnswer:
+    def beside(self, answer: Answering) -> EventsAnswer:
         """`answer` is written all the same: the journal shows it."""
         self._answer = answer
-        self.id, self.end = answer.id, answer.end
+        self.id, self.finish, self.keep = answer.id, answer.finish, answer.keep
         return self
 
     @property
@@ -200,12 +190,9 @@ class EventsAnswer:
         return self._answer.say(text)
 
     def taken(self) -> list[Event]:
-        """The events since the last time."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
-
-
-Answering = ChatAnswer | ResponsesAnswer | EventsAnswer
 
 
 def open_answer(
@@ -216,7 +203,17 @@ def open_answer(
     ids: IdFactory,
     clock: Callable[[], float],
     memory: Memory | None = None,
-) -> ChatAnswer | ResponsesAnswer:
-    if turn.api == "chat":
-        return ChatAnswer(turn, ids, int(clock()))
-    return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
+) -> Answering:
+    if turn.api == "responses":
+        return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
+    shared: dict[str, Any] = {
+        "id": ids("chatcmpl-"),
+        "created": int(clock()),
+        "ids": ids,
+        "legacy": turn.legacy_functions,
+        "choices": turn.n,
+        "tier": SERVICE_TIER if "service_tier" not in turn.sent else None,
+    }
+    if turn.stream:
+        return ChatEncoder(turn.model, include_usage=turn.include_usage, **shared)
+    return ChatBody(turn.model, **shared)

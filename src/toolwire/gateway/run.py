@@ -14,10 +14,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from toolwire.backends.base import Backend, Batch, ParkingBackend
+from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Failure, Usage
 from toolwire.core.turn import Api, Turn
@@ -125,14 +126,18 @@ class Run:
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
         with self._serving(backend, alone):
-            refusal = await self._admission() if alone else None
+            refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
             source = self._first_source(backend, choice) if refusal is None else failed(refusal)
             stages.begin(parks=source.live is not None)
             try:
                 while True:
-                    batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
                     following: RunSource | None = None
+                    batch: Batch | None
+                    try:
+                        batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
+                    except Exception as error:
+                        batch = source.ended_by(error)
                     if trace is not None:
                         trace.received(source.number, batch)
                     if batch is None:
@@ -145,18 +150,17 @@ class Run:
                             await self._close(dead)
                             continue
                         block = stages.feed([instead])
+                    elif stages.is_direct or stages.is_quick(batch):
+                        block = stages.feed(batch)
                     else:
-                        block = (
-                            stages.feed(batch)
-                            if stages.is_quick(batch)
-                            else await self._read_slowly(stages, batch)
-                        )
+                        block = await self._read_slowly(stages, batch)
                     source.is_silent = source.is_silent and not batch
                     if stages.over:
                         following, more = await self._over(source, stages, backend)
                         block += more
                     if block:
-                        yield self._sent(block)
+                        self._sends(block)
+                        yield block
                     if following is not None:
                         unfit, source = source, following
                         await self._close(unfit)
@@ -166,7 +170,7 @@ class Run:
             finally:
                 await self._close(source)
             if alone:
-                yield self._sent(await answer.end(self.account.comment()))
+                yield await self._end()
         if alone:
             self.observe(answer.failure)
 
@@ -191,7 +195,8 @@ class Run:
                 await waiting.put(error)
 
         with self._serving(backend, True):
-            if (refusal := await self._admission()) is not None:
+            refusal = await self._admission() if self.place is not None else None
+            if refusal is not None:
                 if not self._committed:
                     raise ToolwireError.of(refusal)
                 answer.feed([refusal], 0)
@@ -215,15 +220,24 @@ class Run:
                 for reader in readers:
                     reader.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
-            yield self._sent(await answer.end(self.account.comment()))
+            yield await self._end()
         self.observe(answer.failure)
 
-    def _sent(self, block: bytes) -> bytes:
+    async def _end(self) -> bytes:
+        """The end of the answer, which is stored before it is sent."""
+        answer = self.answer
+        assert answer is not None and self.turn is not None
+        last = answer.finish(self.account.comment() if self.turn.stream else "")
+        if answer.keep is not None:
+            last = await answer.keep(last)
+        self._sends(last)
+        return last
+
+    def _sends(self, block: bytes) -> None:
         if self._first_byte is None:
             self._first_byte = perf_counter()
         if self.trace is not None:
             self.trace.sent(block)
-        return block
 
     def _stages(self, plan: Plan, choice: int) -> Stages:
         assert self.answer is not None
@@ -248,8 +262,7 @@ class Run:
 
     async def _admission(self) -> Failure | None:
         """Waits until the queue admits the turn. Returns why it does not."""
-        if self.place is None:
-            return None
+        assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
         except ToolwireError as error:
@@ -275,7 +288,7 @@ class Run:
         """A new run of the backend."""
         if plan.strategy != "parked":
             return self._numbered(
-                RunSource(turn.model, run=lambda: backend.run(turn)), "retry" if again else "run", choice
+                RunSource(turn.model, run=partial(backend.run, turn)), "retry" if again else "run", choice
             )
         live = cast(ParkingBackend, backend).open(turn)
         return self._numbered(
@@ -326,7 +339,8 @@ class Run:
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
-            await self._park(source, stages)
+            if source.live is not None:
+                await self._park(source, source.live, stages)
         elif stages.may_ask_again:
             following = self._ask_again(rejected, stages, backend)
             block = stages.ask_again(following.live is not None)
@@ -338,17 +352,15 @@ class Run:
             raise ToolwireError.of(failure)
         return following, block
 
-    async def _park(self, source: RunSource, stages: Stages) -> None:
-        """Parks a run whose calls wait, before the end of its response goes out: the fastest client finds it."""
-        if not stages.is_parkable or source.live is None or not source.live.pending:
+    async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
+        """Parks a run whose calls wait, before the end of its response is sent: the fastest client finds it."""
+        if not stages.is_parkable or not live.pending:
             return
         assert self.turn is not None
         parking, key_id, trace = self._gateway.parking, self._caller.key_id, self.trace
-        waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in source.live.pending}
+        waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in live.pending}
         turn_id = trace.id if trace is not None else ""
-        parking.park(
-            source.live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id
-        )
+        parking.park(live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id)
         source.is_parked = True
         if trace is not None:
             trace.parks(list(waiting))
@@ -411,7 +423,8 @@ class Run:
                 self.observe(Failure("server", "The server had an error."))
             raise
         finally:
-            self.abandon()
+            if self.claim is not None:
+                self.abandon()
             if self.place is not None:
                 self.place.leave()
 

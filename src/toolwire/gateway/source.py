@@ -17,6 +17,10 @@ log = logging.getLogger("toolwire.gateway")
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
+class GraceOver(Exception):
+    """A run stayed silent for the grace time after its calls."""
+
+
 class RunSource:
     """One run of the backend, as the loop reads it. However a run ends badly, the loop sees a `Failure`."""
 
@@ -39,34 +43,40 @@ class RunSource:
         self._batches: AsyncGenerator[Batch, None] | None = None
         self._begun = False
 
-    async def pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch | None:
-        """The next batch. None: nothing came within the grace time."""
+    def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
+        """The next batch. Raises whatever ended the run: `ended_by` says what the loop reads instead."""
+        if self._batches is None or timeouts is not None or grace_s:
+            return self._pull(timeouts, grace_s)
+        return self._batches.__anext__()
+
+    async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
+        """As `pull`, for the first batch, or with time limits."""
+        if self._batches is None:
+            if self.live is not None and self._results is not None:
+                await self.live.answer(self._results)
+            self._batches = self._run()
+        following = self._batches.__anext__()
         try:
-            if self._batches is None:
-                if self.live is not None and self._results is not None:
-                    await self.live.answer(self._results)
-                self._batches = self._run()
-            following = self._batches.__anext__()
-            if timeouts is None and not grace_s:
-                return await following
             async with asyncio.timeout(grace_s or None) as grace:
-                return await (following if timeouts is None else self._in_time(following, timeouts))
-        except StopAsyncIteration:
-            return [CUT]
+                if timeouts is None:
+                    return await following
+                batch = await timeouts.batch(following, self._begun)
+                self._begun = self._begun or has_words(batch)
+                return batch
         except TimeoutError:
-            return None if grace.expired() else self._broken()
-        except ToolwireError as error:
+            if grace.expired():
+                raise GraceOver from None
+            raise
+
+    def ended_by(self, error: Exception) -> Batch | None:
+        """What the loop reads where a run raised. None: it stayed silent for the grace time."""
+        if isinstance(error, GraceOver):
+            return None
+        if isinstance(error, StopAsyncIteration):
+            return [CUT]
+        if isinstance(error, ToolwireError):
             return [error.failure]
-        except Exception:
-            return self._broken()
-
-    async def _in_time(self, following: Awaitable[Batch], timeouts: Timeouts) -> Batch:
-        batch = await timeouts.batch(following, self._begun)
-        self._begun = self._begun or has_words(batch)
-        return batch
-
-    def _broken(self) -> Batch:
-        log.exception("the run of model %s failed", self._model)
+        log.error("the run of model %s failed", self._model, exc_info=error)
         return [Failure("backend", "The model's backend failed.")]
 
     async def close(self) -> None:

@@ -59,9 +59,11 @@ class Stages:
         self.policy = Policy(plan.rules)
         account.policies[choice] = self.policy
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
+        self._say = self._say_and_count if account.wants_text else writer.say
         self._attempts = 0
         self._used = Usage(0, 0)
-        self._direct = False
+        self.is_direct = False
+        """Text goes straight to the writer."""
 
     def begin(self, parks: bool = False) -> None:
         """Reads a run of the backend from its start. `parks`: its calls may wait for their results after the response."""
@@ -78,7 +80,7 @@ class Stages:
 
     def feed(self, batch: list[Event]) -> bytes:
         """What the client gets for a batch of the backend."""
-        if self._direct:
+        if self.is_direct:
             if len(batch) == 1 and type(batch[0]) is Text:
                 return self._say(batch[0].text)
             if _TEXT.issuperset(map(type, batch)):
@@ -87,7 +89,7 @@ class Stages:
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
-            self._direct = self._interpreter.as_it_is
+            self.is_direct = self._interpreter.as_it_is
             return self._say(events[0].text)
         if self._required is not None:
             events = self._required.feed(events)
@@ -95,7 +97,10 @@ class Stages:
 
     def is_quick(self, batch: list[Event]) -> bool:
         """Whether the batch can be read at once: finding calls may take microseconds for each character."""
-        return self._direct or not any(type(event) is Text and len(event.text) > SLICE for event in batch)
+        for event in batch:
+            if type(event) is Text and len(event.text) > SLICE:
+                return False
+        return True
 
     def slices(self, batch: list[Event]) -> Iterator[list[Event]]:
         """The batch in parts that are quick to read."""
@@ -104,7 +109,7 @@ class Stages:
                 yield [event]
                 continue
             for start in range(0, len(event.text), SLICE):
-                if self._direct:
+                if self.is_direct:
                     yield [Text(event.text[start:])]
                     break
                 yield [Text(event.text[start : start + SLICE])]
@@ -170,15 +175,15 @@ class Stages:
         self._settle()
         return self._writer.feed(events, self.choice) if events else b""
 
-    def _say(self, text: str) -> bytes:
-        if self._account.wants_text:
-            self._account.saw([Text(text)], self.choice)
+    def _say_and_count(self, text: str) -> bytes:
+        self._account.saw([Text(text)], self.choice)
         return self._writer.say(text)
 
     def _settle(self) -> None:
         """Notes what the loop asks after every batch. A piece of text that took the shortcut changes none of it."""
         policy, required = self.policy, self._required
-        self.over = self._interpreter.ended or policy.cut or self._finished or self.rejected is not None
+        is_rejected = required is not None and required.rejected
+        self.over = self._interpreter.ended or policy.cut or self._finished or is_rejected
         """The loop has no use for more of this run."""
         self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
         """A burst of calls may end here, once the backend stays silent for the grace time."""
@@ -186,7 +191,7 @@ class Stages:
         self._rest_passes = (
             self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
         )
-        self._direct = self._rest_passes and self._interpreter.as_it_is
+        self.is_direct = self._rest_passes and self._interpreter.as_it_is
 
     def _remember(self, events: list[Event]) -> None:
         for event in events:

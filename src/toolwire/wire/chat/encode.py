@@ -55,19 +55,25 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-class _Choices:
-    """What stream and body share: one automaton a choice, usage over all."""
+class _ChatAnswer:
+    """What stream and body share: one automaton per choice, usage over all choices, and the failure that ended one."""
 
-    def __init__(self, ids: IdFactory, *, legacy: bool, choices: int) -> None:
-        self.legacy = legacy
-        self.orders = [Order(ids, single_call=legacy) for _ in range(choices)]
+    stored = True
+    keep = None
+    """Chat completions are not stored."""
+
+    def __init__(self, id: str, ids: IdFactory, *, legacy: bool, choices: int) -> None:
+        self.id = id
+        self.failure: Failure | None = None
+        self._legacy = legacy
+        self._orders = [Order(ids, single_call=legacy) for _ in range(choices)]
 
     @property
     def usage(self) -> Usage | None:
         """Tokens over all choices, None when no backend counted."""
-        if len(self.orders) == 1:
-            return self.orders[0].usage
-        known = [order.usage for order in self.orders if order.usage is not None]
+        if len(self._orders) == 1:
+            return self._orders[0].usage
+        known = [order.usage for order in self._orders if order.usage is not None]
         if len(known) < 2:
             return known[0] if known else None
         return Usage(
@@ -81,21 +87,22 @@ class _Choices:
     def dropped(self) -> dict[str, int]:
         """What the order left out, by kind."""
         total: dict[str, int] = {}
-        for order in self.orders:
+        for order in self._orders:
             for kind, count in order.dropped.items():
                 total[kind] = total.get(kind, 0) + count
         return total
 
-    def stop(self) -> None:
-        """One has failed: nothing more may come of any."""
-        for order in self.orders:
+    def _fail(self, failure: Failure) -> None:
+        """One choice has failed: nothing more may follow in any."""
+        self.failure = failure
+        for order in self._orders:
             order.stop()
 
-    def wire_reason(self, reason: str) -> str:
-        return "function_call" if self.legacy and reason == "tool_calls" else reason
+    def _wire_reason(self, reason: str) -> str:
+        return "function_call" if self._legacy and reason == "tool_calls" else reason
 
 
-class ChatEncoder:
+class ChatEncoder(_ChatAnswer):
     """A streamed answer. `feed` gives all frames of a batch as one write; `finish` ends the stream."""
 
     def __init__(
@@ -110,9 +117,8 @@ class ChatEncoder:
         choices: int = 1,
         tier: str | None = SERVICE_TIER,
     ) -> None:
-        self.failure: Failure | None = None
-        self._choices = _Choices(ids, legacy=legacy, choices=choices)
-        self._first = self._choices.orders[0]
+        super().__init__(id, ids, legacy=legacy, choices=choices)
+        self._first = self._orders[0]
         self._include_usage = include_usage
         envelope = {"id": id, "object": "chat.completion.chunk", "created": created, "model": turn_model}
         if tier is not None:
@@ -124,22 +130,13 @@ class ChatEncoder:
         ]
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
-        self._around = [
-            (b"", b"")
-        ] * choices  # what stands before and behind the text of the open item's deltas
+        self._around = [(b"", b"")] * choices
+        """The bytes before and after the text of a delta of the open item."""
         self._begun = [False] * choices
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._choices.usage
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        return self._choices.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """The frames of a batch of events, empty when the batch gives nothing to send."""
-        return self._frames(self._choices.orders[choice].feed(events), choice)
+        return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:
         """As `feed`, for a piece of text of the first choice: nearly every batch of a stream."""
@@ -153,7 +150,7 @@ class ChatEncoder:
 
     def finish(self, comment: str | None = None) -> bytes:
         """The end: the comment as a block of its own, usage where it was asked for, `[DONE]`; or the error that ended the run."""
-        frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._choices.orders)]
+        frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))
         if self.failure is not None:
@@ -184,7 +181,7 @@ class ChatEncoder:
             elif type(step) is End:
                 if not self._begun[choice]:
                     frames.append(self._chunk(ROLE["text"], choice))
-                reason = encode(self._choices.wire_reason(step.reason))
+                reason = encode(self._wire_reason(step.reason))
                 frames.append(
                     self._heads[choice]
                     + b'{},"logprobs":null,"finish_reason":'
@@ -193,8 +190,7 @@ class ChatEncoder:
                     + self._close
                 )
             elif type(step) is Fail:
-                self.failure = step.failure
-                self._choices.stop()
+                self._fail(step.failure)
         return b"".join(frames)
 
     def _open(self, item: Item, choice: int, frames: list[bytes]) -> None:
@@ -209,7 +205,7 @@ class ChatEncoder:
             if role:
                 frames.append(self._chunk(role, choice))
             open_, close = f'{{"{DELTA_FIELDS[item.kind]}":'.encode(), b"}"
-        elif self._choices.legacy:
+        elif self._legacy:
             frames.append(
                 self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice)
             )
@@ -226,7 +222,7 @@ class ChatEncoder:
         return self._heads[choice] + encode(delta) + self._tail
 
 
-class ChatBody:
+class ChatBody(_ChatAnswer):
     """An answer in one piece. `feed` every batch, then `body`, which raises `ToolwireError` when the run failed."""
 
     def __init__(
@@ -240,24 +236,15 @@ class ChatBody:
         choices: int = 1,
         tier: str | None = SERVICE_TIER,
     ) -> None:
+        super().__init__(id, ids, legacy=legacy, choices=choices)
         self._tier = tier
-        self.failure: Failure | None = None
-        self._choices = _Choices(ids, legacy=legacy, choices=choices)
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
         self._reasons = ["stop"] * choices
 
-    @property
-    def usage(self) -> Usage | None:
-        return self._choices.usage
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        return self._choices.dropped
-
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """Nothing is sent before the body is complete."""
-        self._fold(self._choices.orders[choice].feed(events), choice)
+        self._fold(self._orders[choice].feed(events), choice)
         return b""
 
     def say(self, text: str) -> bytes:
@@ -265,20 +252,15 @@ class ChatBody:
 
     def body(self) -> dict[str, Any]:
         """The chat completion object."""
-        for choice, order in enumerate(self._choices.orders):
-            if not order.ended:
-                self._fold(order.finish(), choice)
+        for choice, order in enumerate(self._orders):
+            self._fold(order.finish(), choice)
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
-        choices = [
-            {
-                "index": index,
-                "message": self._message(items),
-                "logprobs": None,
-                "finish_reason": self._choices.wire_reason(self._reasons[index]),
-            }
-            for index, items in enumerate(self._items)
-        ]
+        choices = []
+        for index, items in enumerate(self._items):
+            reason = self._wire_reason(self._reasons[index])
+            message = self._message(items)
+            choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
         body: dict[str, Any] = {**self._envelope, "choices": choices}
         usage = self.usage
         if usage is not None:
@@ -287,7 +269,8 @@ class ChatBody:
             body["service_tier"] = self._tier
         return body
 
-    def bytes(self) -> bytes:
+    def finish(self, comment: str | None = None) -> bytes:
+        """The whole body. A comment has no place in it."""
         return encode(self.body())
 
     def _fold(self, steps: list[Step], choice: int) -> None:
@@ -300,15 +283,14 @@ class ChatBody:
             elif type(step) is End:
                 self._reasons[choice] = step.reason
             elif type(step) is Fail:
-                self.failure = step.failure
-                self._choices.stop()
+                self._fail(step.failure)
 
     def _message(self, items: list[tuple[Item, list[str]]]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
         calls: list[dict[str, Any]] = []
         for item, parts in items:
             text = joined(parts)
-            if item.kind in CALL_KINDS and self._choices.legacy:
+            if item.kind in CALL_KINDS and self._legacy:
                 message["function_call"] = {"name": item.name, "arguments": text}
             elif item.kind in CALL_KINDS:
                 calls.append(_call(item, text))
