@@ -47,10 +47,6 @@ class PolicyRules:
     parallel: bool = True
     legacy: bool = False
 
-    @property
-    def all_off(self) -> bool:
-        return self is NO_RULES or self == NO_RULES
-
 
 NO_RULES = PolicyRules()
 
@@ -62,7 +58,7 @@ class Policy:
         self.names: list[str] = []
         """Names of the calls that were let through, in order."""
         self._rules = rules
-        self._active = not rules.all_off
+        self._active = rules != NO_RULES
         self.dropped: dict[str, int] = {}
         """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped

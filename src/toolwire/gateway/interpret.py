@@ -121,7 +121,7 @@ class Interpreter:
                 batch = [_UNKNOWN]
         if self._stops is not None:
             batch = self._stops.feed(batch)
-        if self._plan.declared is not None:
+        if self._plan.declared is not None and (self._strange or CallBegin in map(type, batch)):
             batch = self._declare(batch)
         if self._unwrap is not None:
             batch = self._unwrap.feed(batch)
@@ -138,14 +138,15 @@ class Interpreter:
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
         """A native answer is scanned for thoughts only where its first words may open one."""
-        said = next((event for event in batch if not isinstance(event, Usage) and event != Text("")), None)
-        if said is None:
+        for event in batch:
+            if isinstance(event, Usage) or event == Text(""):
+                continue
+            self._is_fresh = False
+            if isinstance(event, Text) and may_open(event.text):
+                self._scanner = ToolCallParser((), (), thoughts=partial(mentions, self._plan.turn))
+            else:
+                self.as_it_is = self._only_scans
             return
-        self._is_fresh = False
-        if isinstance(said, Text) and may_open(said.text):
-            self._scanner = ToolCallParser((), (), thoughts=partial(mentions, self._plan.turn))
-        else:
-            self.as_it_is = self._only_scans
 
     def _scan(self, batch: list[Event]) -> list[Event]:
         scanner = self._scanner
@@ -194,8 +195,6 @@ class Interpreter:
 
         Where one call is allowed and has been made, it is dropped and counted, as any further call is.
         """
-        if not self._strange and CallBegin not in map(type, batch):
-            return batch
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin):

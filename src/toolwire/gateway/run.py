@@ -82,7 +82,7 @@ class Run:
         """The model exists: from now on the turn counts as one of this model's, also where it is refused."""
         self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
         if self.trace is not None:
-            self.trace.asks(backend.id, self.backend_kind)
+            self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
 
     def planned(self, turn: Turn, backend: Backend) -> Plan:
         """Decides how the turn is served, also when the strategy that was chosen before was refused."""

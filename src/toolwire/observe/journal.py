@@ -112,8 +112,6 @@ class Journal:
                 self._forget(self._running.pop(next(iter(self._running))))
             trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored)
             self._running[trace.id] = trace
-            if not self._grown(trace, trace.size):
-                trace.stop(cut=True)
             return trace
         except Exception:
             log.exception("a turn could not be watched")
@@ -126,7 +124,7 @@ class Journal:
 
     def end(self, trace: Trace, summary: TurnSummary) -> None:
         try:
-            trace.end()
+            self._weigh(trace, trace.end())
             self._running.pop(trace.id, None)
             record = _record(trace, summary)
             self._records.append(record)

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolwire.core.events import Text
-
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Event, Failure
@@ -100,9 +98,12 @@ class Trace:
     _uncounted: int = 0
 
     def __post_init__(self) -> None:
-        self.size = len(self.raw or b"")
-        if self.size > MOST_BYTES:
-            self.cut, self.raw, self.size = True, None, 0
+        size = len(self.raw or b"")
+        if size > MOST_BYTES:
+            self.cut, self.raw, size = True, None, 0
+        self._uncounted = size
+        if size > EACH_BYTES:
+            self.weigh()
 
     # --- once a turn ---------------------------------------------------------------------------------------------------
 
@@ -120,10 +121,6 @@ class Trace:
             return now
 
         return mint, read
-
-    def asks(self, backend_id: str, kind: str) -> None:
-        """The model is found."""
-        self.backend_id, self.backend_kind = backend_id, kind
 
     def planned(self, turn: Turn, plan: Plan, report: str) -> None:
         """How the turn is served; once more where the backend refused the first strategy."""
@@ -173,7 +170,10 @@ class Trace:
         """A batch of a run of the backend. None: the gateway ended the run because it stayed silent after its calls."""
         if self.recording:
             self.rows.append((perf_counter(), run, batch))
-            self._uncounted += ROW_BYTES + (0 if batch is None else sum(map(_event_bytes, batch)))
+            self._uncounted += ROW_BYTES
+            for event in batch or ():
+                text = getattr(event, "text", "") or getattr(event, "delta", "")
+                self._uncounted += EVENT_BYTES + len(text)
             if self._uncounted > EACH_BYTES:
                 self.weigh()
 
@@ -205,9 +205,12 @@ class Trace:
         self.cut = self.cut or cut
         self.recording = False
 
-    def end(self) -> None:
-        self.weigh()
+    def end(self) -> int:
+        """Nothing more follows. Returns how many bytes the owner has not counted yet."""
+        size, self._uncounted = (self._uncounted, 0) if self.recording else (0, 0)
+        self.size += size
         self.recording = False
+        return size
 
     def forget(self) -> None:
         """Drops everything that was said. A snapshot that was taken before keeps its own list."""
@@ -222,12 +225,6 @@ class Trace:
         other = copy(self)
         other.rows = list(self.rows)
         return other
-
-
-def _event_bytes(event: Event) -> int:
-    if type(event) is Text:
-        return EVENT_BYTES + len(event.text)
-    return EVENT_BYTES + len(getattr(event, "text", "") or getattr(event, "delta", ""))
 
 
 def _item_bytes(item: Any) -> int:
