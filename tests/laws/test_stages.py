@@ -70,7 +70,7 @@ class LongWay(Stages):
 
     def _settle(self) -> None:
         super()._settle()
-        self._direct = self._rest_passes = False
+        self.is_direct = self._rest_passes = False
 
 
 def plan_of(tools: str, **settings: Any) -> Plan:

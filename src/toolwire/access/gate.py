@@ -97,9 +97,14 @@ _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
 SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
 
 
+_PROXY_SIGN = re.compile(
+    b"|".join([*(re.escape(name) + rb"\Z" for name in PROXY_SIGNS), *map(re.escape, PROXY_PREFIXES)])
+)
+
+
 def proxy_signs(headers: Headers) -> list[bytes]:
     """The names of the headers that show that the request came through a proxy."""
-    return [name for name in headers if name in PROXY_SIGNS or name.startswith(PROXY_PREFIXES)]
+    return list(filter(_PROXY_SIGN.match, headers))
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -174,11 +179,12 @@ class Gate:
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
         """Who asks, by the stored keys too. Raises where the caller may not ask. Who has a key of the settings does not wait for the store."""
         ring = self.ring
+        is_due = ring.due
         if ring.needed:
             found = ring.find(_token(headers))
-            if found is not None and (not ring.due or (found.lasting and ring.refresh_behind())):
+            if found is not None and (not is_due or (found.lasting and ring.refresh_behind())):
                 return found
-        if ring.due:
+        if is_due:
             await ring.refresh()
         try:
             return self.identify(headers, client)
@@ -330,9 +336,6 @@ class Proxies:
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks = [_network(text) for text in trusted]
         self._verdicts: dict[str, bool] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._networks)
 
     def trusts(self, address: str) -> bool:
         verdict = self._verdicts.get(address)

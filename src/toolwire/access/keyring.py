@@ -63,7 +63,8 @@ class KeyRing:
         self._marker = hashlib.blake2b(key=self._secret, digest_size=16)
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
-        self._anyone = KeyHolder("", None if standard.plain else standard)
+        self.anyone = KeyHolder("", None if standard.plain else standard)
+        """The caller where no key is needed."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
         self._stored: dict[bytes, _Known] = {}
@@ -99,11 +100,6 @@ class KeyRing:
     def needed(self) -> bool:
         """Whether a caller needs a key. Revoking the last one does not open the door."""
         return bool(self._configured) or bool(self._rows)
-
-    @property
-    def anyone(self) -> KeyHolder:
-        """Who asks where no key is needed."""
-        return self._anyone
 
     @property
     def due(self) -> bool:

@@ -206,7 +206,7 @@ class Parking:
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
         """Whether a run of this key waits for a result that this request brings, to whichever model."""
-        park = self._answered(turn, key_id)
+        park = self._answered(turn, key_id) if self._parks else None
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:

@@ -159,17 +159,17 @@ class Gateway:
             plan = run.planned(turn, backend)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
-            run.place = self.queues.join(backend.id, caller.key_id)
-            if turn.generate and (
-                (awaited := self.parking.awaits(turn, caller.key_id)) or plan.offer[0] == "parked"
-            ):
+            if self.settings.limits.backend_concurrent:
+                run.place = self.queues.join(backend.id, caller.key_id)
+            awaited = self.parking.awaits(turn, caller.key_id)
+            if turn.generate and (awaited or plan.offer[0] == "parked"):
                 run.resume(
                     await self.parking.claim_once_free(
                         turn, caller.key_id, resumable=plan.strategy == "parked"
                     ),
                     awaited,
                 )
-            if trace is not None and self.journal is not None:
+            if trace is not None and self.journal is not None and self.journal.listeners:
                 self.journal.planned(trace)
             return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
         except ToolwireError as error:

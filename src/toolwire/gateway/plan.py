@@ -22,6 +22,7 @@ from toolwire.core.turn import (
     Item,
     Message,
     OutputFormat,
+    Reasoning,
     Result,
     TextPart,
     ToolChoice,
@@ -119,7 +120,8 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         )
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
-    offered = turn.offered()
+    offered = turn.offered() if turn.tools else ()
+    kinds = set(map(type, turn.items))
     way = _way(turn, *offer)
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
@@ -133,17 +135,20 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         declared=_callable(turn, offered, settings),
         required=bool(offered) and turn.tool_choice.mode == "required",
         unknown="error" if settings.unknown_tool == "error" else "text",
-        known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call]),
+        known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
+        if Call in kinds
+        else _NOBODY,
         hold_calls=not as_text and settings.arguments == "validated",
         thoughts=settings.reasoning == "split",
         offer=offer,
     )
     if as_text:
         plan = _as_text(plan, turn, offered, capabilities, settings, ids)
-    else:
+    elif turn.tools or plan.known_ids or turn.output.type != "text":
         plan = _pass_on(plan, turn, capabilities)
-    lost = thoughts(turn, plan.turn, capabilities)
-    return replace(plan, report=(*plan.report, *lost)) if lost else plan
+    if Reasoning in kinds:
+        plan = replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
+    return plan
 
 
 def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:

@@ -62,7 +62,9 @@ class Run:
         self._started, self._started_at = (
             (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
         )
-        self._timeouts = Timeouts.of(gateway.settings.limits)
+        limits = gateway.settings.limits
+        has_limits = limits.first_token_s or limits.idle_s or limits.total_s
+        self._timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._siblings = object()  # what the parks of all choices of this turn have in common

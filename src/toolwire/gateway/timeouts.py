@@ -26,16 +26,12 @@ def has_words(batch: Batch) -> bool:
 
 
 class Timeouts:
-    """The time limits of one turn, from now on. `of` returns None where the settings have none."""
+    """The time limits of one turn, from now on."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
-
-    @classmethod
-    def of(cls, limits: LimitSettings) -> Timeouts | None:
-        return cls(limits) if limits.first_token_s or limits.idle_s or limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
         """Work that is not the model's, within what is left of the whole turn."""

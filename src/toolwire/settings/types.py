@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Literal
 
 
@@ -197,6 +198,7 @@ RANGES: dict[tuple[str, str], tuple[float, float]] = {
 }
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address can only mean this machine: `localhost`, 127.0.0.0/8, ::1."""
     name = host.strip("[]").rstrip(".").lower()

@@ -230,8 +230,6 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
     """The report on reasoning that the client sends back, where the backend gets none of it. `asked` is the turn that the backend runs."""
     sent = [item for item in turn.items if type(item) is Reasoning]
-    if not sent:
-        return ()
     given = {id(item) for item in asked.items}
     text, sealed = "text" in capabilities.recalls, "sealed" in capabilities.recalls
     for item in sent:

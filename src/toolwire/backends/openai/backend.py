@@ -95,7 +95,10 @@ class OpenAIBackend:
         """Runs the turn; ends with exactly one `Finish` or `Failure`."""
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
-        body, asked = encode(rendered), _asked(turn, rendered)
+        body, asked = (
+            encode(rendered),
+            _asked(turn, rendered) if turn.tools or turn.constraint else frozenset(),
+        )
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
         reader: AnswerReader | None = None
         response: UpstreamReply | None = None

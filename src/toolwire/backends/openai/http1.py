@@ -184,7 +184,8 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Any) -> None:
-        self.stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self.client.loop.call_later(seconds, then)
 
     def stop_timer(self) -> None:

@@ -276,7 +276,8 @@ class AnswerReader:
         if self._reason == "error":
             out += self.fail(Failure("backend", ERROR_AS_REASON))
             return
-        if not self._calls.unfinished:
+        has_more = self._calls.calls or self._deferred or self._half
+        if has_more and not self._calls.unfinished:
             self._end_calls(out)
 
     def _end_calls(self, out: list[Event]) -> None:
@@ -301,7 +302,7 @@ class AnswerReader:
         out: list[Event] = []
         if not self._reason:
             self._close("tool_calls" if self._calls.calls else "stop", out)
-            if self._calls.open:
+            if self._calls.calls and self._calls.open:
                 self._end_calls(out)
             if self._has_broken_call or not (self._has_content or self._calls.calls):
                 return self.fail(Failure("backend_cut", ENDED_EARLY))
@@ -311,7 +312,7 @@ class AnswerReader:
         out: list[Event] = []
         if not self._reason:
             self._close("stop", out)
-        elif self._calls.open or self._half:  # they arrived after the finish reason
+        elif self._half or (self._calls.calls and self._calls.open):  # they arrived after the finish reason
             self._end_calls(out)
         if self.ended:
             return out

@@ -70,7 +70,8 @@ def render(
     body: Body = {"model": model, "messages": _messages(turn, options)}
     if not profile.text_parts:
         _join_texts(body["messages"])
-    _add_tools(body, turn, profile)
+    if turn.tools:
+        _add_tools(body, turn, profile)
     if turn.constraint is not None:
         body.update(constraint_fields(turn.constraint, profile))
     elif turn.output.type != "text":

@@ -82,7 +82,8 @@ class App:
         self.metrics = Metrics(gateway.catalog)
         self.metrics.watch(gateway)
         self.log = RequestLog()
-        self._proxies = Proxies(settings.server.trusted_proxies)
+        proxies = settings.server.trusted_proxies
+        self._proxies = Proxies(proxies) if proxies else None
         self._traced = bool(settings.telemetry.otlp)
         self._gateway = gateway
         server, records = settings.server, KeyRecords(store) if store is not None else None
@@ -134,7 +135,7 @@ class App:
             exchange = self.exchange(scope, receive, send)
             if scope["method"] == "OPTIONS":
                 return exchange.reply_nothing()
-            return self.handled(exchange, lambda: self._request(exchange, receive, send))
+            return self.handled(exchange, partial(self._request, exchange, receive, send))
         if scope["type"] == "websocket" and scope["path"].encode() in self.socket_paths:
             return self._all_sockets().serve(scope, receive, send)
         return self._other_protocol(scope, receive, send)
@@ -149,9 +150,12 @@ class App:
             else random_id("req_")
         )
         scope[OWN] = (scope.get("scheme", "http"), scope.get("server"))
-        if self._proxies and not (HOP in headers and self.forwarding is not None):
+        if self._proxies is not None and not (HOP in headers and self.forwarding is not None):
             scope = self._proxies.seen(scope, headers)
-        common = self._gate.preflight(headers) if scope["method"] == "OPTIONS" else self._gate.cors(headers)
+        if scope["method"] == "OPTIONS":
+            common = self._gate.preflight(headers)
+        else:
+            common = self._gate.cors(headers) if b"origin" in headers else []
         return Exchange(scope, receive, send, headers, request_id, common)
 
     def check_place(self, exchange: Exchange) -> None:
