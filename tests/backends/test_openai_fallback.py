@@ -289,8 +289,10 @@ def test_a_refusal_is_forgotten_after_an_hour() -> None:
     ways.refuse("constraint")
     assert way(ways) == "emulated" and not ways.capabilities.constrain
     now[0] = FORGET_S
+    ways.refresh()
     assert way(ways) == "native" and not ways.capabilities.constrain
     now[0] = FORGET_S * 1.5
+    ways.refresh()
     assert way(ways) == "native" and ways.capabilities.constrain == {"call"} and ways.capabilities.tools
 
 

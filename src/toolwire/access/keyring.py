@@ -67,6 +67,8 @@ class KeyRing:
         """The caller where no key is needed."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
+        self.needed = bool(self._configured)
+        """Whether a caller needs a key. Revoking the last one does not open the door."""
         self._stored: dict[bytes, _Known] = {}
         self._recent: dict[bytes, _Known] = {}
         """Keys that were found, by a mark of their own: most requests come with one of them."""
@@ -95,11 +97,6 @@ class KeyRing:
         return marking.digest()
 
     # --- asking --------------------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def needed(self) -> bool:
-        """Whether a caller needs a key. Revoking the last one does not open the door."""
-        return bool(self._configured) or bool(self._rows)
 
     @property
     def due(self) -> bool:
@@ -219,6 +216,7 @@ class KeyRing:
             found = await records.changed(self._rows, self._known)
             if found is not None:
                 self._rows, (self._stored, self._admins) = found
+                self.needed = bool(self._configured) or bool(self._rows)
                 self._recent.clear()
             self._read_at = self._ticks()
             if self._failing:

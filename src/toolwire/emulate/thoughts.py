@@ -67,12 +67,9 @@ THOUGHTS: tuple[Markers, ...] = (
 )
 _BY_OPENER = {markers.opener: markers for markers in THOUGHTS}
 _OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # none is the beginning of another
+MAY_OPEN = re.compile(r"\s*(?:\Z|[" + "".join(sorted({re.escape(opener[0]) for opener in _BY_OPENER})) + "])")
+"""Matches the first text of an answer that may begin with a thought."""
 _BEGINNINGS = frozenset(opener[:size] for opener in _BY_OPENER for size in range(len(opener)))
-
-
-def may_open(text: str) -> bool:
-    """Whether an answer that begins with this text may begin with a thought."""
-    return text.lstrip()[:1] in _BEGINNINGS
 
 
 def opening(scan: ToolCallParser) -> Reading:

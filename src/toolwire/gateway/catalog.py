@@ -11,6 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend, Source
@@ -42,17 +43,6 @@ class Using:
         left = self._used.pop(self._id) - 1
         if left:
             self._used[self._id] = left
-
-
-class _Always:
-    """A model that stays open in any case."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_ALWAYS = _Always()
 
 
 class Catalog:
@@ -96,9 +86,9 @@ class Catalog:
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    def using(self, backend: Backend) -> Using | _Always:
-        """While this lasts, the model is not closed to make room for another; those that the settings name never are."""
-        return _ALWAYS if backend.id in self.models else Using(self._used, backend.id)
+    def using(self, backend: Backend) -> AbstractContextManager[None]:
+        """Keeps a model open that would be closed to make room for another. Those that the settings name always stay."""
+        return nullcontext() if backend.id in self.models else Using(self._used, backend.id)
 
     def __contains__(self, name: object) -> bool:
         """Whether this is one of the ids that are listed."""

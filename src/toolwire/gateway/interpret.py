@@ -25,7 +25,7 @@ from toolwire.core.ids import IdFactory
 from toolwire.emulate.dialects.render import envelope
 from toolwire.emulate.freeform import Unwrap
 from toolwire.emulate.scanner import ToolCallParser
-from toolwire.emulate.thoughts import may_open
+from toolwire.emulate.thoughts import MAY_OPEN
 from toolwire.gateway.plan import Plan, mentions
 
 # --- stops ------------------------------------------------------------
@@ -142,7 +142,7 @@ class Interpreter:
             if isinstance(event, Usage) or event == Text(""):
                 continue
             self._is_fresh = False
-            if isinstance(event, Text) and may_open(event.text):
+            if isinstance(event, Text) and MAY_OPEN.match(event.text):
                 self._scanner = ToolCallParser((), (), thoughts=partial(mentions, self._plan.turn))
             else:
                 self.as_it_is = self._only_scans

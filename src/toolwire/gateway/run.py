@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -236,8 +235,7 @@ class Run:
         return last
 
     def _sends(self, block: bytes) -> None:
-        if self._first_byte is None:
-            self._first_byte = perf_counter()
+        self._first_byte = self._first_byte or perf_counter()
         if self.trace is not None:
             self.trace.sent(block)
 
@@ -275,11 +273,11 @@ class Run:
         assert self.turn is not None and self.plan is not None
         claim, self.claim = self.claim, None
         if not self.turn.generate:
-            return self._numbered(RunSource(self.turn.model, run=nothing), "run", choice)
+            return self._numbered(RunSource(self.turn.model, nothing()), "run", choice)
         if claim is not None:
             live = claim.live
             source = RunSource(
-                self.turn.model, run=live.segment, live=live, resumed=claim.park, results=claim.results
+                self.turn.model, live.segment(), live=live, resumed=claim.park, results=claim.results
             )
             return self._numbered(source, "resume", choice)
         return self._source(self.plan, self.plan.turn, backend, choice)
@@ -290,11 +288,11 @@ class Run:
         """A new run of the backend."""
         if plan.strategy != "parked":
             return self._numbered(
-                RunSource(turn.model, run=partial(backend.run, turn)), "retry" if again else "run", choice
+                RunSource(turn.model, backend.run(turn)), "retry" if again else "run", choice
             )
         live = cast(ParkingBackend, backend).open(turn)
         return self._numbered(
-            RunSource(turn.model, run=live.segment, live=live), "retry" if again else "open", choice
+            RunSource(turn.model, live.segment(), live=live), "retry" if again else "open", choice
         )
 
     def _numbered(self, source: RunSource, how: str, choice: int) -> RunSource:
@@ -383,7 +381,9 @@ class Run:
         return self._loop(backend) if self.turn.n == 1 else self._side_by_side(backend, self.turn.n)
 
     async def whole(self, backend: Backend) -> Answer:
-        body = b"".join([block async for block in self.blocks(backend)])
+        body = b""
+        async for block in self.blocks(backend):
+            body += block  # nearly always one block, at the end
         return Answer(self._headers(whole=True), body=body)
 
     async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:

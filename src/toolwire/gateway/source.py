@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.core.errors import ToolwireError
@@ -27,8 +27,8 @@ class RunSource:
     def __init__(
         self,
         model: str,
+        batches: AsyncGenerator[Batch, None],
         *,
-        run: Callable[[], AsyncGenerator[Batch, None]],
         live: LiveRun | None = None,
         resumed: Park | None = None,
         results: Mapping[str, Result] | None = None,
@@ -39,22 +39,20 @@ class RunSource:
         self.is_silent = True
         """It has not said anything yet: another source may be read instead."""
         self.is_complete = self.is_parked = False
-        self._model, self._run, self._results = model, run, results
-        self._batches: AsyncGenerator[Batch, None] | None = None
+        self._model, self._batches, self._results = model, batches, results
         self._begun = False
 
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
         """The next batch. Raises whatever ended the run: `ended_by` says what the loop reads instead."""
-        if self._batches is None or timeouts is not None or grace_s:
-            return self._pull(timeouts, grace_s)
-        return self._batches.__anext__()
+        if timeouts is None and not grace_s and self._results is None:
+            return self._batches.__anext__()
+        return self._pull(timeouts, grace_s)
 
     async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
-        """As `pull`, for the first batch, or with time limits."""
-        if self._batches is None:
-            if self.live is not None and self._results is not None:
-                await self.live.answer(self._results)
-            self._batches = self._run()
+        """As `pull`, with time limits, or for a resumed run, which gets the results of its calls first."""
+        if self.live is not None and self._results is not None:
+            results, self._results = self._results, None
+            await self.live.answer(results)
         following = self._batches.__anext__()
         try:
             async with asyncio.timeout(grace_s or None) as grace:
@@ -81,8 +79,7 @@ class RunSource:
 
     async def close(self) -> None:
         """Ends the run at the backend, unless it is parked."""
-        if self._batches is not None:
-            await self._batches.aclose()
+        await self._batches.aclose()
         if self.live is not None and not self.is_parked:
             await self.live.cancel()
 
@@ -119,6 +116,6 @@ def failed(failure: Failure) -> RunSource:
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]
 
-    source = RunSource("", run=run)
+    source = RunSource("", run())
     source.is_silent = False
     return source

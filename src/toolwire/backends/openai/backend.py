@@ -151,6 +151,8 @@ class OpenAIBackend:
 
     async def prepare(self) -> None:
         """Identifies the server and asks what its model can do, where that decides anything."""
+        if self.support.refused:
+            self.support.refresh()
         if time.monotonic() < self._ask_after:
             return
         loop = asyncio.get_running_loop()

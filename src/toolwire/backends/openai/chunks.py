@@ -13,11 +13,7 @@ from typing import Any
 
 import msgspec
 
-from toolwire.core.events import Usage
 from toolwire.wire.sse import scrub
-
-MOST_TOKENS = 2**53 - 1
-"""A count above this, or below 0, is ignored."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -80,22 +76,6 @@ class Chunk(msgspec.Struct, gc=False):
 decode = msgspec.json.Decoder(Chunk).decode
 NOT_AS_EXPECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What `decode` raises on JSON of another shape, and on what is not JSON."""
-
-
-def _count(value: int | None) -> int:
-    return value if value is not None and 0 <= value <= MOST_TOKENS else 0
-
-
-def usage_of(usage: WireUsage) -> Usage | None:
-    if usage.prompt_tokens is None and usage.completion_tokens is None:
-        return None
-    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Usage(
-        _count(usage.prompt_tokens),
-        _count(usage.completion_tokens),
-        _count(read.cached_tokens) if read is not None else 0,
-        _count(written.reasoning_tokens) if written is not None else 0,
-    )
 
 
 # --- any JSON -----------------------------------------------------------------------------------------------

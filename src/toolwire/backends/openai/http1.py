@@ -225,7 +225,9 @@ class Http1Reply:
         self._loop = connection.client.loop
         self._parser: Any = httptools.HttpResponseParser(self)
         self._read_s = read_s
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
+        """Of the reader: gets nothing when the head is complete, then the next bytes of the body."""
+        self._waits_for_head = True
         self._waits_since = 0.0
         self._blocks: list[bytes] = []
         self._unread = self._head_size = 0
@@ -234,31 +236,20 @@ class Http1Reply:
 
     async def head(self) -> Http1Reply:
         try:
-            self._waits_since = self._loop.time()
-            while not self.status:
-                if self._fault is not None:
-                    raise self._fault
-                await self._wait()
+            await self.read()
+            self._waits_for_head = False
         except BaseException:
             self.release()
             raise
         return self
 
-    async def read(self) -> bytes:
+    def read(self) -> asyncio.Future[bytes]:
         """Returns the next bytes of the body; none at its end. Raises `TransportFault`."""
-        if not self._blocks:
-            self._waits_since = self._loop.time()
-            while not (self._blocks or self._complete):
-                if self._fault is not None:
-                    raise self._fault
-                await self._wait()
-        block = self._blocks[0] if len(self._blocks) == 1 else b"".join(self._blocks)
-        self._blocks.clear()
-        self._unread = 0
-        if self._paused:
-            self._paused = False
-            self._connection.transport.resume_reading()
-        return block
+        self._waiter = waiter = self._loop.create_future()
+        self._waits_since = self._loop.time()
+        if self._blocks or self._complete or self._fault is not None:
+            self._wake()
+        return waiter
 
     def release(self) -> None:
         """Keeps the connection for the next request if the response is complete, otherwise closes it.
@@ -277,13 +268,26 @@ class Http1Reply:
         else:
             connection.abort()
 
-    def _wait(self) -> asyncio.Future[None]:
-        self._waiter = waiter = self._loop.create_future()
-        return waiter
-
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Gives a waiting reader what has arrived."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._waits_for_head and self.status:
+            waiter.set_result(b"")
+        elif self._blocks or self._complete:
+            waiter.set_result(self._taken())
+        elif self._fault is not None:
+            waiter.set_exception(self._fault())
+
+    def _taken(self) -> bytes:
+        block = self._blocks[0] if len(self._blocks) == 1 else b"".join(self._blocks)
+        self._blocks.clear()
+        self._unread = 0
+        if self._paused:
+            self._paused = False
+            self._connection.transport.resume_reading()
+        return block
 
     def _fail(self, fault: type[TransportFault]) -> None:
         self._fault = self._fault or fault

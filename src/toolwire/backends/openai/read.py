@@ -29,10 +29,10 @@ from toolwire.backends.openai.chunks import (
     ChunkDelta,
     ChunkToolCall,
     PartsDelta,
+    WireUsage,
     decode,
     details_text,
     parse,
-    usage_of,
 )
 from toolwire.backends.openai.failures import stream_failure
 from toolwire.core.assemble import NOT_JSON, CallAssembler, Fragment, mend
@@ -76,6 +76,7 @@ ERROR_AS_REASON = "The upstream server reported an error and ended its answer."
 ENDED_EARLY = "The upstream server ended its answer before it was complete."
 TOO_LARGE = "The upstream server's tool calls cannot be put in order within the limits of memory."
 TOO_DEEP = "The upstream server's answer is nested too deeply."
+MOST_TOKENS = 2**53 - 1
 _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
 
 
@@ -166,7 +167,7 @@ class AnswerReader:
             out += self.fail(stream_failure(chunk.error, self._secrets))
             return
         if chunk.usage is not None:
-            self._usage = usage_of(chunk.usage) or self._usage
+            self._usage = _usage(chunk.usage) or self._usage
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
@@ -343,6 +344,17 @@ class _DeclaredNames:
         numbered = _NUMBERED.fullmatch(name)
         tool = self._registry.resolve(name) or (self._registry.resolve(numbered[1]) if numbered else None)
         return name if tool is None else tool.name
+
+
+def _usage(usage: WireUsage) -> Usage | None:
+    """The tokens that the server counted. A number that cannot be one counts as 0."""
+    if usage.prompt_tokens is None and usage.completion_tokens is None:
+        return None
+    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    cached = read.cached_tokens if read is not None else 0
+    reasoning = written.reasoning_tokens if written is not None else 0
+    counts = (usage.prompt_tokens, usage.completion_tokens, cached, reasoning)
+    return Usage(*[count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts])
 
 
 def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:

@@ -256,35 +256,24 @@ class Facts:
 
 
 class ToolSupport:
-    """What one model supports: its profile, what the server says of it, and what it refused."""
+    """What one model supports: its profile, what the server says of it, and what it refused.
+
+    `profile` is the kind of server, with the options applied and without what it refused. `refresh` is called before
+    each turn.
+    """
+
+    profile: ServerProfile
+    strategy: Strategy
+    capabilities: Capabilities
 
     def __init__(self, options: OpenAIOptions, model: str, clock: Callable[[], float]) -> None:
         self._options = options
         self._dialects = dialects_of(model, options.dialects)
         self._clock = clock
-        self._refused: dict[Refused, float] = {}
+        self.refused: dict[Refused, float] = {}
         self._found = options.server
         self.facts = Facts()
         self._update()
-
-    @property
-    def profile(self) -> ServerProfile:
-        """The kind of server, with the options applied and without what it refused."""
-        if self._refused:
-            self._forget()
-        return self._profile
-
-    @property
-    def strategy(self) -> Strategy:
-        if self._refused:
-            self._forget()
-        return self._strategy
-
-    @property
-    def capabilities(self) -> Capabilities:
-        if self._refused:
-            self._forget()
-        return self._capabilities
 
     def learn(self, profile: ServerProfile, facts: Facts | None = None) -> None:
         self._found, self.facts = profile, facts or self.facts
@@ -292,17 +281,18 @@ class ToolSupport:
 
     def refuse(self, what: Refused) -> None:
         """Remembers a refusal for `FORGET_S`."""
-        self._refused[what] = self._clock() + FORGET_S
+        self.refused[what] = self._clock() + FORGET_S
         self._update()
 
     def has_fallback(self, what: Refused) -> bool:
         """Whether another strategy is allowed after this refusal."""
         return what == "constraint" or self._options.tools == "auto"
 
-    def _forget(self) -> None:
+    def refresh(self) -> None:
+        """Forgets refusals that are older than `FORGET_S`."""
         now = self._clock()
-        if any(until <= now for until in self._refused.values()):
-            self._refused = {what: until for what, until in self._refused.items() if until > now}
+        if any(until <= now for until in self.refused.values()):
+            self.refused = {what: until for what, until in self.refused.items() if until > now}
             self._update()
 
     def _update(self) -> None:
@@ -310,26 +300,26 @@ class ToolSupport:
         grammar = found.grammar if options.grammar == "auto" else options.grammar
         if grammar == "lark" and options.grammar == "auto" and not self.facts.lark:
             grammar = "none"
-        self._profile = replace(
+        self.profile = replace(
             found,
             grammar=grammar,
             schema=found.schema if options.schema_field == "auto" else options.schema_field,
             choices=found.choices - self._refused_choices(),
         )
-        constrain = frozenset() if "constraint" in self._refused else CALL if grammar == "none" else BOTH
-        self._strategy = self._choose(bool(constrain))
-        self._capabilities = self._describe(self._profile, self._strategy, constrain)
+        constrain = frozenset() if "constraint" in self.refused else CALL if grammar == "none" else BOTH
+        self.strategy = self._choose(bool(constrain))
+        self.capabilities = self._describe(self.profile, self.strategy, constrain)
 
     def _refused_choices(self) -> frozenset[Choice]:
-        if "choice" in self._refused:
+        if "choice" in self.refused:
             return frozenset({"required", "named", "allowed"})
-        return frozenset({"allowed"}) if "allowed" in self._refused else frozenset()
+        return frozenset({"allowed"}) if "allowed" in self.refused else frozenset()
 
     def _choose(self, constrain: bool) -> Strategy:
         tools = self._options.tools
         if tools in ("native", "emulated"):
             return tools
-        has_tools = self._found.tools and self.facts.tools is not False and "tools" not in self._refused
+        has_tools = self._found.tools and self.facts.tools is not False and "tools" not in self.refused
         if tools == "auto" and has_tools:
             return "native"
         return "constrained" if constrain else "emulated"
