@@ -287,6 +287,15 @@ async def test_nodes_together_serve_exactly_the_budget(node: Node) -> None:
     assert shared is not None and await shared._redis.zcard(f"{shared_limits.RUNNING}{{k}}") == 0
 
 
+async def test_a_burst_of_turns_on_one_node_waits_for_redis_and_does_not_take_it_for_lost(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    places, allowed = [await node() for _ in range(2)], KeyLimits(budget_requests=7)
+    served = await race(places, allowed, 300)
+    assert len(served) == 7
+    assert all(map(up, places)) and "redis can not be reached" not in caplog.text
+
+
 async def test_nodes_share_a_budget_of_tokens(node: Node) -> None:
     places, allowed = [await node() for _ in range(3)], KeyLimits(budget_tokens=1000)
     served = await race(places, allowed, 20)

@@ -1,4 +1,4 @@
-"""The models that are served: those of the settings, and those of whole servers."""
+"""The served models: those of the settings, and all models of a server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Shelf:
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id
-        self.told: Sequence[str] | Exception = ("tiny", "family/big")
+        self.listed: Sequence[str] | Exception = ("tiny", "family/big")
         self.asked = 0
         self.closed: list[str] = []
 
     async def names(self) -> Sequence[str]:
         self.asked += 1
-        if isinstance(self.told, Exception):
-            raise self.told
-        return self.told
+        if isinstance(self.listed, Exception):
+            raise self.listed
+        return self.listed
 
     def model(self, name: str) -> Backend:
         shelf = self
@@ -59,7 +59,7 @@ SETTINGS = (
 )
 
 
-async def test_a_servers_models_are_listed_behind_the_configured_ones(shelf: Shelf) -> None:
+async def test_a_servers_models_are_listed_after_the_configured_ones(shelf: Shelf) -> None:
     catalog = Catalog(SETTINGS)
     await catalog.start()
     assert catalog.listed() == ["demo", "shelf/tiny", "shelf/family/big"]
@@ -79,23 +79,23 @@ async def test_a_servers_model_answers_under_its_own_id(shelf: Shelf) -> None:
     assert shelf.closed == ["family/big", "server"]
 
 
-async def test_a_server_that_is_down_for_a_moment_loses_no_name(
+async def test_a_server_that_is_briefly_down_keeps_its_models(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = Catalog(SETTINGS)
     await catalog.start()
     monkeypatch.setattr(catalog_module, "FRESH_S", 0.0)
-    shelf.told = ToolwireError("backend_unavailable", "gone")
+    shelf.listed = ToolwireError("backend_unavailable", "gone")
     assert len(catalog.listed()) == 3
     await asyncio.sleep(0)
-    shelf.told = ("new",)
+    shelf.listed = ("new",)
     while "shelf/new" not in catalog.listed():
         await asyncio.sleep(0.001)
     assert "shelf/tiny" not in catalog
     await catalog.close()
 
 
-async def test_a_list_that_is_fresh_is_not_asked_for_again(shelf: Shelf) -> None:
+async def test_a_fresh_list_is_not_requested_again(shelf: Shelf) -> None:
     catalog = Catalog(SETTINGS)
     await catalog.start()
     for _ in range(5):
@@ -104,7 +104,7 @@ async def test_a_list_that_is_fresh_is_not_asked_for_again(shelf: Shelf) -> None
     await catalog.close()
 
 
-async def test_only_so_many_of_a_servers_models_stay_open(
+async def test_a_limited_number_of_a_servers_models_stays_open(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_module, "OPENED", 2)
@@ -118,7 +118,7 @@ async def test_only_so_many_of_a_servers_models_stay_open(
     await catalog.close()
 
 
-async def test_a_model_that_runs_is_not_closed_to_make_room(
+async def test_a_running_model_is_not_closed_to_make_room(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_module, "OPENED", 1)
@@ -137,14 +137,14 @@ async def test_a_model_that_runs_is_not_closed_to_make_room(
     await gateway.close()
 
 
-async def test_a_server_that_was_down_at_the_start_makes_the_gateway_ready_when_it_comes(
+async def test_the_gateway_becomes_ready_when_a_server_that_was_down_at_the_start_answers(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf.told = ToolwireError("backend_unavailable", "gone")
+    shelf.listed = ToolwireError("backend_unavailable", "gone")
     gateway = Gateway(Settings(models=SETTINGS[1:]))
     await gateway.start()
     assert not await gateway.ready()
-    shelf.told = ("new",)
+    shelf.listed = ("new",)
     monkeypatch.setattr(catalog_module, "FRESH_S", 0.0)
     async with asyncio.timeout(5):
         while not await gateway.ready():

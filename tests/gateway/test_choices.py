@@ -16,7 +16,7 @@ from toolwire.gateway.run import MOST_AT_ONCE
 
 
 class Counting(ScriptedBackend):
-    """Notes how many of its runs are open at once."""
+    """Counts how many of its runs are open at once."""
 
     running = most = runs = 0
 

@@ -1,4 +1,4 @@
-"""Turns whose decoder is held to calls: what the backend is asked for, how the answer is read, and what happens when a server refuses."""
+"""Turns with a constrained decoder: the backend's request, reading the answer, and refusals by servers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def report(answer: Any) -> str:
     return str(dict(answer.headers)[b"x-toolwire-report"], "ascii")
 
 
-# --- what the backend is asked for -------------------------------------------------------------------------------------------------------------
+# --- the request to the backend -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefill", [False, True])
 @pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-async def test_text_with_calls_in_it_is_held_where_the_decoder_can_hold_it(
+async def test_text_with_calls_is_constrained_if_the_decoder_can_do_it(
     table: Any, choice: Any, prefill: bool
 ) -> None:
     table.play(CALL, tools="constrained", prefill=prefill)
@@ -73,7 +73,7 @@ async def test_text_with_calls_in_it_is_held_where_the_decoder_can_hold_it(
     assert held.begun == expected and (not expected or last == expected)
 
 
-async def test_a_whole_answer_is_one_call_where_only_that_can_be_held(table: Any) -> None:
+async def test_the_whole_answer_is_one_call_if_the_decoder_can_constrain_only_that(table: Any) -> None:
     table.play(CALL, tools="constrained", holds=("call",))
     assert calls(await table.body("chat", asks(tool_choice="required"))) == [
         ("get_weather", '{"city": "Paris"}')
@@ -86,7 +86,7 @@ async def test_a_whole_answer_is_one_call_where_only_that_can_be_held(table: Any
     assert "this object" in turn.texts()[0] and "<tool_call" not in turn.texts()[0]
 
 
-async def test_a_free_answer_is_emulated_where_only_whole_calls_can_be_held(table: Any) -> None:
+async def test_a_free_answer_is_emulated_if_the_decoder_can_constrain_only_whole_calls(table: Any) -> None:
     table.play("say Hello.", tools="constrained", holds=("call",))
     answer = await table.answer("chat", asks())
     assert table.backend.seen[-1].constraint is None and "tools=emulated" in report(answer)
@@ -95,7 +95,7 @@ async def test_a_free_answer_is_emulated_where_only_whole_calls_can_be_held(tabl
 @pytest.mark.parametrize(
     "fields", [{"parallel_tool_calls": False}, {"tool_choice": "required", "parallel_tool_calls": False}]
 )
-async def test_one_call_is_all_that_is_held_where_one_was_asked_for(table: Any, fields: Any) -> None:
+async def test_a_request_for_one_call_is_constrained_to_one_call(table: Any, fields: Any) -> None:
     table.play(CALL, tools="constrained")
     await table.body("chat", asks(**fields))
     assert table.backend.seen[-1].constraint.calls == 1
@@ -122,7 +122,7 @@ TOLD = [
 ]
 
 
-async def test_markup_that_the_history_shows_is_barred_from_text(table: Any) -> None:
+async def test_markup_that_the_history_contains_is_excluded_from_text(table: Any) -> None:
     table.play("say Hello.", tools="constrained")
     held = []
     for messages in (TOLD[:1], TOLD, [*TOLD, {"role": "user", "content": "And in Rome?"}]):
@@ -154,20 +154,21 @@ NO_SCHEMAS = [
 
 @pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_what_is_no_schema_is_one_clear_error_where_it_is_declared_strict(
+async def test_an_invalid_schema_is_one_clear_error_if_the_tool_is_strict(
     table: Any, choice: str, schema: Any
 ) -> None:
     table.play(CALL, tools="constrained")
-    with pytest.raises(ToolwireError) as told:
+    with pytest.raises(ToolwireError) as caught:
         await table.body("chat", asks(tools=declares(schema, strict=True), tool_choice=choice))
-    assert told.value.failure.kind == "invalid_value" and told.value.failure.param == "tools[0].parameters"
+    failure = caught.value.failure
+    assert failure.kind == "invalid_value" and failure.param == "tools[0].parameters"
     assert not table.backend.seen
 
 
 @pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained"])
-async def test_what_is_no_schema_is_served_where_nobody_said_that_it_is_strict(
+async def test_an_invalid_schema_is_served_if_the_tool_is_not_strict(
     table: Any, tools: Any, choice: str, schema: Any
 ) -> None:
     table.play(CALL, tools=tools)
@@ -175,13 +176,13 @@ async def test_what_is_no_schema_is_served_where_nobody_said_that_it_is_strict(
     assert calls(body) == [("get_weather", '{"city": "Paris"}')] and len(table.backend.seen) == 1
 
 
-async def test_without_tools_nothing_is_held(table: Any) -> None:
+async def test_without_tools_nothing_is_constrained(table: Any) -> None:
     table.play("say Hello.", tools="constrained")
     await table.body("chat", {"messages": [{"role": "user", "content": "?"}]})
     assert table.backend.seen[-1].constraint is None
 
 
-# --- how the answer is read --------------------------------------------------------------------------------------------------------------------
+# --- reading the answer -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("holds", [("text",), ("call",)])
@@ -202,23 +203,21 @@ async def test_arguments_are_sent_while_they_are_decoded(
 
 
 @pytest.mark.parametrize("holds", [("text",), ("call",)])
-async def test_a_call_that_is_cut_is_never_a_completed_one(table: Any, holds: Any) -> None:
+async def test_a_call_that_is_cut_is_never_complete(table: Any, holds: Any) -> None:
     table.play('call get_weather {"city": "Par\nfinish length', tools="constrained", holds=holds)
     body = await table.body("chat", asks(tool_choice="required"))
     assert body["choices"][0]["finish_reason"] == "length"
     assert all(arguments == '{"city": "Par' for _, arguments in calls(body))
 
 
-async def test_a_schema_that_says_more_than_a_decoder_can_hold_is_checked_when_the_call_is_complete(
-    table: Any,
-) -> None:
+async def test_a_schema_beyond_what_a_decoder_can_enforce_is_checked_on_the_complete_call(table: Any) -> None:
     unheld = {**CITY, "properties": {"city": {"type": "string", "not": {"const": "Paris"}}}}
     table.play(f'{CALL}\n---\ncall get_weather {{"city": "Rome"}}', tools="constrained")
     body = await table.body("chat", asks(tools=declares(unheld), tool_choice="required"))
     assert calls(body) == [("get_weather", '{"city": "Rome"}')] and len(table.backend.seen) == 2
 
 
-async def test_items_that_must_differ_are_checked_when_the_call_is_complete(table: Any) -> None:
+async def test_unique_items_are_checked_on_the_complete_call(table: Any) -> None:
     cities = {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2}
     schema = {
         "type": "object",
@@ -234,7 +233,7 @@ async def test_items_that_must_differ_are_checked_when_the_call_is_complete(tabl
     assert calls(body) == [("get_weather", '{"cities": ["a", "b"]}')] and len(table.backend.seen) == 2
 
 
-async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complete(table: Any) -> None:
+async def test_a_schema_too_large_for_the_decoder_is_checked_on_the_complete_call(table: Any) -> None:
     wide = {f"k{number}": CITY for number in range(2500)}
     tools = [
         {
@@ -250,47 +249,47 @@ async def test_a_schema_too_large_to_be_held_is_checked_when_the_call_is_complet
         await table.body("chat", asks(tools=tools, tool_choice="required"))
 
 
-# --- a backend that refuses ----------------------------------------------------------------------------------------------------------------------
+# --- a backend that refuses ---------------------------------------------------------------------------------
 
 
 class Refusing(ScriptedBackend):
-    """Learns, turn by turn, that it can do less than it thought."""
+    """Refuses its strategies one after the other, until the last one works."""
 
-    def __init__(self, *ways: str) -> None:
+    def __init__(self, *strategies: str) -> None:
         super().__init__("m", ScriptedOptions(script=CALL))
-        self._ways = [ScriptedBackend("m", replace(self.options, tools=way)) for way in ways]  # type: ignore[arg-type]
+        self._strategies = [ScriptedBackend("m", replace(self.options, tools=one)) for one in strategies]  # type: ignore[arg-type]
         self.asked: list[str] = []
 
     @property
     def strategy(self) -> Strategy:
-        return self._ways[0].strategy
+        return self._strategies[0].strategy
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._ways[0].capabilities
+        return self._strategies[0].capabilities
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        way = self._ways[0]
-        self.asked.append(way.strategy)
-        if len(self._ways) > 1:
-            self._ways.pop(0)
+        current = self._strategies[0]
+        self.asked.append(current.strategy)
+        if len(self._strategies) > 1:
+            self._strategies.pop(0)
             yield [Failure("tools_unsupported", "This model does not support tools.")]
             return
-        async for batch in way.run(turn):
+        async for batch in current.run(turn):
             yield batch
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "ways", [("native", "emulated"), ("native", "constrained", "emulated"), ("native", "constrained")]
+    "strategies", [("native", "emulated"), ("native", "constrained", "emulated"), ("native", "constrained")]
 )
-async def test_a_refusal_is_healed_within_the_request(
-    table: Any, judge: Judge, ways: tuple[str, ...], stream: bool
+async def test_a_refusal_falls_back_to_another_strategy_within_the_request(
+    table: Any, judge: Judge, strategies: tuple[str, ...], stream: bool
 ) -> None:
-    backend = Refusing(*ways)
+    backend = Refusing(*strategies)
     table.serve(backend)
     answer = await table.answer("chat", asks(stream=stream))
-    assert f"tools={ways[-1]}" in report(answer)
+    assert f"tools={strategies[-1]}" in report(answer)
     if stream:
         raw = b"".join([block async for block in answer.stream])
         judge.stream(raw, "chat")
@@ -298,10 +297,10 @@ async def test_a_refusal_is_healed_within_the_request(
     else:
         assert calls(json.loads(answer.body)) == [("get_weather", '{"city": "Paris"}')]
         assert dict(answer.headers)[b"x-toolwire-tools"].startswith(b"count=1;")
-    assert backend.asked == list(ways)
+    assert backend.asked == list(strategies)
 
 
-async def test_what_is_no_schema_does_not_keep_a_refusal_from_being_healed(table: Any) -> None:
+async def test_an_invalid_schema_does_not_prevent_the_fallback(table: Any) -> None:
     table.serve(Refusing("native", "constrained"))
     assert calls(await table.body("chat", asks(tools=declares(NO_SCHEMAS[1])))) == [
         ("get_weather", '{"city": "Paris"}')
@@ -309,7 +308,7 @@ async def test_what_is_no_schema_does_not_keep_a_refusal_from_being_healed(table
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_stream_has_begun(
+async def test_a_fallback_that_cannot_take_the_request_fails_in_the_stream_if_it_has_begun(
     table: Any, judge: Judge, api: Any
 ) -> None:
     class Slow(Refusing):
@@ -318,11 +317,11 @@ async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_strea
             async for batch in super().run(turn):
                 yield batch
 
-    told = declares(NO_SCHEMAS[0], strict=True)
+    tools = declares(NO_SCHEMAS[0], strict=True)
     asked = (
-        asks(tools=told)
+        asks(tools=tools)
         if api == "chat"
-        else {"input": "?", "tools": [{"type": "function", **told[0]["function"]}], "store": False}
+        else {"input": "?", "tools": [{"type": "function", **tools[0]["function"]}], "store": False}
     )
     with pytest.raises(ToolwireError, match="Invalid schema"):
         await table.serve(Slow("native", "constrained")).stream(api, asked)
@@ -333,7 +332,7 @@ async def test_a_way_that_can_not_take_the_request_fails_in_band_where_the_strea
     assert b"Invalid schema" in raw
 
 
-async def test_what_is_remembered_costs_the_next_request_nothing(table: Any) -> None:
+async def test_the_next_request_uses_the_remembered_strategy_at_once(table: Any) -> None:
     backend = Refusing("native", "emulated")
     table.serve(backend)
     await table.body("chat", asks())
@@ -341,14 +340,14 @@ async def test_what_is_remembered_costs_the_next_request_nothing(table: Any) -> 
     assert backend.asked == ["native", "emulated", "emulated"]
 
 
-async def test_a_backend_that_refuses_and_knows_no_other_way_is_an_error(table: Any) -> None:
+async def test_a_refusal_without_another_strategy_is_an_error(table: Any) -> None:
     table.play("fail tools_unsupported This model does not support tools.")
     with pytest.raises(ToolwireError, match="does not support tools"):
         await table.body("chat", asks())
 
 
 class Deaf(ScriptedBackend):
-    """Has tools, but does not obey tool_choice; its decoder can be held to one call."""
+    """Has native tools, but ignores tool_choice. Its decoder can be constrained to one call."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -356,7 +355,7 @@ class Deaf(ScriptedBackend):
 
 
 @pytest.mark.parametrize(("choice", "held"), [("auto", False), ("required", True), (NAMED, True)])
-async def test_a_choice_that_the_server_does_not_obey_is_held_by_its_decoder(
+async def test_a_choice_that_the_server_ignores_is_enforced_by_its_decoder(
     table: Any, choice: Any, held: bool
 ) -> None:
     backend = Deaf(
@@ -385,16 +384,16 @@ async def test_a_call_that_breaks_off_is_not_complete_whatever_the_server_says(
     assert b'"finish_reason":"length"' in said and b'"finish_reason":"tool_calls"' not in said
 
 
-async def test_the_marker_that_the_gateway_adds_is_never_told_as_text(table: Any) -> None:
+async def test_the_marker_that_the_gateway_adds_is_never_sent_as_text(table: Any) -> None:
     table.serve(Deaf("m", ScriptedOptions(script='raw {"na\nfinish length')))
     body = await table.body("chat", asks(tool_choice="required"))
     assert body["choices"][0]["message"]["content"].strip() == '{"na'
 
 
-# --- another dialect than the sentinel -----------------------------------------------------------------------------------------------------------
+# --- dialects other than the sentinel -----------------------------------------------------------------------
 
 
-async def test_a_model_that_is_set_to_a_dialect_is_taught_it_and_reads_its_history_in_it(table: Any) -> None:
+async def test_a_models_dialect_is_used_in_the_prompt_and_in_the_history(table: Any) -> None:
     table.play(f"{CALL}\n---\nsay It is sunny.", tools="emulated", writes="qwen_xml", dialects=("qwen_xml",))
     first = await table.body("chat", asks())
     assert calls(first) == [("get_weather", '{"city": "Paris"}')]

@@ -63,12 +63,12 @@ async def site() -> AsyncIterator[str]:
     "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255 198.18.0.1 240.0.0.1 "
     "::1 :: fe80::1%eth0 fc00::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 2002:7f00:1:: ff02::1".split(),
 )
-def test_addresses_that_are_not_public(address: str) -> None:
+def test_these_addresses_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111"])
-def test_addresses_that_are(address: str) -> None:
+def test_these_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
@@ -83,7 +83,7 @@ def test_addresses_that_are(address: str) -> None:
         "http://127.1/x",
     ],
 )
-async def test_a_host_inside_is_refused_in_every_spelling(url: str) -> None:
+async def test_an_internal_host_is_refused_in_every_spelling(url: str) -> None:
     with pytest.raises(ToolwireError, match=r"not a public address|can not be found"):
         await ImageFetcher().fetch(url)
 
@@ -118,7 +118,7 @@ async def test_an_image_becomes_a_data_url(site: str) -> None:
         ("missing", "answered 404"),
     ],
 )
-async def test_what_is_no_fitting_image_is_refused_with_the_reason(site: str, name: str, why: str) -> None:
+async def test_an_unsuitable_image_is_refused_with_the_reason(site: str, name: str, why: str) -> None:
     fetcher = ImageFetcher(ImageLimits(bytes=2000), allowed=lambda address: address == "127.0.0.1")
     with pytest.raises(ToolwireError, match=why) as caught:
         await fetcher.fetch(f"{site}/{name}", "messages")

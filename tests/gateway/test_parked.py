@@ -1,4 +1,4 @@
-"""Parked runs: the same run goes on when the results come; whatever does not fit is replayed cold, and the client can not tell but by the header."""
+"""Parked runs continue when their results arrive; a request that does not match is replayed cold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(**extra: Any) -> dict[str, Any]:
 
 
 def follow_up(body: dict[str, Any], *results: str, **extra: Any) -> dict[str, Any]:
-    """The second request as a usual client writes it: arguments serialised anew, a name on the tool message."""
+    """The second request as clients send it: arguments serialized anew, a name on the tool message."""
     message = body["choices"][0]["message"]
     calls = [
         {
@@ -61,7 +61,7 @@ def text(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_run_goes_on_when_the_result_comes(table: Any, judge: Judge, stream: bool) -> None:
+async def test_the_same_run_continues_when_the_result_arrives(table: Any, judge: Judge, stream: bool) -> None:
     table.play(SCRIPT, tools="parked")
     first, kind = await ask(table, request())
     assert kind == "new" and len(table.gateway.parking) == 1
@@ -79,8 +79,8 @@ async def test_the_same_run_goes_on_when_the_result_comes(table: Any, judge: Jud
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_run_whose_continuation_never_gets_its_turn_is_given_up(stream: bool) -> None:
-    """Also where the stream was begun meanwhile: whoever asks again is answered."""
+async def test_a_run_whose_continuation_is_never_admitted_is_cancelled(stream: bool) -> None:
+    """Also if its stream has begun: a client that asks again is answered."""
     limits = LimitSettings(backend_concurrent=1, total_s=0.2)
     backend = ScriptedBackend("m", ScriptedOptions(script=SCRIPT, tools="parked"))
     gateway = Gateway(
@@ -108,7 +108,7 @@ async def test_a_run_whose_continuation_never_gets_its_turn_is_given_up(stream: 
     await gateway.close()
 
 
-async def test_on_responses_too_by_items_and_by_previous_response_id(table: Any) -> None:
+async def test_a_run_continues_on_responses_by_items_and_by_previous_response_id(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     flat = [{"type": "function", "name": "get_weather"}]
     first = await table.body("responses", {"input": "Weather?", "tools": flat, "store": False})
@@ -125,28 +125,28 @@ FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time
 
 
 def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
-    """What an answer said, and the results of its calls."""
-    told = body["output"]
-    calls = [item for item in told if item["type"] == "function_call"]
+    """The items of an answer and the results of its calls, in one of several orders."""
+    output = body["output"]
+    calls = [item for item in output if item["type"] == "function_call"]
     results = {
         call["call_id"]: {"type": "function_call_output", "call_id": call["call_id"], "output": call["name"]}
         for call in calls
     }
-    said = "".join(part["text"] for item in told if item["type"] == "message" for part in item["content"])
+    said = "".join(part["text"] for item in output if item["type"] == "message" for part in item["content"])
     if how == "each behind its call":
         return [
-            one for item in told for one in ([item, results[item["call_id"]]] if item in calls else [item])
+            one for item in output for one in ([item, results[item["call_id"]]] if item in calls else [item])
         ]
     if how == "words first":
         return [{"role": "assistant", "content": said}, *calls, *results.values()]
     if how == "edited":
         return [{"role": "assistant", "content": said.replace("Two", "2")}, *calls, *results.values()]
-    return [*told, *results.values()]
+    return [*output, *results.values()]
 
 
 @pytest.mark.parametrize("script", [BETWEEN, BEHIND])
 @pytest.mark.parametrize("how", ["as it came", "each behind its call", "words first", "edited"])
-async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_answer(
+async def test_text_between_and_after_calls_may_be_anywhere_in_the_replayed_answer(
     table: Any, script: str, how: str
 ) -> None:
     table.play(script, tools="parked")
@@ -165,7 +165,7 @@ async def test_what_is_said_between_and_behind_calls_may_stand_anywhere_in_its_a
 
 
 @pytest.mark.parametrize("script", [BETWEEN, BEHIND])
-async def test_also_by_previous_response_id(
+async def test_text_between_and_after_calls_matches_by_previous_response_id(
     table_with: Callable[..., Any], tmp_path: Path, script: str
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 'toolwire.db'}")
@@ -238,7 +238,9 @@ COLD: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("why", COLD)
-async def test_what_does_not_fit_is_replayed_cold_and_the_run_is_cancelled(table: Any, why: str) -> None:
+async def test_a_request_that_does_not_match_is_replayed_cold_and_the_run_is_cancelled(
+    table: Any, why: str
+) -> None:
     change, answer = COLD[why]
     table.play(TWO, tools="parked")
     first, _ = await ask(table, request())
@@ -259,7 +261,7 @@ DESCRIBED = [
 @pytest.mark.parametrize(
     ("begun", "continued", "kind"),
     [
-        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK goes on after a forced call
+        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK continues after a forced call
         ({"tool_choice": "required"}, {}, "replayed"),
         ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
         ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
@@ -271,20 +273,20 @@ DESCRIBED = [
         ({"tools": [DESCRIBED[0], OTHER]}, {"tools": [DESCRIBED[1], OTHER]}, "replayed"),
     ],
 )
-async def test_a_run_goes_on_only_with_the_tools_and_the_choice_that_it_was_begun_with(
+async def test_a_run_continues_only_with_the_tools_and_the_choice_it_began_with(
     table: Any, begun: dict[str, Any], continued: dict[str, Any], kind: str
 ) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request(**begun))
-    second, told = await ask(table, {**follow_up(first, "sunny"), **continued})
-    assert (text(second), told) == ("It is sunny.", kind)
+    second, turn = await ask(table, {**follow_up(first, "sunny"), **continued})
+    assert (text(second), turn) == ("It is sunny.", kind)
     await asyncio.sleep(0)
     assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
     assert len(table.backend.seen) == (1 if kind == "resumed" else 2)
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-async def test_a_request_that_demands_a_call_once_more_is_run_cold(table: Any, choice: Any) -> None:
+async def test_a_request_that_requires_another_call_is_run_cold(table: Any, choice: Any) -> None:
     table.play("call get_weather\n---\ncall get_weather", tools="parked")
     first, _ = await ask(table, request(tool_choice=choice))
     second, kind = await ask(table, {**follow_up(first, "sunny"), "tool_choice": choice})
@@ -294,7 +296,7 @@ async def test_a_request_that_demands_a_call_once_more_is_run_cold(table: Any, c
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_agent_that_makes_no_required_call_is_asked_once_more_and_then_it_is_an_error(
+async def test_an_agent_without_the_required_call_is_asked_once_more_and_then_fails(
     table: Any, stream: bool
 ) -> None:
     table.play("say I would rather not.\n---\ncall get_weather", tools="parked")
@@ -307,7 +309,7 @@ async def test_an_agent_that_makes_no_required_call_is_asked_once_more_and_then_
     assert len(table.backend.seen) == 2
 
 
-async def test_a_park_that_is_gone_is_replayed_cold(table: Any) -> None:
+async def test_a_missing_park_is_replayed_cold(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request())
     await table.gateway.parking.close()
@@ -324,7 +326,7 @@ async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) 
     assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
 
 
-async def test_results_that_come_to_another_model_are_replayed_and_end_the_run() -> None:
+async def test_results_sent_to_another_model_are_replayed_and_end_the_run() -> None:
     waits = ScriptedBackend("waits", ScriptedOptions(script=TWO, tools="parked"))
     gateway = Gateway(Settings(), backends={"waits": waits, "demo": ScriptedBackend("demo")})
 
@@ -339,18 +341,16 @@ async def test_results_that_come_to_another_model_are_replayed_and_end_the_run()
     assert (await send("demo", follow_up(first, "sunny", "noon"), "bob"))[1] == "new" and len(
         gateway.parking
     ) == 1
-    assert (await send("demo", follow_up(first)))[1] == "new" and len(gateway.parking) == 1  # it brings none
+    assert (await send("demo", follow_up(first)))[1] == "new" and len(gateway.parking) == 1  # no results
     second, kind = await send("demo", follow_up(first, "sunny", "noon"))
     assert "noon" in text(second) and kind == "replayed"
     await asyncio.sleep(0)
     assert waits.live[0].cancelled and len(gateway.parking) == 0
-    assert (await send("demo", follow_up(first, "sunny", "noon")))[
-        1
-    ] == "new"  # nothing waits for it any more
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # no run waits for it any more
     await gateway.close()
 
 
-async def test_another_model_is_not_refused_what_a_run_goes_on_with() -> None:
+async def test_another_model_may_get_the_results_that_a_run_continues_with() -> None:
     waits = ScriptedBackend(
         "waits", ScriptedOptions(script="call get_weather\n---\npause 100ms\nsay {result}", tools="parked")
     )
@@ -393,7 +393,7 @@ SAID = {"role": "assistant", "content": "It is sunny."}
         ([*PAST, SUNNY, SAID], "replayed"),
     ],
 )
-async def test_what_a_turn_is_called_where_no_run_waits(
+async def test_the_kind_of_a_turn_if_no_run_waits(
     table: Any, messages: list[dict[str, Any]], kind: str
 ) -> None:
     table.play("say Hello.", tools="parked")
@@ -412,7 +412,7 @@ async def test_a_park_expires(table: Any) -> None:
     assert (text(second), kind) == ("It is sunny.", "replayed")
 
 
-async def test_another_key_can_not_continue_it(table: Any) -> None:
+async def test_another_key_cannot_continue_a_park(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request(), key_id="alice")
     second, kind = await ask(table, follow_up(first, "sunny"), key_id="bob")
@@ -433,22 +433,20 @@ async def test_two_continuations_at_the_same_time_conflict(table: Any) -> None:
     assert (await ask(table, follow_up(first, "again")))[1] == "replayed"
 
 
-async def test_a_continuation_that_is_sent_again_when_its_first_client_was_lost_is_replayed_and_not_refused(
-    table: Any,
-) -> None:
+async def test_a_continuation_sent_again_after_its_first_client_left_is_replayed(table: Any) -> None:
     table.play("call get_weather\n---\npause 200ms\nsay {result}", tools="parked")
     first, _ = await ask(table, request())
     lost = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
     await asyncio.sleep(0)
     again = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
-    for _ in range(20):  # it would be refused by then
+    for _ in range(20):  # by then it would be refused
         await asyncio.sleep(0)
     lost.cancel()
     body, kind = await again
     assert (text(body), kind) == ("sunny", "replayed")
 
 
-async def test_a_key_has_a_limit_and_its_oldest_park_goes_first(table: Any) -> None:
+async def test_a_key_has_a_limit_and_loses_its_oldest_park_first(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     table.gateway.parking = Parking(ParkedSettings(max_per_key=2))
     bodies = [(await ask(table, request(), key_id="alice"))[0] for _ in range(3)]
@@ -484,14 +482,14 @@ async def test_a_client_that_leaves_cancels_the_run_unless_it_is_parked(table: A
     assert not table.backend.live[0].cancelled and len(table.gateway.parking) == 1
 
 
-async def test_calls_that_policy_leaves_out_are_not_parked(table_with: Callable[..., Any]) -> None:
+async def test_calls_that_the_policy_drops_are_not_parked(table_with: Callable[..., Any]) -> None:
     table = table_with(max_calls=1).play(TWO, tools="parked")
     first, _ = await ask(table, request())
     assert len(first["choices"][0]["message"]["tool_calls"]) == 1
     assert table.backend.live[0].cancelled and len(table.gateway.parking) == 0
 
 
-async def test_a_draining_gateway_gives_up_its_parks(table: Any) -> None:
+async def test_a_draining_gateway_drops_its_parks(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     await ask(table, request())
     table.gateway.drain()
@@ -508,7 +506,7 @@ async def test_ids_of_parked_calls_are_the_gateways_own(table: Any) -> None:
     assert "native_" not in json.dumps(first)
 
 
-async def test_no_parks_where_none_are_allowed(table: Any) -> None:
+async def test_nothing_is_parked_if_the_limit_is_zero(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     table.gateway.parking = Parking(ParkedSettings(max_per_key=0))
     first, _ = await ask(table, request())
@@ -516,7 +514,7 @@ async def test_no_parks_where_none_are_allowed(table: Any) -> None:
     assert (await ask(table, follow_up(first, "sunny")))[1] == "replayed"
 
 
-async def test_a_continuation_that_is_cancelled_before_it_runs_leaves_no_park_behind(table: Any) -> None:
+async def test_a_continuation_cancelled_before_it_runs_leaves_no_park(table: Any) -> None:
     table.play("call get_weather\n---\nhang", tools="parked")
     first, _ = await ask(table, request())
     running = asyncio.ensure_future(table.answer("chat", follow_up(first, "sunny", stream=True)))

@@ -1,4 +1,4 @@
-"""The line in front of a model, and how long a turn may take."""
+"""The queue of a model, and the timeouts of a turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joined(line: Queues, key_id: str, model: str = "m") -> QueueSlot:
 
 
 async def order(line: Queues, places: dict[str, QueueSlot]) -> list[str]:
-    """The names of waiting places in the order in which they are admitted, each leaving at once."""
+    """The names of the waiting slots in the order of admission; each is released at once."""
     seen: list[str] = []
 
     async def wait(name: str, place: QueueSlot) -> None:
@@ -48,14 +48,14 @@ async def order(line: Queues, places: dict[str, QueueSlot]) -> list[str]:
     return seen
 
 
-# --- the line ----------------------------------------------------------------------------------------------------------------------------------
+# --- the queue ----------------------------------------------------------------------------------------------
 
 
-async def test_without_a_limit_there_is_no_line() -> None:
+async def test_without_a_limit_there_is_no_queue() -> None:
     assert Queues(LimitSettings()).join("m", "a") is None
 
 
-async def test_a_noisy_key_waits_for_itself_and_lets_the_others_pass() -> None:
+async def test_a_key_with_many_turns_delays_only_itself() -> None:
     line = queues()
     running = joined(line, "noisy")
     places = {f"noisy {number}": joined(line, "noisy") for number in range(4)}
@@ -66,14 +66,14 @@ async def test_a_noisy_key_waits_for_itself_and_lets_the_others_pass() -> None:
     assert await waiting == ["noisy 0", "quiet 0", "noisy 1", "quiet 1", "noisy 2", "noisy 3"]
 
 
-async def test_lines_of_two_models_do_not_know_each_other() -> None:
+async def test_queues_of_two_models_are_independent() -> None:
     line = queues()
     joined(line, "a", "one")
     await asyncio.wait_for(joined(line, "a", "two").admitted(), 1)
     assert (line.running("one"), line.running("two"), line.waiting("one")) == (1, 1, 0)
 
 
-async def test_who_leaves_while_waiting_gives_its_place_up() -> None:
+async def test_a_turn_that_leaves_while_waiting_gives_up_its_slot() -> None:
     line = queues()
     running, impatient, patient = (joined(line, "a") for _ in range(3))
     waiting = asyncio.ensure_future(impatient.admitted())
@@ -87,7 +87,7 @@ async def test_who_leaves_while_waiting_gives_its_place_up() -> None:
     assert (line.running("m"), line.waiting("m")) == (1, 0)
 
 
-async def test_a_key_that_fills_the_line_is_told_429_and_how_long_to_wait() -> None:
+async def test_a_key_that_fills_the_queue_gets_429_with_retry_after() -> None:
     line = queues(most=2)
     for _ in range(3):
         joined(line, "a")
@@ -96,7 +96,7 @@ async def test_a_key_that_fills_the_line_is_told_429_and_how_long_to_wait() -> N
     assert refused.value.failure.kind == "rate_limit" and refused.value.failure.retry_after_s is not None
 
 
-async def test_where_nobody_may_wait_a_busy_model_is_overloaded() -> None:
+async def test_a_busy_model_without_a_queue_is_overloaded() -> None:
     line = queues(most=0)
     joined(line, "a")
     with pytest.raises(ToolwireError) as refused:
@@ -104,7 +104,7 @@ async def test_where_nobody_may_wait_a_busy_model_is_overloaded() -> None:
     assert refused.value.failure.kind == "overloaded" and refused.value.failure.retry_after_s is not None
 
 
-async def test_a_full_line_makes_room_for_a_key_that_has_less_in_it() -> None:
+async def test_a_full_queue_makes_room_for_a_key_with_fewer_turns_in_it() -> None:
     line = queues(most=3)
     running = joined(line, "noisy")
     noisy = [joined(line, "noisy") for _ in range(3)]
@@ -125,7 +125,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["join", "leave"]), st.integers(0, 30
 
 
 @given(steps=STEPS, at_once=st.integers(1, 3), most=st.integers(0, 6))
-def test_whatever_comes_and_goes_the_limits_hold_and_nobody_is_forgotten(
+def test_in_any_order_of_arrivals_the_limits_hold_and_every_turn_is_admitted(
     steps: list[Step], at_once: int, most: int
 ) -> None:
     line, inside = queues(at_once, most), []
@@ -147,11 +147,11 @@ def test_whatever_comes_and_goes_the_limits_hold_and_nobody_is_forgotten(
     assert line._lines == {}
 
 
-# --- turns in line -----------------------------------------------------------------------------------------------------------------------------
+# --- turns in the queue -------------------------------------------------------------------------------------
 
 
 class Gated:
-    """A model that answers when it is told to; it counts how many it serves, and how often it was cancelled."""
+    """A model that answers once `open` is set. It counts its runs and cancellations."""
 
     def __init__(self, *parts: str) -> None:
         self.open = asyncio.Event()
@@ -213,7 +213,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_model_never_gets_more_turns_at_once_than_it_takes() -> None:
+async def test_a_model_never_runs_more_turns_at_once_than_its_limit() -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=3)
     turns = [
@@ -228,7 +228,7 @@ async def test_a_model_never_gets_more_turns_at_once_than_it_takes() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_waiting_turn_whose_client_leaves_is_forgotten_and_never_runs(stream: bool) -> None:
+async def test_a_waiting_turn_whose_client_leaves_never_runs(stream: bool) -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=1)
     first = asyncio.ensure_future(ask(served))
@@ -243,7 +243,7 @@ async def test_a_waiting_turn_whose_client_leaves_is_forgotten_and_never_runs(st
     assert gated.most == 1 and gated.cancelled == 0 and served.queues.running("m") == 0
 
 
-async def test_a_streamed_turn_that_waits_is_begun_in_time_and_kept_alive(on_a_socket: Socket) -> None:
+async def test_a_waiting_stream_is_begun_in_time_and_kept_alive(on_a_socket: Socket) -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=1)
     settings = Settings(
@@ -266,7 +266,9 @@ async def test_a_streamed_turn_that_waits_is_begun_in_time_and_kept_alive(on_a_s
 
 
 @pytest.mark.parametrize("choices", [1, 2])
-async def test_a_streamed_turn_that_loses_its_place_after_it_was_begun_is_told_in_band(choices: int) -> None:
+async def test_a_stream_that_loses_its_slot_after_it_has_begun_gets_the_error_in_the_stream(
+    choices: int,
+) -> None:
     gated = Gated()
     served = gateway(gated, commit_after_s=0.01, backend_concurrent=1, queue=2)
     first = asyncio.ensure_future(ask(served, "noisy"))
@@ -290,7 +292,7 @@ async def test_a_batch_without_events_changes_nothing() -> None:
     assert b"done" in await ask(gateway(pauses)) and b"done" in await ask(gateway(pauses), stream=True, n=2)
 
 
-async def test_a_failed_turn_lets_the_next_one_in() -> None:
+async def test_a_failed_turn_frees_its_slot() -> None:
     async def fails(turn: Turn) -> AsyncGenerator[Batch, None]:
         raise RuntimeError("broken")
         yield []
@@ -302,7 +304,7 @@ async def test_a_failed_turn_lets_the_next_one_in() -> None:
     assert served.queues.running("m") == 0
 
 
-# --- timeouts ----------------------------------------------------------------------------------------------------------------------------------
+# --- timeouts -----------------------------------------------------------------------------------------------
 
 LIMITS = [
     pytest.param((), {"first_token_s": 0.05}, "first_token_s", id="first token"),
@@ -313,7 +315,7 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("parts", "limits", "named"), LIMITS)
-async def test_a_whole_answer_that_takes_too_long_is_one_timeout_and_the_run_is_cancelled(
+async def test_a_body_that_takes_too_long_is_one_timeout_and_the_run_is_cancelled(
     parts: tuple[str], limits: Any, named: str
 ) -> None:
     gated = Gated(*parts)
@@ -333,19 +335,19 @@ async def test_a_stream_that_never_begins_is_an_error_before_its_first_byte(api:
 
 @pytest.mark.parametrize("limits", [{"idle_s": 0.05}, {"total_s": 0.05}])
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_stream_that_falls_silent_ends_with_the_timeout_in_band(api: Api, limits: Any) -> None:
+async def test_a_stream_that_stops_ends_with_the_timeout_in_the_stream(api: Api, limits: Any) -> None:
     gated = Gated("some")
-    told = await ask(gateway(gated, **limits), stream=True, api=api)
-    assert b"some" in told and b"(limits." in told and told.count(b"(limits.") == 1
+    body = await ask(gateway(gated, **limits), stream=True, api=api)
+    assert b"some" in body and b"(limits." in body and body.count(b"(limits.") == 1
     assert (gated.cancelled, gated.now) == (1, 0)
 
 
-async def test_a_stream_that_was_begun_for_a_slow_model_is_told_in_band() -> None:
-    told = await ask(gateway(Gated(), commit_after_s=0.01, first_token_s=0.06), stream=True)
-    assert b'"code":"timeout"' in told and told.count(b"data: ") <= 2
+async def test_a_stream_that_was_begun_for_a_slow_model_gets_the_timeout_in_the_stream() -> None:
+    body = await ask(gateway(Gated(), commit_after_s=0.01, first_token_s=0.06), stream=True)
+    assert b'"code":"timeout"' in body and body.count(b"data: ") <= 2
 
 
-async def test_a_slow_reader_is_not_the_models_silence() -> None:
+async def test_a_slow_reader_does_not_count_as_an_idle_model() -> None:
     gated = Gated("some", "more")
     gated.open.set()
     answer = await gateway(gated, idle_s=0.05, first_token_s=0.05).respond(
@@ -359,7 +361,7 @@ async def test_a_slow_reader_is_not_the_models_silence() -> None:
     assert b"done" in b"".join(blocks) and b"timeout" not in b"".join(blocks)
 
 
-async def test_the_line_counts_for_the_whole_turn_and_not_for_the_models_first_word() -> None:
+async def test_waiting_counts_for_the_total_timeout_and_not_for_the_first_token() -> None:
     gated = Gated()
     served = gateway(gated, backend_concurrent=1, first_token_s=0.5, total_s=0.05)
     first = asyncio.ensure_future(ask(served))
@@ -370,17 +372,17 @@ async def test_the_line_counts_for_the_whole_turn_and_not_for_the_models_first_w
     assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], ToolwireError)
 
 
-async def test_a_required_call_that_is_withheld_does_not_look_like_silence() -> None:
-    """Nothing goes out before the call is there, but the model speaks all the time."""
+async def test_text_held_for_a_required_call_does_not_count_as_an_idle_model() -> None:
+    """Nothing is sent before the call, but the model writes all the time."""
     script = "\n".join(f"say word{number}\npause 150ms" for number in range(8)) + '\ncall look {"a": 1}'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools="emulated"))
     served = Gateway(Settings(limits=LimitSettings(first_token_s=1, idle_s=1)), backends={"m": backend})
     tool = {"type": "function", "function": {"name": "look"}}
-    told = await ask(served, stream=True, tools=[tool], tool_choice="required")
-    assert b'"name":"look"' in told and b"timeout" not in told
+    body = await ask(served, stream=True, tools=[tool], tool_choice="required")
+    assert b'"name":"look"' in body and b"timeout" not in body
 
 
-async def test_a_resumed_run_that_falls_silent_is_not_asked_a_second_time() -> None:
+async def test_a_resumed_run_that_times_out_is_not_replayed() -> None:
     script = 'call look {"a": 1}\n---\nhang'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools="parked"))
     served = Gateway(Settings(limits=LimitSettings(first_token_s=0.1)), backends={"m": backend})

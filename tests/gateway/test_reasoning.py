@@ -1,4 +1,4 @@
-"""Reasoning in a backend's text, from the backend to the wire; and long texts, which do not keep other turns waiting."""
+"""Reasoning in a backend's text, from the backend to the wire. Long texts do not block other turns."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_a_backend_that_separates_reasoning_itself_keeps_its_text(tools: str) ->
     assert fed(plan_of(tools), batches) == [Usage(1, 0), Thought("a"), Text("<think>b</think>"), Finish()]
 
 
-def test_a_native_call_comes_after_what_was_held_before_it() -> None:
+def test_a_native_call_follows_the_text_held_before_it() -> None:
     call: list[Event] = [CallBegin(0, "look", "c1"), CallArgs(0, "{}"), CallEnd(0)]
     assert fed(plan_of(), [[Text("\n<thi")], call, [Finish()]])[0] == Text("\n<thi")
     assert fed(plan_of(), [[Text("<think>a </")], call, [Finish()]])[:2] == [Thought("a"), Thought(" </")]
 
 
-def test_a_native_answer_without_thoughts_passes_as_it_is_after_its_first_word() -> None:
+def test_a_native_answer_without_thoughts_passes_unchanged_after_its_first_word() -> None:
     interpreter = Interpreter(plan_of(), counting_ids())
     batch: list[Event] = [Text("Hello")]
     assert not interpreter.as_it_is
@@ -82,7 +82,7 @@ def test_tags_that_the_client_asked_for_stay_text() -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_reasoning_is_on_the_wire_where_both_apis_have_it(table: Any, api: str) -> None:
+async def test_reasoning_is_sent_in_the_form_of_each_api(table: Any, api: str) -> None:
     table.play("say <think>I could call " + CALL + " but no.</think> Sunny.", tools="emulated")
     body = {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?"}
     tool = {"type": "function", "name": "look"}
@@ -103,7 +103,7 @@ async def test_reasoning_is_on_the_wire_where_both_apis_have_it(table: Any, api:
 
 
 class Long(ScriptedBackend):
-    """Says one long text at once."""
+    """Sends one long text in one batch."""
 
     text = ""
 
@@ -112,7 +112,7 @@ class Long(ScriptedBackend):
 
 
 async def test_other_turns_run_while_a_long_text_is_read(table: Any) -> None:
-    """A text of brackets at line starts is as costly as text can be. Other tasks get their turn about once a millisecond."""
+    """Brackets at line starts are the most expensive text. Other tasks still run about once a millisecond."""
     backend = Long("m", ScriptedOptions(tools="emulated", dialects=tuple(DIALECTS)))
     backend.text = "{\n" * (100 * SLICE)
     ticks, done = 0, False

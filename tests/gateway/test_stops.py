@@ -1,4 +1,4 @@
-"""Stop sequences in the text of a turn whose calls are text."""
+"""Stop sequences of a turn whose calls are found in text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolwire.gateway.interpret import Stops
 
 
 def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:
-    """The text that went on, and whether a sequence ended it."""
+    """The text that passed, and whether a stop sequence ended it."""
     text = ""
     for batch in batches:
         for event in stops.feed(list(batch)):
@@ -28,7 +28,7 @@ def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
     st.data(),
 )
-def test_it_does_not_matter_how_the_text_was_cut(
+def test_the_result_does_not_depend_on_how_the_text_is_split(
     text: str, sequences: list[str], data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
@@ -40,14 +40,14 @@ def test_it_does_not_matter_how_the_text_was_cut(
     assert got[1] == any(sequence in text for sequence in sequences) and (got[1] or got[0] == text)
 
 
-def test_what_waits_comes_out_before_a_call_and_at_the_end() -> None:
+def test_held_text_is_sent_before_a_call_and_at_the_end() -> None:
     call: list[Event] = [CallBegin(0, "f"), CallEnd(0)]
     stops = Stops(["END", ""])
     assert stops.feed([Text("an E"), *call]) == [Text("an "), Text("E"), *call]
     assert stops.feed([Text("N"), Text("EN"), Finish("length")]) == [Text("N"), Text("EN"), Finish("length")]
 
 
-def test_the_count_of_tokens_behind_a_sequence_is_kept() -> None:
+def test_usage_after_a_stop_sequence_is_kept() -> None:
     assert Stops(["b"]).feed([Text("abc"), Text("d"), Usage(1, 2), Finish("stop")]) == [
         Text("a"),
         Usage(1, 2),

@@ -1,4 +1,4 @@
-"""`tool_choice` is enforced for models with tools of their own, whatever their server makes of it."""
+"""`tool_choice` is enforced for models with native tools, whatever their server does with it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def question(api: Api, choice: Any, **fields: Any) -> dict[str, Any]:
 
 
 def reply(chunks: Sequence[Any]) -> Script:
-    """An answer, streamed where that is asked for."""
+    """An answer, streamed or not."""
 
     def say(request: Recorded) -> Reply:
         return Reply.stream(chunks) if request.body["stream"] else Reply.body(completion(chunks))
@@ -87,7 +87,7 @@ async def serving(*script: Script, **options: Any) -> AsyncIterator[tuple[OpenAI
 async def whole(
     table: Any, judge: Judge, api: Api, body: dict[str, Any], stream: bool
 ) -> tuple[dict[str, Any], str]:
-    """The answer's body, folded where it was streamed, and its report."""
+    """The answer's body (of a stream: folded), and its report."""
     said = await table.answer(api, {**body, "stream": stream})
     report = dict(said.headers)[b"x-toolwire-report"].decode()
     if not stream:
@@ -190,7 +190,7 @@ async def test_a_call_that_the_choice_rules_out_never_reaches_the_client(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_undeclared_tool_is_still_forwarded_where_the_setting_says_so(
+async def test_an_undeclared_tool_is_still_forwarded_if_the_setting_says_so(
     table_with: Any, judge: Judge, api: Api
 ) -> None:
     async with serving(reply(answer(calls=[("c1", "new_one", "{}")]))) as (backend, _):
@@ -201,7 +201,7 @@ async def test_an_undeclared_tool_is_still_forwarded_where_the_setting_says_so(
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-async def test_only_allowed_tools_are_offered_except_to_openai_which_is_told_which_they_are(
+async def test_only_allowed_tools_are_offered_except_to_openai_which_gets_the_list(
     table: Any, mode: str
 ) -> None:
     for profile in ("generic", "openai"):
@@ -217,7 +217,7 @@ async def test_only_allowed_tools_are_offered_except_to_openai_which_is_told_whi
             assert report == (b"" if profile == "openai" else b"tool_choice=emulated")
 
 
-async def test_allowed_tools_that_openai_refuses_are_offered_alone(table: Any) -> None:
+async def test_if_openai_refuses_allowed_tools_only_those_tools_are_offered(table: Any) -> None:
     def script(request: Recorded) -> Reply:
         if isinstance(request.body.get("tool_choice"), dict):
             return Reply.error(
@@ -236,7 +236,7 @@ async def test_allowed_tools_that_openai_refuses_are_offered_alone(table: Any) -
 
 @pytest.mark.parametrize("stream", BOTH)
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-async def test_an_answer_that_was_cut_is_the_answer(
+async def test_an_answer_cut_by_length_or_filter_is_passed_on(
     table: Any, judge: Judge, reason: str, stream: bool
 ) -> None:
     async with serving(reply(answer("I would", finish=reason))) as (backend, upstream):
@@ -281,10 +281,10 @@ async def test_a_named_custom_tool_is_enforced(table: Any, judge: Judge) -> None
         ]
 
 
-# --- what waits, and what does not -------------------------------------------------------------------------------------------------------------
+# --- what is held -------------------------------------------------------------------------------------------
 
 
-async def test_a_required_call_streams_while_it_is_made_and_text_waits_for_it(table: Any) -> None:
+async def test_a_required_call_streams_and_text_is_held_until_it_begins(table: Any) -> None:
     gate = asyncio.Event()
     pieces = [
         chunk({"content": "Let me look. "}),
@@ -304,7 +304,7 @@ async def test_a_required_call_streams_while_it_is_made_and_text_waits_for_it(ta
         said = await asyncio.wait_for(
             table.serve(backend).answer("chat", question("chat", "required", stream=True)), 5
         )
-        first = await asyncio.wait_for(anext(said.stream), 5)  # the gate is closed: the answer is not whole
+        first = await asyncio.wait_for(anext(said.stream), 5)  # the gate is closed: the answer is incomplete
         assert b"Let me look. " in first and b"get_weather" in first
         gate.set()
         rest = b"".join([block async for block in said.stream])
@@ -320,13 +320,15 @@ async def test_without_a_required_call_text_is_not_held(table: Any) -> None:
                 table.serve(backend).answer("chat", question("chat", choice, stream=True)), 5
             )
             seen = b""
-            while b'"Hell"' not in seen:  # the gate is closed: the answer is not whole
+            while b'"Hell"' not in seen:  # the gate is closed: the answer is incomplete
                 seen += await asyncio.wait_for(anext(said.stream), 5)
             gate.set()
             _ = [block async for block in said.stream]
 
 
-async def test_what_waits_for_a_required_call_is_limited(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_text_held_for_a_required_call_is_limited(
+    table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stages, "HELD_LIMIT", 5000)
     async with serving(reply(answer("x" * 8000, calls=[CALL], size=1000))) as (backend, _):
         with pytest.raises(ToolwireError) as failed:

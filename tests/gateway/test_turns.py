@@ -1,4 +1,4 @@
-"""What the gateway does with a turn, beyond the wire: required and strict calls, policies, cancellation, stored conversations."""
+"""A turn beyond the wire: required and strict calls, policies, cancellation, stored conversations."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def prompt_of(backend: ScriptedBackend, number: int = -1) -> str:
     )
 
 
-# --- what a text-only model is told ------------------------------------------------------------------------------------------------------------
+# --- the prompt of a text-only model ------------------------------------------------------------------------
 
 
-async def test_the_prompt_names_the_tools_in_the_clients_order_with_a_fresh_token(table: Any) -> None:
+async def test_the_prompt_lists_the_tools_in_the_clients_order_with_a_fresh_token(table: Any) -> None:
     table.play("say no", tools="emulated")
     await table.body("chat", asks())
     await table.body("chat", asks())
@@ -78,7 +78,7 @@ async def test_the_prompt_names_the_tools_in_the_clients_order_with_a_fresh_toke
     assert first != second and first.split("<tool_call:")[1][:10] != second.split("<tool_call:")[1][:10]
 
 
-async def test_the_token_never_stands_in_the_request(table: Any) -> None:
+async def test_the_token_never_occurs_in_the_request(table: Any) -> None:
     minted = iter(["x-aaaaaaaaaa", "x-bbbbbbbbbb"])
     table.play("say no", tools="emulated")
     table.gateway.ids = lambda prefix: next(minted) if not prefix else prefix + "1"
@@ -100,7 +100,7 @@ async def test_without_tools_or_with_choice_none_nothing_is_added_and_nothing_is
         )
 
 
-async def test_history_is_told_with_ids_and_our_markers_broken(table: Any) -> None:
+async def test_the_history_has_ids_and_its_markers_are_escaped(table: Any) -> None:
     table.play("say ok", tools="emulated")
     call = {
         "id": "call_9",
@@ -115,20 +115,22 @@ async def test_history_is_told_with_ids_and_our_markers_broken(table: Any) -> No
         {"role": "tool", "tool_call_id": "call_9", "content": result},
     ]
     await table.body("chat", {"messages": messages, "tools": [TOOL]})
-    system, question, answer, told = table.backend.seen[-1].items
+    system, question, answer, result = table.backend.seen[-1].items
     nonce = prompt_of(table.backend).split("<tool_call:")[1][:10]
-    assert [system.role, question.role, answer.role, told.role] == ["system", "user", "assistant", "user"]
+    assert [system.role, question.role, answer.role, result.role] == ["system", "user", "assistant", "user"]
     assert system.parts[0].text.startswith("Be brief.\n\n# Tools")
     assert (
         answer.parts[0].text
         == f'<tool_call:{nonce}>\n{{"name": "get_weather", "arguments": {{"city":"Paris"}}}}\n</tool_call:{nonce}>'
     )
-    assert told.parts[0].text.startswith(f'<tool_result:{nonce} id="call_9" name="get_weather">\n')
-    assert "<tool_call>" not in told.parts[0].text and "</tool_result>" not in told.parts[0].text
+    assert result.parts[0].text.startswith(f'<tool_result:{nonce} id="call_9" name="get_weather">\n')
+    assert "<tool_call>" not in result.parts[0].text and "</tool_result>" not in result.parts[0].text
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_format_is_asked_for_in_words_where_the_backend_has_none(table: Any, api: Any) -> None:
+async def test_a_response_format_is_described_in_the_prompt_if_the_backend_has_none(
+    table: Any, api: Any
+) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     backend = TextOnly('{"a": 1}')
     shape: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
@@ -148,7 +150,7 @@ async def test_a_format_is_asked_for_in_words_where_the_backend_has_none(table: 
 
 
 class TextOnly(ScriptedBackend):
-    """A model that can do nothing but write."""
+    """A model that can only write text."""
 
     def __init__(self, text: str) -> None:
         super().__init__("m")
@@ -169,13 +171,11 @@ class TextOnly(ScriptedBackend):
         yield [Text(self._text), Finish()]
 
 
-# --- required, named, strict -------------------------------------------------------------------------------------------------------------------
+# --- required, named, strict --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_required_call_that_does_not_come_is_asked_for_once_more(
-    table: Any, judge: Judge, stream: bool
-) -> None:
+async def test_a_missing_required_call_is_asked_for_once_more(table: Any, judge: Judge, stream: bool) -> None:
     table.play('say I would rather talk.\n---\ncall get_weather {"city": "Paris"}', tools="emulated")
     request = asks(tool_choice="required")
     if stream:
@@ -196,7 +196,9 @@ async def test_a_required_call_that_does_not_come_is_asked_for_once_more(
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_then_it_fails_clearly_and_no_call_is_invented(table: Any, choice: Any, stream: bool) -> None:
+async def test_a_required_call_that_is_missing_twice_fails_and_none_is_invented(
+    table: Any, choice: Any, stream: bool
+) -> None:
     table.play("say No.", tools="emulated")
     with pytest.raises(ToolwireError, match="did not call") as caught:
         await table.answer("chat", asks(tool_choice=choice, stream=stream))
@@ -205,7 +207,7 @@ async def test_then_it_fails_clearly_and_no_call_is_invented(table: Any, choice:
 
 
 class Counting(ScriptedBackend):
-    """Tells cached tokens and those of thoughts too: a tenth of its input and of its output. `at_once`: a run is one batch."""
+    """Reports a tenth of its tokens as cached input and as reasoning. `at_once`: a run is one batch."""
 
     def __init__(self, script: str, at_once: bool = False) -> None:
         super().__init__("m", ScriptedOptions(script=script, tools="emulated"))
@@ -242,7 +244,7 @@ BOTH, SECOND = (300, 120, 30, 12), (200, 70, 20, 7)
         (f"{TALK}\n---\n{FIT}", False, BOTH),
         (f"{TALK}\n---\n{FIT}", True, BOTH),
         (f"{UNFIT}\n---\n{FIT}", True, BOTH),
-        (f"{UNFIT}\n---\n{FIT}", False, SECOND),  # it was ended before it had counted
+        (f"{UNFIT}\n---\n{FIT}", False, SECOND),  # it ended before it reported usage
         (f"{TALK}\n---\nsay No.\nusage 200 70", False, BOTH),
         (f"{TALK}\n---\n{UNFIT}", True, (200, 100, 20, 10)),
         (f"{TALK}\n---\nfail backend broken", False, (100, 50, 10, 5)),
@@ -260,11 +262,11 @@ BOTH, SECOND = (300, 120, 30, 12), (200, 70, 20, 7)
 async def test_every_attempt_of_a_turn_is_counted(
     table: Any, script: str, at_once: bool, used: tuple[int, ...], api: Api, stream: bool
 ) -> None:
-    """By the answer, by whoever observes turns (metrics, the journal, the book of usage), and by the key's limits."""
-    told: list[TurnSummary] = []
+    """In the answer, by observers (metrics, the journal, usage), and by the key's limits."""
+    summaries: list[TurnSummary] = []
     key = KeyGrant(limits=KeyLimits(tokens_per_minute=10_000))
-    table.serve(Counting(script, at_once)).gateway.observers.append(told.append)
-    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # nothing comes back meanwhile
+    table.serve(Counting(script, at_once)).gateway.observers.append(summaries.append)
+    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # the meters do not refill
     asked: dict[str, Any] = {
         "input": "?",
         "tools": [{"type": "function", **STRICT["function"]}],  # type: ignore[dict-item]
@@ -298,13 +300,13 @@ async def test_every_attempt_of_a_turn_is_counted(
             *used,
             used[0] + used[1],
         )
-    [one] = told
+    [one] = summaries
     assert (one.input_tokens, one.output_tokens, one.cached_tokens, one.reasoning_tokens) == used
     left = dict(table.gateway.limits.headers("k", key.limits))[b"x-ratelimit-remaining-tokens"]
     assert 10_000 - int(left) == used[0] + used[1]
 
 
-async def test_text_before_a_required_call_still_arrives(table: Any) -> None:
+async def test_text_before_a_required_call_is_sent(table: Any) -> None:
     table.play("say Let me see.\ncall write", tools="emulated")
     body = await table.body("chat", asks(tool_choice="required"))
     assert body["choices"][0]["message"]["content"].strip() == "Let me see." and calls(body) == [
@@ -321,7 +323,7 @@ async def test_a_named_choice_accepts_no_other_tool(table: Any) -> None:
     assert '"write"' not in prompt_of(table.backend, 0).split("</tools>")[0]
 
 
-async def test_an_answer_cut_by_length_is_not_asked_for_again(table: Any) -> None:
+async def test_an_answer_cut_by_length_is_not_retried(table: Any) -> None:
     table.play("say Well\nfinish length", tools="emulated")
     body = await table.body("chat", asks(tool_choice="required"))
     assert (
@@ -331,7 +333,7 @@ async def test_an_answer_cut_by_length_is_not_asked_for_again(table: Any) -> Non
 
 
 @pytest.mark.parametrize("named", [False, True])
-async def test_the_answers_beginning_is_given_where_the_backend_takes_it(table: Any, named: bool) -> None:
+async def test_the_answer_is_prefilled_if_the_backend_supports_it(table: Any, named: bool) -> None:
     table.play('call get_weather {"city": "Paris"}', tools="emulated", prefill=True)
     choice: Any = {"type": "function", "function": {"name": "get_weather"}} if named else "required"
     body = await table.body("chat", asks(tool_choice=choice))
@@ -364,7 +366,7 @@ async def test_a_strict_call_that_never_fits_fails_with_the_reason(table: Any) -
     assert caught.value.failure.kind == "invalid_tool_call"
 
 
-async def test_without_strict_the_schema_is_the_clients_business(table: Any) -> None:
+async def test_without_strict_the_schema_is_not_checked(table: Any) -> None:
     table.play('call get_weather {"town": "Paris"}', tools="emulated")
     assert calls(await table.body("chat", asks())) == [("get_weather", '{"town": "Paris"}')]
 
@@ -374,9 +376,7 @@ async def test_without_strict_the_schema_is_the_clients_business(table: Any) -> 
     [{"type": "objekt"}, {"$ref": "http://169.254.169.254/latest"}, {"$ref": "#/nowhere"}, {"pattern": "("}],
     ids=lambda one: str(one)[:30],
 )
-async def test_a_strict_schema_that_can_not_be_used_is_refused_with_its_path(
-    table: Any, schema: dict[str, Any]
-) -> None:
+async def test_an_unusable_strict_schema_is_refused_with_its_path(table: Any, schema: dict[str, Any]) -> None:
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}
     with pytest.raises(ToolwireError) as caught:
         await table.play("say x", tools="emulated").body(
@@ -388,7 +388,7 @@ async def test_a_strict_schema_that_can_not_be_used_is_refused_with_its_path(
     )
 
 
-# --- policies ------------------------------------------------------------------------------------------------------------------------------------
+# --- policies -----------------------------------------------------------------------------------------------
 
 
 TWO_AND_TAIL = 'call write {"a": 1}\ncall write {"a": 1}\nsay And then some.\ncall get_weather {}'
@@ -405,7 +405,7 @@ TWO_AND_TAIL = 'call write {"a": 1}\ncall write {"a": 1}\nsay And then some.\nca
         ({"parallel": False}, 1, False, True),
     ],
 )
-async def test_policies_decide_what_goes_through(
+async def test_policies_decide_which_events_are_sent(
     table_with: Callable[..., Any], settings: dict[str, Any], count: int, tail: bool, truncated: bool
 ) -> None:
     table = table_with(**settings).play(TWO_AND_TAIL)
@@ -421,7 +421,7 @@ async def test_policies_decide_what_goes_through(
         )
 
 
-async def test_emulated_calls_end_the_turn_at_the_first_text_behind_them(table: Any) -> None:
+async def test_emulated_calls_end_the_turn_at_the_first_text_after_them(table: Any) -> None:
     table.play(TWO_AND_TAIL, tools="emulated")
     body = await table.body("chat", asks())
     assert (
@@ -546,7 +546,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("where", SOURCES)
-async def test_a_call_that_stands_anywhere_in_the_request_is_a_quotation(table: Any, where: str) -> None:
+async def test_a_call_that_is_anywhere_in_the_request_is_a_quotation(table: Any, where: str) -> None:
     said = f"The text was: {QUOTED}"
     table.play(f"raw {json.dumps(said)}", tools="emulated")
     body = await table.body("chat", {**asks(), **SOURCES[where]})
@@ -555,7 +555,7 @@ async def test_a_call_that_stands_anywhere_in_the_request_is_a_quotation(table: 
 
 
 @pytest.mark.parametrize("dialect", [name for name, one in DIALECTS.items() if one.recovery])
-async def test_a_call_may_be_made_again_and_what_its_arguments_quote_is_none(
+async def test_a_call_may_be_repeated_and_a_call_inside_its_arguments_is_not_made(
     table: Any, dialect: str
 ) -> None:
     quoted = render(dialect, "write", '{"a": "x y"}')
@@ -570,7 +570,7 @@ async def test_a_call_may_be_made_again_and_what_its_arguments_quote_is_none(
         assert [json.loads(one) for _, one in calls(body)] == expected
 
 
-async def test_a_schema_quotes_nothing_so_a_call_goes_out_while_it_is_written(
+async def test_a_schema_is_no_quotation_so_a_call_streams_while_it_is_written(
     table_with: Callable[..., Any],
 ) -> None:
     written = QUOTED.replace("write", "get_weather")
@@ -586,10 +586,10 @@ async def test_arguments_that_look_like_a_call_are_no_quotation_of_it(table: Any
 
 async def test_native_calls_can_be_held_until_they_are_complete(table_with: Callable[..., Any]) -> None:
     raw = await table_with(arguments="validated").play('chunk 2\ncall write {"a": 1}').stream("chat", asks())
-    assert raw.count(b'"arguments":"') == 2  # the opener's empty text, and the whole
+    assert raw.count(b'"arguments":"') == 2  # the empty text of the opener, and the complete arguments
 
 
-async def test_held_native_calls_fail_when_they_are_no_json(table_with: Callable[..., Any]) -> None:
+async def test_held_native_calls_fail_if_their_arguments_are_not_json(table_with: Callable[..., Any]) -> None:
     class Sloppy(ScriptedBackend):
         async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
             yield [CallBegin(0, "write"), CallArgs(0, "{oops"), CallEnd(0, "invalid"), Finish()]
@@ -599,10 +599,10 @@ async def test_held_native_calls_fail_when_they_are_no_json(table_with: Callable
     assert calls(await table_with().serve(Sloppy("m")).body("chat", asks())) == [("write", "{oops")]
 
 
-# --- ids, reports, summaries -----------------------------------------------------------------------------------------------------------------------
+# --- ids, reports, summaries --------------------------------------------------------------------------------
 
 
-async def test_the_report_names_what_was_not_plainly_honoured(table: Any) -> None:
+async def test_the_report_names_fields_that_were_not_fully_honoured(table: Any) -> None:
     answer = await table.play("say x", tools="emulated").answer(
         "chat", asks(seed=1, tool_choice="auto", temperature=0.5, frobnicate=1, max_tokens=5)
     )
@@ -621,7 +621,7 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize(
-    ("honoured", "told"),
+    ("honoured", "reported"),
     [
         ((), "reasoning=ignored; stream_options.include_obfuscation=ignored; text.verbosity=ignored"),
         (("reasoning", "verbosity"), "reasoning.summary=ignored; stream_options.include_obfuscation=ignored"),
@@ -631,12 +631,12 @@ MEMBERS = {
         ),
     ],
 )
-async def test_members_that_are_not_honoured_are_named_unless_their_field_is(
-    honoured: tuple[str, ...], told: str
+async def test_members_that_are_not_honoured_are_reported_unless_their_field_is(
+    honoured: tuple[str, ...], reported: str
 ) -> None:
     turn = responses.decode({"model": "m", "input": "?", "stream": True, **MEMBERS})
     assert report(turn, Capabilities(fields=frozenset(honoured)), "none") == tuple(
-        tuple(entry.split("=")) for entry in told.split("; ")
+        tuple(entry.split("=")) for entry in reported.split("; ")
     )
     silent = responses.decode(
         {
@@ -655,7 +655,7 @@ async def test_a_custom_tool_that_is_offered_as_a_function_is_reported() -> None
     assert report(turn, Capabilities(tools=True, custom_tools=True), "native") == ()
 
 
-async def test_every_heal_of_a_history_is_reported(table: Any) -> None:
+async def test_every_repair_of_a_history_is_reported(table: Any) -> None:
     def call(id: str) -> dict[str, Any]:
         return {"id": id, "type": "function", "function": {"name": "write", "arguments": "{}"}}
 
@@ -670,34 +670,34 @@ async def test_every_heal_of_a_history_is_reported(table: Any) -> None:
     assert report == "messages=healed:duplicate_call,duplicate_result,missing_result"
 
 
-async def test_hosted_tools_are_reported_never_refused(table: Any) -> None:
+async def test_hosted_tools_are_reported_and_never_refused(table: Any) -> None:
     tools = [{"type": "web_search"}, {"type": "quantum\r\nx: y"}, {"type": "function", "name": "write"}]
     answer = await table.play("say x").answer("responses", {"input": "?", "tools": tools, "store": False})
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     assert "tools.web_search=ignored" in report and "\r" not in report and "quantum" not in report
 
 
-async def test_observers_are_told_of_every_turn_once(table: Any) -> None:
-    told: list[TurnSummary] = []
+async def test_observers_are_notified_of_every_turn_once(table: Any) -> None:
+    summaries: list[TurnSummary] = []
     table.play("think a\nsay b\ncall write")
-    table.gateway.observers.append(told.append)
+    table.gateway.observers.append(summaries.append)
     await table.body("chat", asks())
     await table.stream("responses", {"input": "?", "tools": [WRITE], "store": False})
     table.play("fail quota no")
-    table.gateway.observers.append(told.append)
+    table.gateway.observers.append(summaries.append)
     for stream in (False, True):
         with pytest.raises(ToolwireError):
             await table.answer("chat", asks(stream=stream))
     with pytest.raises(ToolwireError):
         await table.answer("chat", {"messages": 5})
-    assert [(one.status, one.error_kind, one.tool_call_names) for one in told] == [
+    assert [(one.status, one.error_kind, one.tool_call_names) for one in summaries] == [
         (200, None, ("write",)),
         (200, None, ("write",)),
         (429, "quota", ()),
         (429, "quota", ()),
         (400, "invalid_type", ()),
     ]
-    assert told[0].tool_call_ids[0].startswith("call_") and told[0].first_byte_s is not None
+    assert summaries[0].tool_call_ids[0].startswith("call_") and summaries[0].first_byte_s is not None
 
 
 async def test_closing_the_stream_cancels_the_run(table: Any) -> None:
@@ -712,18 +712,20 @@ async def test_closing_the_stream_cancels_the_run(table: Any) -> None:
             finally:
                 gone.set()
 
-    told: list[TurnSummary] = []
-    table.serve(Endless("m")).gateway.observers.append(told.append)
+    summaries: list[TurnSummary] = []
+    table.serve(Endless("m")).gateway.observers.append(summaries.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     assert answer.stream is not None
     await anext(answer.stream)
     await answer.stream.aclose()
     await asyncio.wait_for(gone.wait(), 1)
-    await asyncio.sleep(0)  # what is told is told behind it
-    assert [one.cancelled for one in told] == [True]
+    await asyncio.sleep(0)  # observers run after the response
+    assert [one.cancelled for one in summaries] == [True]
 
 
-async def test_a_slow_model_gets_its_headers_out_and_fails_in_band(table: Any, judge: Judge) -> None:
+async def test_the_headers_of_a_slow_model_are_sent_early_and_it_fails_in_the_stream(
+    table: Any, judge: Judge
+) -> None:
     table.play("pause 80ms\nfail backend too late")
     from dataclasses import replace
 
@@ -739,51 +741,51 @@ async def test_a_slow_model_gets_its_headers_out_and_fails_in_band(table: Any, j
 
 
 async def test_a_stream_that_nobody_reads_can_be_closed(table: Any) -> None:
-    told: list[TurnSummary] = []
-    table.play("say hi\nhang").gateway.observers.append(told.append)
+    summaries: list[TurnSummary] = []
+    table.play("say hi\nhang").gateway.observers.append(summaries.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     await answer.stream.aclose()
     await asyncio.sleep(0)
-    assert [one.cancelled for one in told] == [True]
+    assert [one.cancelled for one in summaries] == [True]
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-async def test_a_stream_that_is_begun_before_its_model_has_said_anything_is_told_so_once(table: Any) -> None:
+async def test_a_stream_begun_before_the_models_first_output_is_announced_once(table: Any) -> None:
     from dataclasses import replace
 
-    told: list[Any] = []
+    begun: list[Any] = []
     table.play("pause 50ms\nsay hi")
     gateway, settings = table.gateway, table.gateway.settings
     raw = b'{"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": true}'
-    answer = await gateway.respond("chat", raw, Caller(), told.append)
-    assert told == []  # in time
+    answer = await gateway.respond("chat", raw, Caller(), begun.append)
+    assert begun == []  # the model was fast enough
     await answer.stream.aclose()
     gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
-    answer = await gateway.respond("chat", raw, Caller(), told.append)
-    assert told == [answer.headers] and b"hi" in b"".join([block async for block in answer.stream])
+    answer = await gateway.respond("chat", raw, Caller(), begun.append)
+    assert begun == [answer.headers] and b"hi" in b"".join([block async for block in answer.stream])
 
 
 @pytest.mark.parametrize("what", ["encoder", "end"])
-async def test_an_error_of_our_own_in_the_middle_of_a_stream_is_told_and_ends_the_turn(
+async def test_an_internal_error_within_a_stream_is_sent_and_ends_the_turn(
     table: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def broken(*given: Any) -> Any:
         raise RuntimeError("broken")
 
-    told: list[TurnSummary] = []
+    summaries: list[TurnSummary] = []
     gateway = table.play("chunk 1\nsay abc").gateway
-    gateway.observers.append(told.append)
+    gateway.observers.append(summaries.append)
     answer = await table.answer("chat", {"messages": [{"role": "user", "content": "?"}], "stream": True})
     await anext(answer.stream)
     target: Any = ChatEncoder if what == "end" else Account
     monkeypatch.setattr(target, "finish" if what == "end" else "saw", broken)
     with pytest.raises(RuntimeError):
         [block async for block in answer.stream]
-    assert [(one.error_kind, one.cancelled, one.status) for one in told] == [("server", False, 200)]
+    assert [(one.error_kind, one.cancelled, one.status) for one in summaries] == [("server", False, 200)]
 
 
 async def test_a_refusal_whose_run_is_slow_to_close_is_still_an_http_error(table: Any) -> None:
-    """Though the time in which a stream is begun at the latest passes meanwhile."""
+    """Even if `commit_after_s` passes meanwhile."""
     from dataclasses import replace
 
     class SlowToClose(ScriptedBackend):
@@ -793,7 +795,7 @@ async def test_a_refusal_whose_run_is_slow_to_close_is_still_an_http_error(table
             finally:
                 await asyncio.sleep(0.05)
 
-    told: list[Any] = []
+    begun: list[Any] = []
     gateway = table.serve(SlowToClose("m")).gateway
     gateway.settings = replace(gateway.settings, server=replace(gateway.settings.server, commit_after_s=0.01))
     with pytest.raises(ToolwireError):
@@ -801,25 +803,23 @@ async def test_a_refusal_whose_run_is_slow_to_close_is_still_an_http_error(table
             "chat",
             b'{"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": true}',
             Caller(),
-            told.append,
+            begun.append,
         )
-    assert told == []
+    assert begun == []
 
 
-async def test_what_fails_in_a_stream_that_was_begun_without_its_model_was_answered_with_200(
-    table: Any,
-) -> None:
+async def test_a_failure_in_a_stream_that_began_early_has_status_200(table: Any) -> None:
     from dataclasses import replace
 
-    told: list[TurnSummary] = []
+    summaries: list[TurnSummary] = []
     gateway = table.play("pause 50ms\nfail quota no").gateway
     gateway.settings = replace(gateway.settings, server=replace(gateway.settings.server, commit_after_s=0.01))
-    gateway.observers.append(told.append)
+    gateway.observers.append(summaries.append)
     await table.stream("chat", {"messages": [{"role": "user", "content": "?"}]})
-    assert [(one.error_kind, one.status) for one in told] == [("quota", 200)]
+    assert [(one.error_kind, one.status) for one in summaries] == [("quota", 200)]
 
 
-# --- stored conversations ------------------------------------------------------------------------------------------------------------------------
+# --- stored conversations -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -831,7 +831,7 @@ async def store() -> AsyncGenerator[Store, None]:
 
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_conversation_goes_on_by_previous_response_id(
+async def test_a_conversation_continues_by_previous_response_id(
     table_with: Callable[..., Any], judge: Judge, store: Store, strategy: str, stream: bool
 ) -> None:
     table = table_with(store=store).play(
@@ -855,7 +855,7 @@ async def test_a_conversation_goes_on_by_previous_response_id(
     assert len(table.backend.seen[-1].items) >= 5 and third["status"] == "completed"
 
 
-async def test_items_may_be_named_by_their_ids(table_with: Callable[..., Any], store: Store) -> None:
+async def test_items_may_be_referenced_by_their_ids(table_with: Callable[..., Any], store: Store) -> None:
     table = table_with(store=store).play("say first answer\n---\nsay second")
     first = await table.body("responses", {"input": "one"})
     id = first["output"][0]["id"]
@@ -892,7 +892,9 @@ async def test_a_chain_may_fork(table_with: Callable[..., Any], store: Store) ->
         assert texts == ["one", "one", word] and branch["output"][0]["content"][0]["text"] == word
 
 
-async def test_what_is_not_stored_can_not_be_continued(table_with: Callable[..., Any], store: Store) -> None:
+async def test_a_response_that_is_not_stored_cannot_be_continued(
+    table_with: Callable[..., Any], store: Store
+) -> None:
     table = table_with(store=store).play("say hi")
     unstored = await table.body("responses", {"input": "one", "store": False})
     other = await table.body("responses", {"input": "one"}, key_id="alice")
@@ -906,7 +908,7 @@ async def test_what_is_not_stored_can_not_be_continued(table_with: Callable[...,
     await table.body("responses", {"input": "two", "previous_response_id": other["id"]}, key_id="alice")
 
 
-async def test_an_answer_that_can_not_be_stored_still_arrives_and_says_so(
+async def test_an_answer_that_cannot_be_stored_is_still_sent_and_says_so(
     table_with: Callable[..., Any], store: Store, judge: Judge
 ) -> None:
     table = table_with(store=store).play("say hi")
@@ -922,7 +924,7 @@ async def test_an_answer_that_can_not_be_stored_still_arrives_and_says_so(
     assert b'{"stored":false}' in raw
 
 
-# --- what a backend should not do ------------------------------------------------------------------------------------------------------------------
+# --- backends that misbehave --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["functions.look:0", "look up", "búsqueda", "x" * 300])
@@ -951,7 +953,7 @@ async def test_a_strange_name_never_breaks_an_answer_or_its_conversation(
     [asks(), asks(tool_choice="none"), {"messages": [{"role": "user", "content": "?"}]}],
     ids=["tools", "none", "no tools"],
 )
-async def test_a_call_of_an_undeclared_tool_is_told_as_text(
+async def test_a_call_of_an_undeclared_tool_becomes_text(
     table: Any, judge: Judge, request_: dict[str, Any]
 ) -> None:
     table.play('say Well.\ncall rm_rf {"path": "/"}')
@@ -961,13 +963,13 @@ async def test_a_call_of_an_undeclared_tool_is_told_as_text(
     judge.stream(await table.stream("chat", request_), "chat", expected=body)
 
 
-async def test_a_declared_name_in_another_spelling_is_put_right(table: Any) -> None:
+async def test_another_spelling_of_a_declared_name_is_corrected(table: Any) -> None:
     assert calls(await table.play("call functions.get-weather").body("chat", asks())) == [
         ("get_weather", "{}")
     ]
 
 
-async def test_an_observer_that_fails_fails_alone(table: Any) -> None:
+async def test_a_failing_observer_affects_nothing_else(table: Any) -> None:
     def broken(summary: TurnSummary) -> None:
         raise ValueError("counters only go up")
 

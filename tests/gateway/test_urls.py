@@ -1,4 +1,4 @@
-"""URLs that are passed on: data: and plain http(s) with a public host, and nothing else, wherever they are in a part."""
+"""URLs passed to upstreams: only data: and plain http(s) with a public host, anywhere in a content part."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize("url", REFUSED, ids=lambda url: ascii(url)[:60])
-def test_what_is_not_a_plain_public_url_is_refused(url: str) -> None:
+def test_any_url_that_is_not_plain_and_public_is_refused(url: str) -> None:
     assert problem(url)
 
 
@@ -146,7 +146,7 @@ def test_plain_public_urls_and_data_are_passed_on(url: str) -> None:
 
 
 def carrying(url: str) -> Iterator[dict[str, Any]]:
-    """Parts that bring a URL to an upstream, as far as anybody has thought of them."""
+    """Content parts in which a URL can reach an upstream."""
     yield {"type": "video_url", "video_url": {"url": url}}
     yield {"type": "video_url", "video_url": url}
     yield {"type": "audio_url", "audio_url": {"url": url}}
@@ -165,7 +165,7 @@ def carrying(url: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("url", REFUSED, ids=lambda url: ascii(url)[:60])
-def test_a_part_is_refused_wherever_its_url_is(url: str) -> None:
+def test_a_part_is_refused_wherever_it_contains_the_url(url: str) -> None:
     for part in carrying(url):
         with pytest.raises(ToolwireError, match=r"cannot be passed on|not a public address"):
             checked(Turn("chat", "m", (Message("user", (OtherPart(part["type"], part),)),)))
@@ -176,7 +176,7 @@ def test_a_part_is_refused_wherever_its_url_is(url: str) -> None:
     [url for url in REFUSED if "//" in url[:40] or "\\\\" in url[:9]],
     ids=lambda url: ascii(url)[:60],
 )
-def test_what_looks_like_a_url_is_one_whatever_its_member_is_called(value: str) -> None:
+def test_a_value_that_looks_like_a_url_is_checked_under_any_member_name(value: str) -> None:
     for part in ({"type": "file", "file": {"file_data": value}}, {"type": "x", "anything": [value]}):
         assert any(map(problem, urls_in(part))), part
 
@@ -235,10 +235,8 @@ def test_parts_without_such_a_url_are_passed_on(part: dict[str, Any]) -> None:
         ]
     ),
 )
-def test_no_character_put_into_a_refused_url_makes_a_host_inside_pass(
-    put: list[str], at: int, url: str
-) -> None:
-    """What passes has, by an independent parser, a public host or none that is an address."""
+def test_no_inserted_character_lets_an_internal_host_pass(put: list[str], at: int, url: str) -> None:
+    """A URL that passes has, by an independent parser, no internal host."""
     from yarl import URL
 
     changed = url[:at] + "".join(put) + url[at:]
@@ -253,7 +251,7 @@ def test_no_character_put_into_a_refused_url_makes_a_host_inside_pass(
         assert host.rstrip(".") not in (INSIDE, "localhost", "::1", "10.0.0.1")
 
 
-def test_large_values_cost_little() -> None:
+def test_large_values_are_checked_quickly() -> None:
     part = {
         "type": "x",
         "data": "A" * 20_000_000,
@@ -265,7 +263,7 @@ def test_large_values_cost_little() -> None:
     assert time.process_time() - began < 0.5
 
 
-# --- through the gateway ------------------------------------------------------------------------------------------------------------------------
+# --- through the gateway ------------------------------------------------------------------------------------
 
 
 def requests(url: str) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -288,7 +286,7 @@ def requests(url: str) -> Iterator[tuple[Any, dict[str, Any]]]:
 @pytest.mark.parametrize(
     "url", [url for url in REFUSED if len(url) < 60][::4], ids=lambda url: ascii(url)[:60]
 )
-async def test_a_refused_url_is_one_400_on_both_apis_and_never_reaches_the_backend(
+async def test_a_refused_url_is_a_400_on_both_apis_and_never_reaches_the_backend(
     url: str, takes_urls: bool
 ) -> None:
     class Backend(ScriptedBackend):

@@ -1,8 +1,8 @@
 """Law 10 for every field and sub-field that OpenAI's own SDK can send.
 
-The test walks the SDK's typed dicts, so a field of a newer SDK fails it until Toolwire does something about it. Each field is
-sent in a small request that is otherwise the same. It must change what goes upstream, or what the gateway itself does, or be
-named in the report, or be refused.
+The test walks the SDK's typed dicts, so a field of a newer SDK fails it until Toolwire handles it. Each field is
+sent in a small request that is otherwise the same. It must change what goes upstream or what the gateway itself
+does, or be named in the report, or be refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BOOKKEEPING = {
     "input.content": "so is its content",
     "input.encrypted_content": "and what its provider encrypted",
 }
-"""Sub-fields without an effect of their own."""
+"""Sub-fields that have no effect by themselves."""
 ID = "x"
 CHAT_TOOL: Body = {
     "type": "function",
@@ -73,7 +73,7 @@ class Outcome(typing.NamedTuple):
     report: dict[str, str]
 
     def names(self, path: str) -> bool:
-        """Whether the report says what became of the field, or of an object that it is in."""
+        """Whether the report names the field, or an object that contains it."""
         field = path.rpartition(".")[2]
         return any(
             name == path or path.startswith(f"{name}.") or name.endswith(f".{field}") for name in self.report
@@ -81,7 +81,7 @@ class Outcome(typing.NamedTuple):
 
 
 def send(api: str, backend: str, body: Body) -> Outcome | None:
-    """What a request does; None where it is refused."""
+    """The outcome of a request; None if it is refused."""
     chosen = BACKENDS[backend]
     try:
         turn = chat.decode(body) if api == "chat" else responses.decode(body)
@@ -94,7 +94,7 @@ def send(api: str, backend: str, body: Body) -> Outcome | None:
     return Outcome((upstream, own, stored), dict(plan.report))
 
 
-# --- values of a type ------------------------------------------------------------------------------------------------------------------------------
+# --- values of a type ---------------------------------------------------------------------------------------
 
 
 def bare(hint: Any) -> Any:
@@ -124,11 +124,11 @@ def is_list(hint: Any) -> bool:
 
 ADDRESS = "https://example.com/x.png"
 SPECIAL: Body = {"url": ADDRESS, "image_url": ADDRESS, "call_id": ID}
-"""Values that have a form, and one that OpenAI no longer requires: a result without its call means nothing here."""
+"""Values with a required format. OpenAI no longer requires `call_id`, but a result needs its call here."""
 
 
 def samples(hint: Any) -> Iterator[Any]:
-    """Values of a type: one for each form that it may have."""
+    """Values of a type: one for each variant."""
     for arm in arms(hint):
         origin = typing.get_origin(arm)
         if typing_extensions.is_typeddict(arm):
@@ -144,7 +144,7 @@ def samples(hint: Any) -> Iterator[Any]:
 
 
 def minimal(kind: Any) -> Body:
-    """An object with what it must have."""
+    """An object with its required members."""
     hints = typing_extensions.get_type_hints(kind, include_extras=True)
     needed = {name: next(samples(hint)) for name, hint in hints.items() if is_required(kind, hint)}
     return {**needed, **{name: value for name, value in SPECIAL.items() if str in arms(hints.get(name))}}
@@ -158,11 +158,14 @@ def is_required(kind: Any, hint: Any) -> bool:
     )
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------------------------------
+# --- the walk -----------------------------------------------------------------------------------------------
 
 
 class Walk:
-    """Sends every field of a type. `silent` are the fields without effect, report or refusal; `probed` is how many were sent."""
+    """Sends every field of a type.
+
+    `silent`: the fields without effect, report or refusal. `probed`: the number of fields sent.
+    """
 
     def __init__(self, api: str, backend: str) -> None:
         self.api, self.backend = api, backend
@@ -180,7 +183,7 @@ class Walk:
         if found is None or any(
             name == path or name in {f"{path}.{one}" for one in named} for name in found.report
         ):
-            return  # the object as a whole is refused or named
+            return  # the whole object is refused or reported
         self._fields(kind, base, embed, path)
 
     def _fields(self, kind: Any, base: Body, embed: Callable[[Any], Body], path: str) -> None:
@@ -232,7 +235,7 @@ def test_every_field_of_the_sdk_has_an_effect_or_is_in_the_report(
     assert walk.probed >= least
 
 
-# --- fields that OpenAI does not have ---------------------------------------------------------------------------------------------------------
+# --- fields that OpenAI does not have -----------------------------------------------------------------------
 
 
 def upstream(body: Body, **options: Any) -> tuple[Body, str]:
@@ -255,14 +258,14 @@ VENDORS: Body = {
 @pytest.mark.parametrize(
     "profile", ["generic", "vllm", "sglang", "llamacpp", "lmstudio", "openrouter", "litellm"]
 )
-def test_vendor_fields_reach_servers_that_take_them_and_are_named(profile: str) -> None:
+def test_vendor_fields_reach_servers_that_accept_them_and_are_reported(profile: str) -> None:
     sent, report = upstream(VENDORS, profile=profile)
     assert {name: sent.get(name) for name in VENDORS} == VENDORS
     assert report == "; ".join(f"{name}=passed" for name in sorted(VENDORS))
 
 
 @pytest.mark.parametrize("profile", ["openai", "ollama"])
-def test_vendor_fields_are_named_where_the_server_does_not_take_them(profile: str) -> None:
+def test_vendor_fields_are_reported_if_the_server_does_not_accept_them(profile: str) -> None:
     sent, report = upstream(VENDORS, profile=profile)
     assert not VENDORS.keys() & sent.keys()
     assert report == "; ".join(f"{name}=ignored" for name in sorted(VENDORS))
@@ -278,7 +281,7 @@ RISKY: Body = {
 }
 
 
-def test_only_the_operator_lets_other_fields_pass() -> None:
+def test_other_fields_pass_only_if_the_operator_allows_them() -> None:
     assert not RISKY.keys() & upstream(RISKY, profile="litellm")[0].keys()
     sent, report = upstream(RISKY, profile="generic", pass_fields=["best_of"])
     assert sent["best_of"] == 9 and not {*RISKY} - {"best_of"} & sent.keys()
@@ -322,7 +325,7 @@ def test_openais_own_fields_reach_openai() -> None:
     assert upstream(KNOWN, profile="generic", pass_fields=["service_tier"])[0]["service_tier"] == "flex"
 
 
-def test_the_report_names_only_so_many_unknown_fields_and_only_safe_names() -> None:
+def test_the_report_names_a_limited_number_of_unknown_fields_and_only_safe_names() -> None:
     many = {f"field_{n}": 1 for n in range(40)}
     report = upstream({**many, "x\r\nevil: 1": 1, "ünïcode": 2}, profile="generic")[1]
     assert (
@@ -334,12 +337,12 @@ def test_the_report_names_only_so_many_unknown_fields_and_only_safe_names() -> N
 
 
 @pytest.mark.parametrize(("keeps", "report"), [(False, "messages.reasoning_content=ignored"), (True, "")])
-def test_reasoning_that_the_model_does_not_get_back_is_in_the_report(keeps: bool, report: str) -> None:
+def test_reasoning_that_is_not_sent_back_to_the_model_is_in_the_report(keeps: bool, report: str) -> None:
     thought = {"role": "assistant", "content": "yo", "reasoning_content": "R"}
-    sent, told = upstream({"messages": [USER, thought, USER]}, profile="generic", reasoning_history=keeps)
-    assert (told, sent["messages"][1].get("reasoning_content")) == (report, "R" if keeps else None)
+    sent, reported = upstream({"messages": [USER, thought, USER]}, profile="generic", reasoning_history=keeps)
+    assert (reported, sent["messages"][1].get("reasoning_content")) == (report, "R" if keeps else None)
 
 
-def test_an_unset_strict_is_echoed_as_what_was_done() -> None:
+def test_an_unset_strict_is_echoed_as_false() -> None:
     turn = responses.decode({"model": "m", "input": "hi", "tools": [{"type": "function", "name": "f"}]})
     assert turn.echo["tools"][0]["strict"] is False is turn.tools[0].strict

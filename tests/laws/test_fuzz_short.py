@@ -1,4 +1,7 @@
-"""Every law of the fuzzer holds for a few hundred random cases; `make fuzz` and `make evidence` try the same laws far more often."""
+"""Every law of the fuzzer holds for a few hundred random cases.
+
+`make fuzz` and `make evidence` run the same laws on many more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CASES = 300
 
 
 def load_laws() -> dict[str, Any]:
-    """The fuzzer is not part of the package: it is loaded by its path."""
+    """Loads the fuzzer by its path: it is not part of the package."""
     if "fuzz" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             "fuzz", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
@@ -43,7 +46,7 @@ def test_a_law_holds_for_random_cases(name: str) -> None:
             ) from error
 
 
-def test_a_law_that_does_not_hold_is_told_and_made_small() -> None:
+def test_a_case_that_breaks_a_law_is_shrunk() -> None:
     shrink = importlib.import_module("fuzz.shrink")
     law = importlib.import_module("fuzz.law")
 

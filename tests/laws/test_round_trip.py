@@ -1,7 +1,7 @@
-"""Law: any JSON arguments survive every dialect, with every marker inside strings, however the text is cut; the text around them stays as it is; and
-a call that was cut off is never completed.
+"""Any JSON arguments survive every dialect, also with markers inside strings, however the text is split.
 
-`bench/dialects.py` tries the same on every dialect far more often.
+The text around a call does not change, and a call that was cut off is never completed. `bench/dialects.py` runs the
+same checks on many more cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(module: str) -> Any:
-    """The fuzzer is not part of the package: it is loaded by its path."""
+    """Loads the fuzzer by its path: it is not part of the package."""
     package, _, _ = module.partition(".")
     if package not in sys.modules:
         folder = ROOT / package
@@ -74,7 +74,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "city_2": {"
 
 @st.composite
 def argument_objects(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments that the schema allows: `a` and `city_2` are strings, all else is anything under any key."""
+    """Arguments that the schema allows: `a` and `city_2` are strings, other keys have any value."""
     out: dict[str, Any] = draw(st.dictionaries(plain_keys | texts, values, max_size=4))
     return {key: (draw(texts) if key in ("a", "city_2") else value) for key, value in out.items()}
 
@@ -125,21 +125,21 @@ def test_random_calls_at_random_splits_come_back_exactly(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_call_cut_at_any_place_ends_by_length_and_is_never_completed(dialect: str) -> None:
-    """Its beginning is text until its tool is known, then it is told as cut off, and as whole only where all its arguments are there."""
+def test_a_call_cut_at_any_position_ends_with_length_and_is_never_completed(dialect: str) -> None:
+    """It is text until its tool is known, then a truncated call; complete only with all of its arguments."""
     for number in range(2):
         text, truncated, _ = laws.judge_every_cut(laws.draw_cut(Random(f"short/{dialect}/{number}"), dialect))
         assert text and truncated
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_one_accident_in_the_markup_never_gives_other_arguments(dialect: str) -> None:
+def test_one_error_in_the_markup_never_gives_other_arguments(dialect: str) -> None:
     """The outcome is the same call, or text, or a call that is marked as broken."""
     for number in range(60):
         accidents.judge(accidents.draw(Random(f"short/{dialect}/{number}"), dialect))
 
 
-def test_a_call_as_json_between_tags_that_was_cut_amid_its_closing_tag_is_told_as_cut_off() -> None:
+def test_a_json_call_that_was_cut_inside_its_closing_tag_is_truncated() -> None:
     parser = ToolCallParser([{"name": "look"}], ["tag_is_tool"])
     events = parser.feed('<look>{"q": 1}</lo') + parser.finish("length")
     assert [(event.status if isinstance(event, CallEnd) else event) for event in events[1:]] == [

@@ -1,4 +1,4 @@
-"""What a file of tests starts once is started once: its tests run in one worker, and so do the files that share something dear."""
+"""The tests of one file run in one pytest worker, and so do files that share an expensive fixture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it(number):
 """
 
 
-def test_every_file_runs_in_one_worker_and_files_that_belong_together_in_the_same(tmp_path: Path) -> None:
+def test_every_file_runs_in_one_worker_and_related_files_run_in_the_same_one(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tests" / name).write_text(NOTES_ITS_WORKER)

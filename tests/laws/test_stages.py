@@ -1,4 +1,4 @@
-"""The one shortcut of the flow: a piece of text that no stage would change goes straight to the writer. It gives what the long way gives."""
+"""The shortcut for text that no stage would change writes the same bytes as the full path."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BATCHES = st.lists(
 ENDS = st.sampled_from([Finish("stop"), Finish("length"), Failure("backend", "It broke.")])
 
 
-class LongWay(Stages):
+class WithoutShortcut(Stages):
     """The same stages without the shortcut."""
 
     def _settle(self) -> None:
@@ -124,7 +124,7 @@ def written(
     choice=st.sampled_from(["auto", "required"]),
     stop=st.sampled_from(["auto", "first"]),
 )
-def test_the_shortcut_for_text_writes_what_the_long_way_writes(
+def test_the_shortcut_for_text_writes_the_same_bytes_as_the_full_path(
     kind: str,
     tools: str,
     batches: list[list[Event]],
@@ -136,4 +136,6 @@ def test_the_shortcut_for_text_writes_what_the_long_way_writes(
 ) -> None:
     plan = plan_of(tools, choice=choice, stop_after=stop)
     fed = [*batches, [end]]
-    assert written(Stages, plan, kind, xml, fed, parks) == written(LongWay, plan, kind, xml, fed, parks)
+    assert written(Stages, plan, kind, xml, fed, parks) == written(
+        WithoutShortcut, plan, kind, xml, fed, parks
+    )

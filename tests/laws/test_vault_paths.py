@@ -1,4 +1,4 @@
-"""The vault's law: any text, taken as a path, is refused, or names a file whose real path lies inside, under no hidden folder and no link."""
+"""Any text used as a path is refused, or names a file inside the vault, never hidden or behind a symlink."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def vault(root: Path) -> Iterator[Vault]:
 @example("link/secret.md")
 @example("a/link/etc/b.md")
 @example("\u00e9.md")
-def test_any_text_is_refused_or_names_a_file_inside(root: Path, vault: Vault, path: str) -> None:
+def test_any_text_is_refused_or_names_a_file_inside_the_vault(root: Path, vault: Vault, path: str) -> None:
     try:
         note = vault.read(path)
     except PathRefused as refused:
@@ -108,14 +108,14 @@ def test_any_text_is_refused_or_names_a_file_inside(root: Path, vault: Vault, pa
         return
     assert note.text == "inside"
     real = Path(os.path.realpath(root / note.path))
-    assert real == root / note.path, "no link on the way"
+    assert real == root / note.path, "no symlink on the path"
     assert real.is_relative_to(root)
     assert not any(name.startswith(".") for name in note.path.split("/"))
     assert extension(note.path) == ".md"
 
 
 @given(PATHS)
-def test_a_plan_to_write_is_refused_or_lies_inside(root: Path, vault: Vault, path: str) -> None:
+def test_a_planned_write_is_refused_or_is_inside_the_vault(root: Path, vault: Vault, path: str) -> None:
     try:
         change = Edits(vault, clean=False).plan_write(path, "text")
     except PathRefused:
@@ -125,8 +125,8 @@ def test_a_plan_to_write_is_refused_or_lies_inside(root: Path, vault: Vault, pat
 
 
 @given(PATHS, st.lists(st.text(max_size=8), max_size=3))
-def test_one_policy_decides_for_all(path: str, patterns: list[str]) -> None:
-    """What a policy allows by its text it allows whole: an exclusion of any folder on the way excludes the file."""
+def test_an_excluded_folder_excludes_every_file_below_it(path: str, patterns: list[str]) -> None:
+    """A policy that allows a path allows each folder on the way to it."""
     policy = PathPolicy(exclude=patterns)
     if policy.allows(path):
         folders = path.split("/")[:-1]

@@ -37,6 +37,8 @@ BEAT_S = 5.0
 RETRY_S = 1.0
 WITHIN_S = 1.0
 """How long Redis may take for one answer."""
+MOST_CONNECTIONS = 16
+"""Connections of one client to Redis. A command takes a fraction of a millisecond."""
 SHUNNED_S = 5.0
 MOST_IDS = 256
 """So many call ids of one request are looked up: the last ones."""
@@ -230,9 +232,13 @@ class Nodes:
 
 
 def connect(url: str) -> Redis:
-    """A client that fails fast: who waits for Redis has a request that waits. Raises ConfigError where it can not be made."""
+    """A client that fails fast, because a request waits for it. Raises `ConfigError` if it cannot be made.
+
+    A burst of commands waits for a free connection. redis-py's default pool raises an error beyond 100
+    connections, which would look like a Redis that is down.
+    """
     try:
-        from redis.asyncio import Redis
+        from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
@@ -240,12 +246,17 @@ def connect(url: str) -> Redis:
             "store.redis: the Redis client is missing; pip install 'toolwire[service]'"
         ) from None
     try:
-        client: Redis = Redis.from_url(
-            url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S, retry=Retry(NoBackoff(), 1)
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MOST_CONNECTIONS,
+            timeout=None,  # callers limit the whole wait
+            socket_timeout=WITHIN_S,
+            socket_connect_timeout=WITHIN_S,
+            retry=Retry(NoBackoff(), 1),
         )
     except ValueError as error:
         raise ConfigError(f"store.redis: {error}") from None
-    return client
+    return Redis.from_pool(pool)
 
 
 def _derived(secret: str) -> bytes:

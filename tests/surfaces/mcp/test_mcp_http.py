@@ -78,6 +78,14 @@ async def test_strangers_are_refused_before_anything_runs(
     assert await served.approvals.records.listed() == []
 
 
+async def test_a_header_that_decides_may_be_sent_only_once(serve: Any, on_http: Any) -> None:
+    sent, other = list(HEADERS.items()), ("authorization", "Bearer other")
+    async with on_http(serve()) as url, httpx2.AsyncClient() as http:
+        assert (await http.post(url, json=HELLO, headers=sent)).status_code == 200
+        for doubled in ([other, *sent], [*sent, other]):
+            assert (await http.post(url, json=HELLO, headers=doubled)).status_code == 400
+
+
 async def test_other_paths_than_the_endpoint_are_not_there(serve: Any, on_http: Any) -> None:
     async with on_http(serve()) as url, httpx2.AsyncClient() as http:
         assert (
