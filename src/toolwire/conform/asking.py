@@ -73,7 +73,7 @@ class Question:
     """It declares get_weather and get_time, so that no other name may be called."""
 
 
-# --- the two APIs, told alike ------------------------------------------------------------------------------------------------------------------
+# --- the two APIs, told alike ---
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
@@ -144,7 +144,7 @@ def said_and_called(exchange: ProbeExchange) -> bool:
     return bool(exchange.answer.calls) and bool(exchange.answer.text.strip())
 
 
-# --- the second step ---------------------------------------------------------------------------------------------------------------------------
+# --- the second step ---
 
 
 def result_text(city: str = "Paris") -> str:
@@ -220,7 +220,7 @@ def _called_legacy(model: str, earlier: Earlier) -> ProbeRequest | None:
     return ProbeRequest(PATHS["chat"], {**body, "messages": [*body["messages"], assistant, result]})
 
 
-# --- what is kept ------------------------------------------------------------------------------------------------------------------------------
+# --- what is kept ---
 
 
 def _id_of(earlier: Earlier, name: str) -> str | None:

@@ -272,7 +272,7 @@ def alike(api: Literal["chat", "responses"]) -> list[Check]:
     ]
 
 
-# --- checks http ------------------------------------------------------------
+# --- checks http ---
 #
 # The checks beside the two APIs: models, pages, keys.
 

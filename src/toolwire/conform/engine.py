@@ -225,7 +225,7 @@ def _refused(probe: Probe, exchange: ProbeExchange) -> str:
     return f"{what} is refused at {exchange.request.path} ({probe.masked(exchange.refusal)}); give {which} with --api-key"
 
 
-# --- catalogue ------------------------------------------------------------
+# --- catalogue ---
 #
 # The checks. Each is a row: its id, what it demands, where the demand comes from, how a client suffers
 # when it fails, what is asked, how it is judged. A row of level `required` breaks clients when it fails;

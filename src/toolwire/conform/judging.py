@@ -109,7 +109,7 @@ def each(judge: Callable[[ProbeExchange], Verdict], *, lenient: bool = False) ->
     return verdict
 
 
-# --- the wire ----------------------------------------------------------------------------------------------------------------------------------
+# --- the wire ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ GRAVE = (
 )
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def refused(*statuses: int) -> Judge:
@@ -301,7 +301,7 @@ def refuses_strangers(seen: Seen) -> Verdict:
     return refused(401, 403)(seen)
 
 
-# --- what models do with tools -----------------------------------------------------------------------------------------------------------------
+# --- what models do with tools ---
 
 
 def calls(*names: str) -> Judge:

@@ -157,7 +157,7 @@ class JsonFlow:
             self.out.append(self._word)
         return self.take()
 
-    # --- one token -------------------------------------------------------------------------------
+    # --- one token ---
 
     def _token(self, buffer: str, position: int, state: int) -> int:
         char = buffer[position]
@@ -242,7 +242,7 @@ class JsonFlow:
             self.out.extend(self._held)
             self._held = []
 
-    # --- strings ---------------------------------------------------------------------------------
+    # --- strings ---
 
     def _open_string(self, buffer: str, position: int, quote: str) -> int:
         self._quote = quote
@@ -315,7 +315,7 @@ class JsonFlow:
         self.note_repair("bad_escape")
         return position + 1
 
-    # --- words and numbers -----------------------------------------------------------------------
+    # --- words and numbers ---
 
     def _letters(self, buffer: str, position: int, end: int) -> int:
         if self.state == KEY_WORD:
@@ -359,7 +359,7 @@ class JsonFlow:
         self.state = MORE if self._stack else DONE
         return position
 
-    # --- output ----------------------------------------------------------------------------------
+    # --- output ---
 
     def _flush(self, buffer: str, position: int) -> None:
         if position > self._mark:

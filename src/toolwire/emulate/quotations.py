@@ -67,7 +67,7 @@ class Quotations:
         return as_read(block) in self._read
 
 
-# --- code ----------------------------------------------------------------------------------------
+# --- code ---
 #
 # Fences are CommonMark's, also inside block quotes and lists: at least three backticks or tildes at the start
 # of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of

@@ -95,7 +95,7 @@ def _events() -> dict[str, ObjectShape]:
 EVENTS: dict[str, ObjectShape] = _events()
 
 
-# --- growing ------------------------------------------------------------
+# --- growing ---
 #
 # A text that grows by increments, and the verdict on it once it is complete. Arguments are increments:
 # concatenated they are one JSON text. A sender that repeats what it already sent is found out when the

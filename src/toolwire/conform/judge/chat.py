@@ -286,7 +286,7 @@ class ChatJudge:
             self._findings.check(self._usage, "usage_missing", "usage was asked for and did not come")
 
 
-# --- chat body ------------------------------------------------------------
+# --- chat body ---
 #
 # What must hold for a chat completion that is not streamed.
 

@@ -22,7 +22,7 @@ from toolwire.conform.judge.channels import (
 from toolwire.conform.judge.shape import Problem
 from toolwire.core.turn import Api
 
-# --- sse ------------------------------------------------------------
+# --- sse ---
 #
 # Server-sent events as the two APIs use them: the syntax is judged while the frames are cut out. An event
 # is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
@@ -152,7 +152,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-# --- chat --------------------------------------------------------------------------------------------------------------------------------------
+# --- chat ---
 
 
 def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
             call[key] = value
 
 
-# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+# --- Responses ---
 
 
 def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _part_with_text(part: dict[str, Any], text: str) -> dict[str, Any]:
     return {**part, "refusal" if part.get("type") == "refusal" else "text": text}
 
 
-# --- stream = body -----------------------------------------------------------------------------------------------------------------------------
+# --- stream = body ---
 
 
 def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:

@@ -39,7 +39,7 @@ from toolwire.conform.judge.shape import (
     declared,
 )
 
-# --- responses body ------------------------------------------------------------
+# --- responses body ---
 #
 # What must hold for a Responses object, its items and parts wherever they stand: in an event or as the
 # body of an answer.
@@ -236,7 +236,7 @@ class ResponsesJudge:
             "the stream ends without response.completed, .incomplete or .failed",
         )
 
-    # --- the response itself ---------------------------------------------------------------------------------------------------------------
+    # --- the response itself ---
 
     def _response(self, kind: str, response: dict[str, Any]) -> None:
         if not self._findings.fits(RESPONSE, response):
@@ -286,7 +286,7 @@ class ResponsesJudge:
                     f"{key} changes from {str(self._first.get(key))[:60]} to {str(response.get(key))[:60]}",
                 )
 
-    # --- items -----------------------------------------------------------------------------------------------------------------------------
+    # --- items ---
 
     def _item_added(self, index: int, item: dict[str, Any]) -> None:
         if self._open is not None:
@@ -363,7 +363,7 @@ class ResponsesJudge:
         if verdict:
             self._findings.add(verdict[0], f"call {item['name']!r}: {verdict[1]}")
 
-    # --- parts and texts -------------------------------------------------------------------------------------------------------------------
+    # --- parts and texts ---
 
     def _part_added(self, frame_name: str, frame: dict[str, Any]) -> None:
         opened = self._open

@@ -77,14 +77,14 @@ OBJECT = ValueCheck("an object", lambda found: isinstance(found, dict))
 LIST = ValueCheck("a list", lambda found: isinstance(found, list))
 FILLED_LIST = ValueCheck("a non-empty list", lambda found: isinstance(found, list) and len(found) > 0)
 
-# --- errors, in both APIs ----------------------------------------------------------------------------------------------------------------------
+# --- errors, in both APIs ---
 
 ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
 ERROR = ObjectShape(
     "error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)}
 )
 
-# --- chat completions --------------------------------------------------------------------------------------------------------------------------
+# --- chat completions ---
 
 FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _CHAT_EXTRAS = {"service_tier": or_null(TEXT), "system_fingerprint": or_null(TEXT), "moderation": ANY}
@@ -204,7 +204,7 @@ class CallShapes:
 
 CALL_KINDS = {"function": CallShapes("function", "arguments"), "custom": CallShapes("custom", "input")}
 
-# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+# --- Responses ---
 
 RESPONSE = ObjectShape(
     "response",
@@ -310,7 +310,7 @@ PARTS: dict[str, ObjectShape] = {
 }
 
 
-# --- problem ------------------------------------------------------------
+# --- problem ---
 #
 # What a judge says: problems, each with a code for machines, a sentence for people, and the place where it
 # was seen.

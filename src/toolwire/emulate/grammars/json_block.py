@@ -221,7 +221,7 @@ def _discard(text: str) -> None:
     pass
 
 
-# --- headed blocks -------------------------------------------------------------------------------
+# --- headed blocks ---
 #
 # The name is in a header of markers; the arguments follow as JSON, and then closers that may be missing. A
 # header is short (`LONGEST`), so a marker that only looks like a call costs little.

@@ -32,7 +32,7 @@ from toolwire.emulate.grammars.tag_values import escaped
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
-# --- values --------------------------------------------------------------------------------------
+# --- values ---
 #
 # Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False, None, lists, tuples
 # and dicts. `true`, `false` and `null` count too, because models mix them in. A line break inside a simple
@@ -283,7 +283,7 @@ def _character(kind: str, code: str) -> str | None:
     return escaped(chr(point)) if point < 0x110000 else None
 
 
-# --- calls ---------------------------------------------------------------------------------------
+# --- calls ---
 
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 

@@ -261,7 +261,7 @@ def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
     return OK if text and text in block.wrapper_closers else (yield from give_up(scan, (block.call_close,)))
 
 
-# --- element blocks ------------------------------------------------------------------------------
+# --- element blocks ---
 #
 # The tag is the tool's name: `<NAME>` … `</NAME>`. The first character inside decides what follows: `<` child
 # elements with the arguments, `{` a JSON object, anything else a YAML mapping. The tag may be ordinary markup

@@ -335,25 +335,6 @@ class Judge:
         _assert_none(self.error_problems(status, body), f"HTTP {status} {json.dumps(body)}")
 
 
-def judge_all(
-    raw_or_body: bytes | dict[str, Any],
-    api: Api,
-    *,
-    expected: dict[str, Any] | None = None,
-    **options: Unpack[JudgeOptions],
-) -> list[Problem]:
-    """Every judge on a stream's bytes or on a body."""
-    judge = _shared_judge()
-    if isinstance(raw_or_body, dict):
-        return judge.body_problems(raw_or_body, api, **options)
-    return judge.stream_problems(raw_or_body, api, expected, **options)
-
-
-@cache
-def _shared_judge() -> Judge:
-    return Judge()
-
-
 def _assert_none(problems: list[Problem], evidence: str) -> None:
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems[:20])
