@@ -312,7 +312,7 @@ async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
     assert done.returncode == 1 and "more than 5,000 events" in " ".join(done.stdout.split())
 
 
-# --- it can not run ---
+# --- it cannot run ---
 
 
 def closed_port() -> int:
@@ -417,7 +417,7 @@ async def test_a_hostile_endpoint_is_judged_to_the_end(name: str, tmp_path: Path
         done = await run(upstream.base_url, "--junit", str(tmp_path / "out.xml"), "--timeout", "5")
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr and "\x1b" not in done.stdout
-    assert "can not be judged" not in done.stdout
+    assert "cannot be judged" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     XML.parse(tmp_path / "out.xml")
 

@@ -37,8 +37,8 @@ from doubles.damage import (
     typed,
     without,
 )
-from doubles.judges import Judge, JudgeOptions
-from toolwire.conform.judge import DONE, fold
+from doubles.judges import Judge
+from toolwire.conform.judge import DONE, JudgeOptions, fold
 from toolwire.core.turn import Api
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}

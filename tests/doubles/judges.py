@@ -10,24 +10,24 @@ import json
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from toolwire.conform.judge import Problem, fold, frames_of, judge_body, judge_error, judge_sse, same
+from toolwire.conform.judge import (
+    JudgeOptions,
+    Problem,
+    fold,
+    frames_of,
+    judge_body,
+    judge_error,
+    judge_sse,
+    same,
+)
 from toolwire.core.turn import Api
 
 if typing.TYPE_CHECKING:
     import httpx2
     from openai import OpenAI
     from pydantic import BaseModel
-
-
-class JudgeOptions(TypedDict, total=False):
-    """What was asked for; see `toolwire.conform.judge.OrderJudge`."""
-
-    include_usage: bool
-    legacy: bool
-    tools: list[str] | None
-    allow_done_on_responses: bool
 
 
 # --- the SDK's types ---------------------------------------------------------------------------------------------------------------------------
