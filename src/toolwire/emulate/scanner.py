@@ -17,8 +17,8 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event
 from toolwire.core.turn import ToolSpec
 from toolwire.emulate.dialects import DEFAULT, Dialect, JsonBlock, Opener, TagBlock
 from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
-from toolwire.emulate.grammars.gemma_block import gemma_block
 from toolwire.emulate.grammars.json_block import headed_block, json_block
+from toolwire.emulate.grammars.literals import gemma_block
 from toolwire.emulate.grammars.python_block import python_block
 from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
 from toolwire.emulate.grammars.tag_block import element_block, tag_block
