@@ -31,7 +31,7 @@ from toolwire.core.turn import (
 )
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import envelope, render
-from toolwire.emulate.freeform import wrap
+from toolwire.emulate.tools import wrap
 
 # --- form ---
 

@@ -22,10 +22,9 @@ from toolwire.emulate.grammars.literals import gemma_block
 from toolwire.emulate.grammars.python_block import python_block
 from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
 from toolwire.emulate.grammars.tag_block import element_block, tag_block
-from toolwire.emulate.openers import openers_of
-from toolwire.emulate.quotations import FenceTracker, Quotations
-from toolwire.emulate.registry import ToolRegistry
+from toolwire.emulate.openers import FenceTracker, Quotations, openers_of
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
+from toolwire.emulate.tools import ToolRegistry
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
