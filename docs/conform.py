@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from toolwire.conform.check import Check
+from toolwire.conform.checks_both import Check
 from toolwire.conform.engine import CATALOGUE
 
 PAGE = Path(__file__).with_name("conform.md")

@@ -11,10 +11,11 @@ from fuzz import generate
 from fuzz.law import Broken, Case, Law, holds
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text, Thought
 from toolwire.core.turn import ToolSpec
-from toolwire.emulate.arguments import JsonFlow, StringFlow
-from toolwire.emulate.freeform import INPUT, Unwrap, wrap
+from toolwire.emulate.arguments import JsonFlow
+from toolwire.emulate.grammars.json_block import StringFlow
 from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
 from toolwire.emulate.thoughts import THOUGHTS
+from toolwire.emulate.tools import INPUT, Unwrap, wrap
 from toolwire.wire.sse import scrub
 
 Plain = list[list[Any]]

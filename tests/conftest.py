@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from doubles.judges import Judge
 from doubles.nodes import RedisServer, missing
 from doubles.postgres import Postgres, binaries, shared
 from doubles.served import served
@@ -28,7 +29,6 @@ from toolwire.settings.types import ServerSettings, Settings, ToolSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.http.app import create_app
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.judges import Judge
 
 # No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
 settings.register_profile(

@@ -20,9 +20,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from doubles.judges import Judge
 from toolwire.backends.openai import PROFILES, OpenAIBackend, ServerProbe, identify, list_models
 from toolwire.backends.openai import backend as backends
-from toolwire.testing.judges import Judge
 
 SERVER = """
 import sys

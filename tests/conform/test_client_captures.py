@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.conform.judge import fold
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge
 
 CAPTURES = Path(__file__).parents[1] / "wire" / "captures"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "obsidian-copilot"

@@ -66,7 +66,7 @@ def _key(case: Case) -> tuple[str, str, bool, str]:
     return case.client, case.api, case.stream, case.backend
 
 
-# --- the preflight -------------------------------------------------------------------------------------------------------------------------------
+# --- the preflight ---
 
 
 def browse(gateway: str, **more: Any) -> Browsed:

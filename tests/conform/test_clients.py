@@ -75,7 +75,7 @@ def calls_of(step: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(call["name"], call["arguments"]) for call in step["calls"]]
 
 
-# --- what works ----------------------------------------------------------------------------------------------------------------------------------
+# --- what works ---
 
 every_case = pytest.mark.parametrize("case", BROAD, ids=str)
 
@@ -166,7 +166,7 @@ def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
     assert (only["text"], only["finish"]) == ("This sentence has no", finish(case, SHORT))
 
 
-# --- what a model reads -------------------------------------------------------------------------------------------------------------------------
+# --- what a model reads ---
 
 
 def beside(case: Case, plan: str) -> str:
@@ -216,7 +216,7 @@ def test_streamed_and_not_the_loop_is_the_same(case: Case, scenario: str, ask: A
         assert last == ending
 
 
-# --- what fails ----------------------------------------------------------------------------------------------------------------------------------
+# --- what fails ---
 
 FAILED_UNSEEN = (
     "reads over response.failed: only a stream event with an `error` object of its own makes it throw"

@@ -35,7 +35,7 @@ def client(gateway: str) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-# --- what works ----------------------------------------------------------------------------------------------------------------------------------
+# --- what works ---
 
 
 def told(steps: list[Step]) -> list[tuple[str, Any]]:
@@ -229,7 +229,7 @@ async def test_the_asynchronous_client_goes_through_a_loop_on_both_apis(gateway:
         assert (await client.responses.retrieve(last.id)).output_text == last.output_text
 
 
-# --- what fails ----------------------------------------------------------------------------------------------------------------------------------
+# --- what fails ---
 
 BROKEN = {
     "breaks": "The engine lost power.",

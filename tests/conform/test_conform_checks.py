@@ -86,7 +86,7 @@ def told(outcome: ConformOutcome) -> list[str]:
     ]
 
 
-# --- they pass -----------------------------------------------------------------------------------------------------------------------------------
+# --- they pass ---
 
 
 @pytest.mark.parametrize("model", ["native", "emulated", "parked", "constrained"])
@@ -115,7 +115,7 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
     assert told(outcome) == []
 
 
-# --- they can fail -------------------------------------------------------------------------------------------------------------------------------
+# --- they can fail ---
 
 
 def stream(mutate: Mutate) -> Damage:

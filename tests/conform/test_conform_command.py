@@ -69,7 +69,7 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
         yield made
 
 
-# --- what is shown -------------------------------------------------------------------------------------------------------------------------------
+# --- what is shown ---
 
 
 @pytest.mark.check("chat.stream.names-once")
@@ -177,7 +177,7 @@ async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
     assert asked < 40
 
 
-# --- keys ----------------------------------------------------------------------------------------------------------------------------------------
+# --- keys ---
 
 
 async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
     assert done.returncode == 1 and "more than 5,000 events" in " ".join(done.stdout.split())
 
 
-# --- it can not run ------------------------------------------------------------------------------------------------------------------------------
+# --- it cannot run ---
 
 
 def closed_port() -> int:
@@ -372,7 +372,7 @@ def test_an_address_is_shown_without_its_secrets() -> None:
         base_of("http:///v1")
 
 
-# --- endpoints that misbehave --------------------------------------------------------------------------------------------------------------------
+# --- endpoints that misbehave ---
 
 DEEP = b'{"choices":' * 20_000 + b"1" + b"}" * 20_000
 HOSTILE: dict[str, Reply] = {
@@ -417,7 +417,7 @@ async def test_a_hostile_endpoint_is_judged_to_the_end(name: str, tmp_path: Path
         done = await run(upstream.base_url, "--junit", str(tmp_path / "out.xml"), "--timeout", "5")
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr and "\x1b" not in done.stdout
-    assert "can not be judged" not in done.stdout
+    assert "cannot be judged" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     XML.parse(tmp_path / "out.xml")
 

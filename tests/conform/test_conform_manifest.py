@@ -20,7 +20,7 @@ CONTRACT = [
 ]
 """Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
 JUDGE = TESTS.parent / "src" / "toolwire" / "conform" / "judge"
-OF_MENDING = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
+OF_REPAIR = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
 NOT_ABOUT_ANSWERS = {"stream_differs"}
 """Codes of the comparison of two answers, which `stream-is-body` makes by meaning."""
 OPENAI_SCHEMAS = (
@@ -155,6 +155,7 @@ def codes_of(tree: ast.AST) -> Iterator[str]:
                 if isinstance(node.func, ast.Name)
                 else ""
             )
+            name = name.removeprefix("_")
             place = {"add": 0, "say": 0, "Problem": 0, "check": 1}.get(name)
             given = node.args[place] if place is not None and len(node.args) > place else None
             if isinstance(given, ast.IfExp):
@@ -182,7 +183,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
     }
     said |= {"item_id", "content_index", "summary_index"}  # the judge takes these from the names of keys
     codes = (
-        said - {*SHAPE, *NOT_ABOUT_ANSWERS} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_MENDING}
+        said - {*SHAPE, *NOT_ABOUT_ANSWERS} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_REPAIR}
     )
     claimed = {
         topic for check in CATALOGUE if isinstance(check.judge, WireVerdict) for topic in check.judge.topics

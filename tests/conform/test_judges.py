@@ -13,10 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles.damage import Frames, parse, render, renumbered
-from toolwire.conform.judge import DONE, OrderJudge, fold, judge_body, judge_error, judge_sse, same
+from doubles.judges import Judge, ReplayJudge, SdkJudge
+from toolwire.conform.judge import (
+    DONE,
+    JudgeOptions,
+    OrderJudge,
+    fold,
+    judge_body,
+    judge_error,
+    judge_sse,
+    same,
+)
 from toolwire.conform.judge.channels import EVENTS
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge, JudgeOptions, ReplayJudge, SdkJudge, judge_all
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}
 WHOLE = [name for name in GOLDEN if name != "chat_error"]
@@ -34,7 +43,7 @@ def codes(raw: bytes, api: Api, **options: Any) -> list[str]:
     return [problem.code for problem in judge_sse(raw, api, **options)]
 
 
-# --- streams that are right, made by hand ------------------------------------------------------------------------------------------------------
+# --- streams that are right, made by hand ---
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -294,7 +303,7 @@ def test_only_declared_tools_may_be_called(golden: str) -> None:
     assert "undeclared_tool" in codes(GOLDEN[golden], api_of(golden), **{**options, "tools": ["h"]})
 
 
-# --- what is wrong, by its name ----------------------------------------------------------------------------------------------------------------
+# --- what is wrong, by its name ---
 
 
 @pytest.mark.parametrize(
@@ -412,7 +421,7 @@ def test_frames_are_judged_one_by_one_as_objects_or_text() -> None:
     assert judge.finish() == []
 
 
-# --- bodies and errors -------------------------------------------------------------------------------------------------------------------------
+# --- bodies and errors ---
 
 
 @pytest.mark.parametrize(
@@ -490,7 +499,7 @@ def test_other_error_bodies_are_rejected(judge: Judge, status: int, body: dict[s
         judge.error(status, body)
 
 
-# --- stream = body -----------------------------------------------------------------------------------------------------------------------------
+# --- stream = body ---
 
 
 @pytest.mark.parametrize("golden", WHOLE)
@@ -521,7 +530,7 @@ def test_a_failed_stream_matches_the_http_error_of_the_same_failure() -> None:
     assert same(GOLDEN["chat_error"], {"error": {"message": "other"}}, "chat") != []
 
 
-# --- the single judges -------------------------------------------------------------------------------------------------------------------------
+# --- the single judges ---
 
 
 def test_the_sdk_types_take_null_where_openai_sends_it() -> None:
@@ -564,14 +573,7 @@ def test_the_replay_reports_what_the_sdk_raises() -> None:
     assert "unfinished output items" in problem.message
 
 
-def test_judge_all_takes_streams_and_bodies() -> None:
-    raw = GOLDEN["resp_text"]
-    assert judge_all(raw, "responses", expected=fold(raw)) == []
-    assert judge_all(fold(raw), "responses") == []
-    assert judge_all(raw[:-2], "responses") != []
-
-
-# --- robustness --------------------------------------------------------------------------------------------------------------------------------
+# --- robustness ---
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

@@ -37,9 +37,9 @@ from doubles.damage import (
     typed,
     without,
 )
-from toolwire.conform.judge import DONE, fold
+from doubles.judges import Judge
+from toolwire.conform.judge import DONE, JudgeOptions, fold
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge, JudgeOptions
 
 GOLDEN = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parent / "golden").glob("*.sse"))}
 
@@ -56,7 +56,7 @@ def damaged_by(mutation: Mutation, golden: str) -> Frames | None:
     return mutation.on(parse(GOLDEN[golden]), api_of(golden))
 
 
-# --- damages to a field ------------------------------------------------------------------------------------------------------------------------
+# --- damages to a field ---
 
 CALL = "choices.0.delta.tool_calls.0"
 CHOICE = "choices.0"
@@ -264,7 +264,7 @@ RESPONSES_FIELDS: dict[str, Mutate] = {
 }
 
 
-# --- damages to the order ----------------------------------------------------------------------------------------------------------------------
+# --- damages to the order ---
 
 ANY_ORDER: dict[str, Mutate] = {
     "nothing at all": lambda frames: [],
@@ -368,7 +368,7 @@ MUTATIONS = [
     *(Mutation(name, None, structural(mutate)) for name, mutate in ANY_ORDER.items()),
 ]
 
-# --- damages to the bytes ----------------------------------------------------------------------------------------------------------------------
+# --- damages to the bytes ---
 
 RAW: dict[str, Callable[[bytes], bytes]] = {
     "last blank line missing": lambda raw: raw[:-1],

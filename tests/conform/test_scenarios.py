@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge
 
 F = {
     "name": "f",

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.emulate.arguments import MAX_DEPTH, JsonFlow, StringFlow, load_object
+from toolwire.emulate.arguments import MAX_DEPTH, JsonFlow, load_object
+from toolwire.emulate.grammars.json_block import StringFlow
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

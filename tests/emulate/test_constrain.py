@@ -102,7 +102,7 @@ def holds(schema: dict[str, Any], rounds: int = 8) -> None:
             assert not [error.message for error in validator.iter_errors(value)], (schema, narrow, value)
 
 
-# --- soundness -----------------------------------------------------------------------------------------------------------------------------------
+# --- soundness ---
 
 
 def test_what_a_bounded_schema_allows_the_clients_own_allows_too() -> None:
@@ -313,7 +313,7 @@ def test_open_ends_are_closed_by_the_limits() -> None:
     assert bounded({"type": "integer"})["maximum"] < 10**15
 
 
-# --- patterns --------------------------------------------------------------------------------------------------------------------------------------
+# --- patterns ---
 
 
 def test_patterns_mean_the_same_to_the_grammar() -> None:
@@ -323,7 +323,7 @@ def test_patterns_mean_the_same_to_the_grammar() -> None:
         assert rust_pattern(given_up) is None
 
 
-# --- calls -----------------------------------------------------------------------------------------------------------------------------------------
+# --- calls ---
 
 WEATHER = ToolSpec(
     "weather",

@@ -447,7 +447,7 @@ def test_a_known_name_decides_how_an_id_reads() -> None:
         assert told(events) == [("call", name, "{}", "ok")]
 
 
-# --- what is malformed ---------------------------------------------------------------------------------------------------------------------------
+# --- what is malformed ---
 
 PLAIN = [(name, render(name, "get_weather", '{"city": "Par}is", "n": [1]}')) for name in HERE]
 
@@ -577,7 +577,7 @@ def test_sloppy_json_is_mended_behind_a_header_too() -> None:
     assert anyhow(written) == [call('{"city": "Paris", "n": true}', status="repaired")]
 
 
-# --- what is hostile -----------------------------------------------------------------------------------------------------------------------------
+# --- what is hostile ---
 
 MARKERS = sorted({opener.marker for dialect in DIALECTS.values() for opener in dialect.openers})
 STRINGS = [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolwire.emulate.dialects import DEFAULT, DIALECTS
-from toolwire.emulate.dialects.families import FAMILIES, dialects_of, family_of
+from toolwire.emulate.dialects import DEFAULT, DIALECTS, FAMILIES, dialects_of, family_of
 
 
 @pytest.mark.parametrize(

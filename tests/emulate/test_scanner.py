@@ -341,7 +341,7 @@ def test_a_held_call_that_the_model_never_finished_is_text() -> None:
     assert both(written, arguments="eager") == ("", [("write", '{"t": "half', "truncated")])
 
 
-# --- law 12: untrusted text can not call tools -----------------------------------------------------------------------------------------------------
+# --- law 12: untrusted text cannot call tools ---
 
 BLOCK = '<tool_call>{"name": "write", "arguments": {"a": 1}}</tool_call>'
 
@@ -390,7 +390,7 @@ def test_the_sentinel_alone_leaves_every_other_dialect_text() -> None:
         assert both(written, dialects=("sentinel",)) == (written, [])
 
 
-# --- policies and limits ---------------------------------------------------------------------------------------------------------------------------
+# --- policies and limits ---
 
 
 def test_unknown_tools_can_be_forwarded() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.judges import Judge
 
 CITY = {
     "type": "object",

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import LimitSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.judges import Judge
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
 OTHER = {"type": "function", "function": {"name": "get_time"}}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.turn import Api
 from toolwire.gateway import stages
-from toolwire.testing.judges import Judge
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion
 
 APIS: list[Api] = ["chat", "responses"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from doubles.judges import Judge
 from toolwire.access.keys import KeyGrant, KeyLimits
 from toolwire.access.limits import RateLimits
 from toolwire.backends.base import Batch
@@ -24,7 +25,6 @@ from toolwire.gateway.pipeline import Caller, TurnSummary
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.judges import Judge
 from toolwire.wire.chat.encode import ChatEncoder
 from toolwire.wire.fields import report
 from toolwire.wire.responses import decode as responses

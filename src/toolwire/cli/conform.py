@@ -21,7 +21,7 @@ from toolwire.conform.probe import shown
 from toolwire.core.display import one_line
 
 if TYPE_CHECKING:
-    from toolwire.conform.check import Check
+    from toolwire.conform.checks_both import Check
     from toolwire.conform.engine import CheckFinding, ConformOutcome
     from toolwire.conform.probe import Probe
 
@@ -97,8 +97,8 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if outcome.count("fail"):
         return FAILED
     return (
-        _said(f"{shown(base)} had no time for {outcome.kept} of the checks: this is not its whole score")
-        if outcome.kept
+        _said(f"{shown(base)} had no time for {outcome.busy} of the checks: this is not its whole score")
+        if outcome.busy
         else PASSED
     )
 
@@ -228,7 +228,7 @@ def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
         "score": score(outcome),
         "summary": {
             **{result: outcome.count(result) for result in ("pass", "fail", "not-run")},
-            "kept": outcome.kept,
+            "kept": outcome.busy,
             **levels,
         },
         "absent": dict(outcome.absent),

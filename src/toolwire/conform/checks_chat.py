@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from toolwire.conform import judging as say
-from toolwire.conform.check import CHUNK, COMPLETION, SCHEMAS, check
+from toolwire.conform.checks_both import SCHEMAS, Check, bodies, streams
 from toolwire.conform.problems import UNREADABLE
 
-_STREAMS = tuple(f"chat.{name}.stream" for name in ("text", "call", "parallel", "both"))
+CHUNK = f"{SCHEMAS}CreateChatCompletionStreamResponse"
+COMPLETION = f"{SCHEMAS}CreateChatCompletionResponse"
+_BODIES, _STREAMS = bodies("chat"), streams("chat")
 _CALLS = _STREAMS[1:]
-_BODIES = tuple(f"chat.{name}.body" for name in ("text", "call", "parallel", "both"))
 
 CHAT = [
-    check(
+    Check(
         "chat.body.shape",
         "a completion has id, object, created, model and choices; a choice index, message, logprobs and finish_reason; a message content and refusal",
         COMPLETION,
@@ -19,15 +20,15 @@ CHAT = [
         _BODIES,
         say.wire("shape", "choice_index", "null_content", UNREADABLE),
     ),
-    check(
+    Check(
         "chat.body.calls",
         "a call has id, type and function, with name and arguments inside function; no id comes twice",
         f"{SCHEMAS}ChatCompletionMessageToolCall",
-        "the call is dropped, or can not be answered",
+        "the call is dropped, or cannot be answered",
         _BODIES[1:],
         say.wire_of_calls("call_shape", "call_id", "call_id_repeated", "wrong_dialect"),
     ),
-    check(
+    Check(
         "chat.body.finish",
         "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
         f"{COMPLETION}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
@@ -35,7 +36,7 @@ CHAT = [
         _BODIES,
         say.wire("untruthful_finish"),
     ),
-    check(
+    Check(
         "chat.body.usage",
         "usage counts prompt_tokens, completion_tokens, and total_tokens as their sum",
         f"{SCHEMAS}CompletionUsage; zed#45812",
@@ -43,7 +44,7 @@ CHAT = [
         _BODIES[:2],
         say.usage_given("prompt_tokens", "completion_tokens", "total_tokens"),
     ),
-    check(
+    Check(
         "chat.body.no-extras",
         "there are no keys that OpenAI does not have, and none that are null or empty where they should be left out",
         COMPLETION,
@@ -52,7 +53,7 @@ CHAT = [
         say.wire("unknown_key", "null_key", "usage_details"),
         "optional",
     ),
-    check(
+    Check(
         "chat.stream.shape",
         "a chunk has id, object, created, model and choices; a choice index, delta and finish_reason",
         CHUNK,
@@ -60,7 +61,7 @@ CHAT = [
         _STREAMS,
         say.wire("shape", "no_choices", "empty_choices", "choice_index"),
     ),
-    check(
+    Check(
         "chat.stream.envelope",
         "id, object, created and model are the same in every chunk",
         CHUNK,
@@ -68,7 +69,7 @@ CHAT = [
         _STREAMS,
         say.wire("envelope_changed"),
     ),
-    check(
+    Check(
         "chat.stream.no-event-names",
         "chunks have no event line",
         "OpenAI's streams; EventSource hands named events to nobody",
@@ -76,7 +77,7 @@ CHAT = [
         _STREAMS,
         say.wire("event_name"),
     ),
-    check(
+    Check(
         "chat.stream.role",
         "the first delta names the role",
         f"{SCHEMAS}ChatCompletionStreamResponseDelta",
@@ -84,7 +85,7 @@ CHAT = [
         _STREAMS,
         say.wire("role_missing"),
     ),
-    check(
+    Check(
         "chat.stream.role-once",
         "the role is named once",
         "OpenAI's streams",
@@ -93,15 +94,15 @@ CHAT = [
         say.wire("role_repeated"),
         "optional",
     ),
-    check(
+    Check(
         "chat.stream.opener",
-        "a call opens with index, id, type and name, and name and arguments stand inside function",
+        "a call opens with index, id, type and name, and name and arguments are inside function",
         f"{SCHEMAS}ChatCompletionMessageToolCallChunk; AI SDK and LangChain, tried",
         "the call is invalid, or runs with {}",
         _CALLS,
         say.wire_of_calls("call_shape", "wrong_dialect"),
     ),
-    check(
+    Check(
         "chat.stream.index",
         "every delta of a call has its index; indexes count from 0 without a gap, and calls come one after the other",
         f"{SCHEMAS}ChatCompletionMessageToolCallChunk; ollama#7881; openai/openai-python#2806; apache/maka#1967",
@@ -109,15 +110,15 @@ CHAT = [
         _CALLS,
         say.wire_of_calls("call_index", "calls_mixed", "call_reopened"),
     ),
-    check(
+    Check(
         "chat.stream.ids",
         "every call has an id that is not empty, not the id of another call, and stays the same",
         f"{SCHEMAS}ChatCompletionMessageToolCallChunk",
-        "the result can not be matched to the call",
+        "the result cannot be matched to the call",
         _CALLS,
         say.wire_of_calls("call_id", "call_id_repeated"),
     ),
-    check(
+    Check(
         "chat.stream.names-once",
         "id and name of a call are sent once, in its first delta",
         "Obsidian Copilot concatenates names: nativeToolCalling.ts",
@@ -125,7 +126,7 @@ CHAT = [
         _CALLS,
         say.wire_of_calls("call_repeated"),
     ),
-    check(
+    Check(
         "chat.stream.increments",
         "each delta of the arguments is an increment, never all of them again",
         "every client concatenates; AI SDK and LangChain, tried",
@@ -133,7 +134,7 @@ CHAT = [
         _CALLS,
         say.wire_of_calls("cumulative_arguments", "invalid_arguments"),
     ),
-    check(
+    Check(
         "chat.stream.finish-once",
         "each choice has one finish_reason, null before it, and nothing after it",
         f"{CHUNK}; AI SDK raises where a finish is missing",
@@ -141,7 +142,7 @@ CHAT = [
         _STREAMS,
         say.wire("finish_missing", "after_finish"),
     ),
-    check(
+    Check(
         "chat.stream.finish",
         "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
         f"{CHUNK}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
@@ -149,24 +150,24 @@ CHAT = [
         _STREAMS,
         say.wire("untruthful_finish"),
     ),
-    check(
+    Check(
         "chat.stream.finish-empty",
         "the chunk with the finish_reason has an empty delta, and no other chunk is empty",
         "OpenAI's streams",
-        "clients that stop reading at the finish lose what stands beside it",
+        "clients that stop reading at the finish lose the rest of the chunk",
         _STREAMS,
         say.wire("finish_delta", "empty_delta"),
         "optional",
     ),
-    check(
+    Check(
         "chat.stream.done",
         "a stream ends with data: [DONE], once, and nothing follows",
         "OpenAPI /chat/completions, stream: terminated by a data: [DONE] message",
-        "clients wait for ever",
+        "clients wait forever",
         _STREAMS,
         say.wire("done_missing", "after_done"),
     ),
-    check(
+    Check(
         "chat.stream.no-extras",
         "there are no keys that OpenAI does not have, none that are null or empty where they should be left out, and no type twice",
         CHUNK,
@@ -175,7 +176,7 @@ CHAT = [
         say.wire("unknown_key", "null_key", "null_delta", "type_repeated"),
         "optional",
     ),
-    check(
+    Check(
         "chat.usage.asked",
         "with stream_options.include_usage one chunk without choices follows the finish and holds the usage",
         f"{SCHEMAS}ChatCompletionStreamOptions; CLIProxyAPI#3076; zed#45812",
@@ -183,7 +184,7 @@ CHAT = [
         ("chat.usage.stream",),
         say.usage_given("prompt_tokens", "completion_tokens", "total_tokens"),
     ),
-    check(
+    Check(
         "chat.usage.null",
         "with include_usage every other chunk carries usage: null",
         f"{SCHEMAS}ChatCompletionStreamOptions",
@@ -192,7 +193,7 @@ CHAT = [
         say.wire("usage_null", "usage_details"),
         "optional",
     ),
-    check(
+    Check(
         "chat.usage.unasked",
         "without include_usage a stream has no usage",
         f"{SCHEMAS}ChatCompletionStreamOptions",
@@ -200,7 +201,7 @@ CHAT = [
         _STREAMS,
         say.wire("usage_unasked"),
     ),
-    check(
+    Check(
         "chat.legacy",
         "functions are answered with function_call and finish_reason function_call, or stop where the request named it, streamed and not",
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
@@ -209,7 +210,7 @@ CHAT = [
         say.each(say.done_well),
         "optional",
     ),
-    check(
+    Check(
         "chat.legacy.none",
         'function_call "none": nothing is called',
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
@@ -218,7 +219,7 @@ CHAT = [
         say.each(say.calls_nothing),
         "optional",
     ),
-    check(
+    Check(
         "chat.legacy.loop",
         "a message of the role function is taken as the result",
         f"{SCHEMAS}ChatCompletionRequestFunctionMessage (deprecated)",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from toolwire.conform import judging as say
 from toolwire.conform import keeping
-from toolwire.conform.check import EVENT, RESPONSE, SCHEMAS, check
+from toolwire.conform.checks_both import SCHEMAS, Check, bodies, streams
 from toolwire.conform.problems import UNREADABLE
 
-_STREAMS = tuple(f"responses.{name}.stream" for name in ("text", "call", "parallel", "both"))
-_CALLS = _STREAMS[1:]
-_BODIES = tuple(f"responses.{name}.body" for name in ("text", "call", "parallel", "both"))
+RESPONSE = f"{SCHEMAS}Response"
+EVENT = f"{SCHEMAS}ResponseStreamEvent"
+_BODIES, _STREAMS = bodies("responses"), streams("responses")
 
 RESPONSES = [
-    check(
+    Check(
         "responses.input.string",
         "input may be a string",
         f"{SCHEMAS}CreateResponse",
@@ -20,7 +20,7 @@ RESPONSES = [
         ("responses.string",),
         say.each(say.clean),
     ),
-    check(
+    Check(
         "responses.body.shape",
         "a response has its fourteen keys, and its items and parts have theirs",
         RESPONSE,
@@ -28,23 +28,23 @@ RESPONSES = [
         _BODIES,
         say.wire("shape", "item_type", "part_type", UNREADABLE),
     ),
-    check(
+    Check(
         "responses.body.status",
-        "status, error and incomplete_details tell the same truth, of the response and of its items",
+        "status, error and incomplete_details agree, in the response and in its items",
         RESPONSE,
         "a failure is taken for an answer",
         _BODIES,
         say.wire("status", "outcome"),
     ),
-    check(
+    Check(
         "responses.body.ids",
         "every item has an id of its own, and a call a call_id that is not its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56",
-        "the result can not be matched to the call",
+        "the result cannot be matched to the call",
         _BODIES,
         say.wire("id_repeated", "call_id"),
     ),
-    check(
+    Check(
         "responses.body.usage",
         "usage counts input_tokens, output_tokens, and total_tokens as their sum",
         f"{SCHEMAS}ResponseUsage; Codex refuses a usage without them",
@@ -52,7 +52,7 @@ RESPONSES = [
         _BODIES[:2],
         say.usage_given("input_tokens", "output_tokens", "total_tokens"),
     ),
-    check(
+    Check(
         "responses.body.usage-details",
         "usage names cached_tokens, cache_write_tokens and reasoning_tokens in its details",
         f"{SCHEMAS}ResponseUsage; Codex refuses details without cached_tokens and reasoning_tokens",
@@ -61,7 +61,7 @@ RESPONSES = [
         say.wire("usage_details"),
         "optional",
     ),
-    check(
+    Check(
         "responses.body.no-extras",
         "there are no keys that OpenAI does not have",
         RESPONSE,
@@ -70,7 +70,7 @@ RESPONSES = [
         say.wire("unknown_key", "null_key"),
         "optional",
     ),
-    check(
+    Check(
         "responses.stream.event-names",
         "the event line of every event is its type",
         f"{EVENT}; EventSource and AI SDK go by it",
@@ -78,7 +78,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("event_name"),
     ),
-    check(
+    Check(
         "responses.stream.events",
         "only events that OpenAI has are sent, each with its keys",
         f"{EVENT}; AI SDK validates every event",
@@ -86,7 +86,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("unknown_event", "shape", "item_type", "part_type"),
     ),
-    check(
+    Check(
         "responses.stream.opening",
         "a stream opens with response.created and response.in_progress, with status in_progress and no output",
         f"{SCHEMAS}ResponseCreatedEvent; BerriAI/litellm#19368",
@@ -94,7 +94,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("opening", "usage_early"),
     ),
-    check(
+    Check(
         "responses.stream.sequence",
         "sequence_number counts from 0 without a gap",
         EVENT,
@@ -102,7 +102,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("sequence_number"),
     ),
-    check(
+    Check(
         "responses.stream.nesting",
         "items come one after the other: added, part added, deltas, text done, part done, item done",
         "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; mnfst/llm-gateway#1900",
@@ -118,7 +118,7 @@ RESPONSES = [
             "opened_full",
         ),
     ),
-    check(
+    Check(
         "responses.stream.indexes",
         "output_index, content_index and summary_index count from 0 without a gap",
         f"{SCHEMAS}ResponseOutputItemAddedEvent",
@@ -126,15 +126,15 @@ RESPONSES = [
         _STREAMS,
         say.wire("output_index", "content_index", "summary_index"),
     ),
-    check(
+    Check(
         "responses.stream.ids",
         "every event names the id of its item; ids are given once and never change; a call has a call_id that is not its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56; llama.cpp's own tests demand it",
-        "deltas are lost, results can not be matched",
+        "deltas are lost, results cannot be matched",
         _STREAMS,
         say.wire("item_id", "id_repeated", "item_changed", "call_id"),
     ),
-    check(
+    Check(
         "responses.stream.increments",
         "deltas are increments: added up they are what the done events and the finished item say",
         f"{SCHEMAS}ResponseFunctionCallArgumentsDoneEvent; BerriAI/litellm#27144",
@@ -142,7 +142,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("text_differs", "cumulative_arguments", "invalid_arguments"),
     ),
-    check(
+    Check(
         "responses.stream.terminal",
         "one response.completed, .incomplete or .failed ends the stream; at most [DONE] follows",
         f"{SCHEMAS}ResponseCompletedEvent; Codex: stream closed before response.completed",
@@ -150,7 +150,7 @@ RESPONSES = [
         _STREAMS,
         say.wire("terminal_missing", "after_terminal", "done_marker"),
     ),
-    check(
+    Check(
         "responses.stream.final",
         "the terminal event lists exactly the items that were streamed, and its status is true",
         f"{SCHEMAS}ResponseCompletedEvent; BerriAI/litellm#17246",
@@ -158,15 +158,15 @@ RESPONSES = [
         _STREAMS,
         say.wire("output", "status", "outcome"),
     ),
-    check(
+    Check(
         "responses.stream.echo",
-        "what the response says of the request does not change while it streams",
+        "the request's fields in the response do not change while it streams",
         RESPONSE,
         "clients that keep the first event go wrong",
         _STREAMS,
         say.wire("envelope_changed"),
     ),
-    check(
+    Check(
         "responses.stream.usage",
         "the terminal event has the usage",
         f"{SCHEMAS}ResponseUsage; Codex refuses a usage without its counts",
@@ -174,7 +174,7 @@ RESPONSES = [
         _STREAMS[:2],
         say.usage_given("input_tokens", "output_tokens", "total_tokens"),
     ),
-    check(
+    Check(
         "responses.stream.no-extras",
         "there are no keys that OpenAI does not have, and usage has its details",
         EVENT,
@@ -183,63 +183,63 @@ RESPONSES = [
         say.wire("unknown_key", "null_key", "usage_details"),
         "optional",
     ),
-    check(
+    Check(
         "responses.custom",
         "a custom tool is called with plain text as its input",
         f"{SCHEMAS}CustomToolCall; CLIProxyAPI#5753; openai/codex#33405",
-        "Codex can not patch files",
+        "Codex cannot patch files",
         ("responses.custom.stream",),
         say.each(say.done_well),
         "optional",
     ),
-    check(
+    Check(
         "responses.previous",
-        "previous_response_id goes on where the stored response ended, and is echoed",
+        "previous_response_id continues the stored response, and is echoed",
         f"{SCHEMAS}ModelResponseProperties; macprovider#830; letta-code#3639",
         "the model has forgotten the call whose result it is given",
         ("responses.kept.call", "responses.kept.next"),
         keeping.echoes_previous,
     ),
-    check(
+    Check(
         "responses.previous.unknown",
-        "a previous_response_id that is not there is HTTP 400 or 404 with OpenAI's error object",
+        "an unknown previous_response_id is HTTP 400 or 404 with OpenAI's error object",
         "Open Responses: previous_response_not_found; jwadow/kiro-gateway#38",
-        "the conversation silently starts anew",
+        "the conversation silently starts over",
         ("responses.lost-id",),
         say.refused(400, 404),
     ),
-    check(
+    Check(
         "responses.store.get",
-        "GET /responses/ID gives the stored response as it was answered",
+        "GET /responses/ID returns the stored response unchanged",
         "OpenAPI /responses/{response_id}",
-        "a client that lost the connection can not fetch its answer",
+        "a client that lost the connection cannot fetch its answer",
         ("responses.kept.call", "responses.kept.get"),
-        keeping.kept_as_told,
+        keeping.stored_as_answered,
     ),
-    check(
+    Check(
         "responses.store.items",
-        "GET /responses/ID/input_items lists what the request brought",
+        "GET /responses/ID/input_items lists the input of the request",
         f"OpenAPI /responses/{{response_id}}/input_items; {SCHEMAS}ResponseItemList",
-        "the conversation can not be shown again",
+        "the conversation cannot be shown again",
         ("responses.kept.call", "responses.kept.items"),
         keeping.lists_input,
         "optional",
     ),
-    check(
+    Check(
         "responses.store.delete",
-        "DELETE /responses/ID takes the stored response away",
+        "DELETE /responses/ID deletes the stored response",
         "OpenAPI /responses/{response_id}, delete",
-        "what a person wanted gone stays",
+        "deleted data stays",
         ("responses.kept.call", "responses.kept.delete", "responses.kept.gone"),
         keeping.deletes,
         "optional",
     ),
-    check(
+    Check(
         "responses.store.off",
-        "a response with store: false is not kept",
+        "a response with store: false is not stored",
         f"{SCHEMAS}CreateResponse, store",
-        "what a person wanted unkept is kept",
+        "data that must not be stored is stored",
         ("responses.text.body", "responses.unkept.get"),
-        keeping.keeps_nothing,
+        keeping.stores_nothing,
     ),
 ]

@@ -1,8 +1,9 @@
-"""Asks each question once and judges each check by what came back.
+"""Asks each question once and judges each check by the answers.
 
-Questions that a check needs are asked when it is its turn, and kept for the checks after it. A family whose path is not there is told once: whatever
-it is asked, it says HTTP 404, 405 or 501, or with HTTP 200 an error, a web page or another object than the API's. So is one that refuses the key. An
-endpoint that runs into the time limit several times in a row is not asked any more.
+Questions are asked when the first check needs them, and their answers are kept for later checks. A family that the
+endpoint does not have is reported once: it answers every request with HTTP 404, 405 or 501, or with HTTP 200 and an
+error, a web page or another object. The same holds for a family that refuses the key. An endpoint that runs into
+the time limit repeatedly is not asked any more.
 """
 
 from __future__ import annotations
@@ -11,30 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolwire.conform.asking import PATHS, Question
-from toolwire.conform.check import Check
-from toolwire.conform.checks_both import HTTP, alike
+from toolwire.conform.checks_both import HTTP, Check, alike
 from toolwire.conform.checks_chat import CHAT
 from toolwire.conform.checks_responses import RESPONSES
-from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, mapping, mappings
+from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, mapping, mappings, text_of
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
-from toolwire.conform.questions import QUESTIONS
+from toolwire.conform.questions import PATHS, QUESTIONS, Question
 
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
 MOST_TIMEOUTS = 3
+"""Late answers in a row."""
 MOST_LATE = 8
-"""So many late answers in all, however many quick ones came between."""
+"""Late answers in all."""
 
 
 class NothingToJudge(Exception):
-    """The run can not begin; one line that says why."""
+    """The run cannot begin; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an API can not be judged. `refused`: the key is what keeps it from that; `busy`: that the endpoint has no time."""
+    """Why an API cannot be judged. `refused`: it refuses the key; `busy`: the endpoint has no time."""
 
     why: str
     refused: bool = False
@@ -43,7 +43,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """`absent`: not run because the endpoint does not have the API at all, or lets nobody in."""
+    """`absent`: not run because the endpoint does not have the API, or refuses the key."""
 
     check: Check
     verdict: Verdict
@@ -52,7 +52,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class ConformOutcome:
-    """`absent`: the families that the endpoint does not have, and what it said."""
+    """`absent`: the families that the endpoint does not have, with its answer."""
 
     base: str
     model: str
@@ -61,15 +61,13 @@ class ConformOutcome:
     requests: int
 
     def count(self, result: str, level: str = "") -> int:
-        return sum(
-            finding.verdict.result == result and level in ("", finding.check.level)
-            for finding in self.findings
-        )
+        found = [finding for finding in self.findings if finding.verdict.result == result]
+        return sum(level in ("", finding.check.level) for finding in found)
 
     @property
-    def kept(self) -> int:
-        """How many checks were not run because the endpoint had no time."""
-        return sum(finding.verdict.kept for finding in self.findings)
+    def busy(self) -> int:
+        """The number of checks that were not run because the endpoint had no time."""
+        return sum(finding.verdict.busy for finding in self.findings)
 
 
 class ConformEngine:
@@ -84,27 +82,16 @@ class ConformEngine:
         return self._timeouts >= MOST_TIMEOUTS or self._late >= MOST_LATE
 
     async def judge(self, check: Check) -> Verdict:
-        for name in check.asks:
-            await self._exchange(name)
-        if self._gave_up and any(
-            self._exchanges[name].status == 0 and not self._exchanges[name].trouble for name in check.asks
-        ):
-            why = (
-                f"{self._timeouts} answers in a row"
-                if self._timeouts >= MOST_TIMEOUTS
-                else f"{self._late} answers"
-            )
-            return Verdict("not-run", f"asked no more: {why} ran into the time limit", kept=True)
+        exchanges = [await self._exchange(name) for name in check.asks]
+        if self._gave_up and any(exchange.status == 0 and not exchange.trouble for exchange in exchanges):
+            in_a_row = self._timeouts >= MOST_TIMEOUTS
+            late = f"{self._timeouts} answers in a row" if in_a_row else f"{self._late} answers"
+            return Verdict("not-run", f"asked no more: {late} ran into the time limit", busy=True)
         try:
-            return check.judge([self._exchanges[name] for name in check.asks])
-        except Exception as error:  # whatever an endpoint sends, the run goes on
-            first = self._exchanges[check.asks[0]]
-            return Verdict(
-                "fail",
-                f"the answer can not be judged: {type(error).__name__}",
-                first.question,
-                first.excerpt(),
-            )
+            return check.judge(exchanges)
+        except Exception as error:  # the run continues, whatever an endpoint sends
+            seen = f"the answer cannot be judged: {type(error).__name__}"
+            return Verdict("fail", seen, exchanges[0].question, exchanges[0].excerpt())
 
     async def _exchange(self, name: str) -> ProbeExchange:
         if name not in self._exchanges:
@@ -116,80 +103,75 @@ class ConformEngine:
     async def _asked(self, question: Question, earlier: Mapping[str, ProbeExchange]) -> ProbeExchange:
         request = question.build(self._model, earlier)
         if request is None:
-            because = next(
-                (exchange.wanting for exchange in earlier.values() if exchange.wanting),
-                "the answer before it has not what this needs",
-            )
-            return ProbeExchange(question.name, question.family, ProbeRequest(""), wanting=because)
+            reasons = [exchange.wanting for exchange in earlier.values() if exchange.wanting]
+            because = (reasons or ["an earlier answer lacks what this request needs"])[0]
+            return ProbeExchange(question.name, ProbeRequest(""), wanting=because)
         if self._gave_up:
-            return ProbeExchange(question.name, question.family, request)
+            return ProbeExchange(question.name, request)
         best: ProbeExchange | None = None
-        for attempt, way in enumerate(question.ways, 1):
-            tried = request.but(**way) if way else request
-            exchange = replace(await self._probe.ask(question.name, question.family, tried), attempts=attempt)
+        for attempt, fields in enumerate(question.variants, 1):
+            tried = request.but(**fields) if fields else request
+            exchange = replace(await self._probe.ask(question.name, tried), attempts=attempt)
             self._timeouts = self._timeouts + 1 if exchange.late else 0
             self._late += exchange.late
-            if exchange.late or exchange.busy:
-                return exchange
-            if exchange.ok and (question.done is None or question.done(exchange)):
+            done = exchange.ok and (question.done is None or question.done(exchange))
+            if exchange.late or exchange.busy or done:
                 return exchange
             best = exchange if best is None or exchange.ok or not best.ok else best
         assert best is not None
         if question.done is None or not best.ok or best.hollow:
             return best
-        return replace(
-            best,
-            wanting=f"the model would not {question.wants}, in {len(question.ways)} attempts",
-            attempts=len(question.ways),
-        )
+        attempts = len(question.variants)
+        wanting = f"the model would not {question.wants}, in {attempts} attempts"
+        return replace(best, wanting=wanting, attempts=attempts)
 
 
 async def choose_model(probe: Probe, model: str) -> str:
-    """The model that is asked for, or the first that the endpoint lists. Raises where the endpoint can not be reached or lists none."""
-    exchange = await probe.ask("http.models", "http", ProbeRequest("/models", method="GET"))
+    """The given model, or the first that the endpoint lists. Raises if it cannot be reached or lists none."""
+    exchange = await probe.ask("http.models", ProbeRequest("/models", method="GET"))
     if exchange.status == 0:
         raise NothingToJudge(f"{exchange.trouble}")
     if model:
         return model
     if exchange.status in REFUSED:
         raise NothingToJudge(_refused(probe, exchange))
-    entries = mappings(mapping(exchange.json).get("data"))
-    first = next((entry["id"] for entry in entries if isinstance(entry.get("id"), str) and entry["id"]), "")
+    ids = [text_of(entry.get("id")) for entry in mappings(mapping(exchange.json).get("data"))]
+    first = next(filter(None, ids), "")
     if not first:
         said = probe.masked(exchange.refusal) if not exchange.ok else "HTTP 200"
         raise NothingToJudge(f"/models lists no model ({said}); name one with --model")
     if probe.masked(first) != first:
-        raise NothingToJudge("/models lists the key in place of a model; name one with --model")
+        raise NothingToJudge("/models lists the key instead of a model; name one with --model")
     return first
 
 
 async def conform(
-    probe: Probe, model: str, checks: Sequence[Check], heard: Callable[[CheckFinding], Any] | None = None
+    probe: Probe, model: str, checks: Sequence[Check], found: Callable[[CheckFinding], Any] | None = None
 ) -> ConformOutcome:
-    """Judges the endpoint by the checks, in their order. `heard` is told of each finding as it is made."""
+    """Judges the endpoint by the checks, in their order. `found` is called with each finding."""
     wanted = sorted({check.family for check in checks} - {"http"})
-    found = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
-    absent: dict[str, str] = {family: absence.why for family, absence in found.items()}
-    busy = {family for family, absence in found.items() if absence.busy}
-    refused = next((absence.why for absence in found.values() if absence.refused), "")
+    absences = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
+    absent: dict[str, str] = {family: absence.why for family, absence in absences.items()}
+    refused = next((absence.why for absence in absences.values() if absence.refused), "")
     if wanted and len(absent) == len(wanted) and (refused or len(wanted) == 2):
         raise NothingToJudge(refused or f"neither API can be judged: {'; '.join(absent.values())}")
     engine = ConformEngine(probe, model)
     findings = []
     for check in checks:
-        missing = absent.get(check.family, "")
-        verdict = (
-            Verdict("not-run", missing, kept=check.family in busy) if missing else await engine.judge(check)
-        )
-        told = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
-        findings.append(CheckFinding(check, told, bool(missing)))
-        if heard is not None:
-            heard(findings[-1])
+        absence = absences.get(check.family)
+        if absence is None:
+            verdict = await engine.judge(check)
+        else:
+            verdict = Verdict("not-run", absence.why, busy=absence.busy)
+        masked = replace(verdict, seen=probe.masked(verdict.seen), excerpt=probe.masked(verdict.excerpt))
+        findings.append(CheckFinding(check, masked, absence is not None))
+        if found is not None:
+            found(findings[-1])
     return ConformOutcome(probe.base, model, tuple(findings), absent, probe.requests)
 
 
 async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
-    """Why the API can not be judged, if it is not there. Two requests that are refused anywhere else, and one that is answered, must all say so."""
+    """Why the API is absent; None: it exists. Two invalid requests and a valid one must all say that it is absent."""
     absence = None
     for request in (
         ProbeRequest(PATHS[family], {"model": model}),
@@ -197,14 +179,14 @@ async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
         QUESTIONS[f"{family}.text.body"].build(model, {}),
     ):
         assert request is not None
-        absence = _absence(probe, await probe.ask(f"{family}.there", family, request))
+        absence = _absence(probe, await probe.ask(f"{family}.there", request))
         if absence is None:
             return None
     return absence
 
 
 def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
-    """What one answer says of the API as a whole; None: nothing, or that it is there."""
+    """Why one answer means that the API is absent; None: it does not mean that."""
     if exchange.trouble:
         return None
     if exchange.status in REFUSED:
@@ -213,24 +195,17 @@ def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
     if exchange.busy:
         return Absence(f"the endpoint has no time for {said}", busy=True)
     page = exchange.ok and exchange.content_type == "text/html" and exchange.json is None
-    return (
-        Absence(f"the endpoint has no {said}")
-        if exchange.status in ABSENT or exchange.foreign or page
-        else None
-    )
+    absent = exchange.status in ABSENT or exchange.foreign or page
+    return Absence(f"the endpoint has no {said}") if absent else None
 
 
 def _refused(probe: Probe, exchange: ProbeExchange) -> str:
     what, which = ("the key", "the right one") if probe.has_key else ("a request without a key", "one")
-    return f"{what} is refused at {exchange.request.path} ({probe.masked(exchange.refusal)}); give {which} with --api-key"
+    refusal = f"{exchange.request.path} ({probe.masked(exchange.refusal)})"
+    return f"{what} is refused at {refusal}; give {which} with --api-key"
 
 
-# --- catalogue ------------------------------------------------------------
-#
-# The checks. Each is a row: its id, what it demands, where the demand comes from, how a client suffers
-# when it fails, what is asked, how it is judged. A row of level `required` breaks clients when it fails;
-# `optional` rows are the finish. The tests use the same table as their manifest: every row has a test that
-# it passes and a test that it can fail.
+# --- the catalogue: every check has a test that it passes and a test that it can fail ---
 
 CATALOGUE: tuple[Check, ...] = (*HTTP, *alike("chat"), *CHAT, *alike("responses"), *RESPONSES)
 BY_ID = {check.id: check for check in CATALOGUE}
@@ -239,15 +214,15 @@ assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
 def chosen(patterns: str) -> tuple[Check, ...]:
-    """The checks whose id is named, or begins with what is named and a dot: `chat.stream,http`. Raises KeyError for what fits none."""
+    """The checks with these ids or beginnings of ids: `chat.stream,http`. Raises KeyError if one matches none."""
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
-        if not any(_fits(check.id, pattern) for check in CATALOGUE):
+        if not any(_matches(check.id, pattern) for check in CATALOGUE):
             raise KeyError(pattern)
-    return tuple(
-        check for check in CATALOGUE if not wanted or any(_fits(check.id, pattern) for pattern in wanted)
-    )
+    if not wanted:
+        return CATALOGUE
+    return tuple(check for check in CATALOGUE if any(_matches(check.id, pattern) for pattern in wanted))
 
 
-def _fits(id: str, pattern: str) -> bool:
+def _matches(id: str, pattern: str) -> bool:
     return id == pattern or id.startswith(pattern.removesuffix("*").removesuffix(".") + ".")

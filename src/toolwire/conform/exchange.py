@@ -1,4 +1,4 @@
-"""A request and what came back, read as a client reads it. Pure; whatever an endpoint sends, reading it never raises."""
+"""A request and its answer, read as a client reads it. Pure; reading never raises, whatever an endpoint sends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from toolwire.conform.judge import Frame, fold, split_sse
 from toolwire.core.turn import Api
 
 Family = Literal["http", "chat", "responses"]
+FAMILIES: tuple[Family, ...] = ("http", "chat", "responses")
 EXCERPT = 160
 BUSY = (429, 503)
-"""Says nothing of the endpoint but that it has no time."""
 HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output"}
-"""The key without which an object is no answer."""
+"""The key without which an object is not an answer of the API."""
+
+
+def family_of(name: str) -> Family:
+    """The family of a check or a question: the first word of its name."""
+    return next(family for family in FAMILIES if name.startswith(f"{family}."))
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """`body`: what becomes JSON, or the bytes as they are. `leave` hangs up after the first bytes of the answer. `bare`: without the key."""
+    """`body`: a value for JSON, or bytes. `leave`: disconnect after the first bytes. `bare`: without the key."""
 
     path: str
     body: Any = None
@@ -36,14 +41,14 @@ class ProbeRequest:
         return self.body if isinstance(self.body, dict) else {}
 
     def but(self, **changes: Any) -> ProbeRequest:
-        """With other fields in its body; None takes one away."""
+        """With other fields in its body; None removes a field."""
         merged = {key: value for key, value in {**self.asked, **changes}.items() if value is not None}
         return replace(self, body=merged)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call as a client has it in hand. Legacy calls have no id."""
+    """A call as a client sees it. Legacy calls have no id."""
 
     id: str
     name: str
@@ -59,7 +64,7 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What the answer means to a client, whichever API and form it came in."""
+    """What the answer means to a client, in either API, streamed or not."""
 
     text: str
     calls: tuple[SeenCall, ...]
@@ -69,13 +74,13 @@ class ClientAnswer:
 
 @dataclass(frozen=True)
 class ProbeExchange:
-    """`trouble`: why there is no whole answer; `late`: because of the time limit. `wanting`: what the model was asked for and would
-    not do, in as many attempts as there were.
+    """One exchange. `status` 0: no answer.
 
-    `status` 0: nothing came."""
+    `trouble`: why the answer is not whole; `late`: because of the time limit. `wanting`: what the model did not do
+    although it was asked to, in all attempts.
+    """
 
     question: str
-    family: Family
     request: ProbeRequest
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -84,6 +89,10 @@ class ProbeExchange:
     wanting: str = ""
     attempts: int = 1
     late: bool = False
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.question)
 
     @property
     def ok(self) -> bool:
@@ -111,7 +120,7 @@ class ProbeExchange:
 
     @cached_property
     def json(self) -> Any:
-        """The body, or None where it is no JSON."""
+        """The body, or None if it is not JSON."""
         try:
             return json.loads(self.raw)
         except (ValueError, RecursionError):
@@ -123,7 +132,7 @@ class ProbeExchange:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The answer in the shape of a body: the body itself, or the fold of the stream. {} where there is none."""
+        """The body itself, or the fold of the stream; {} if there is none."""
         if not self.ok:
             return {}
         if not self.streamed:
@@ -135,32 +144,27 @@ class ProbeExchange:
 
     @property
     def foreign(self) -> bool:
-        """A success whose body is an object, but none of this API."""
+        """Whether a success has an object as its body that is not of this API."""
         return self.ok and isinstance(self.json, dict) and HOLDERS[self.api] not in self.json
 
     @property
     def error(self) -> str:
-        """What an answer that counts as a success says of an error in it, whatever the error's shape; "": it has none."""
+        """The error message inside an answer with a success status, in whatever shape; "": none."""
         found = self.body.get("error")
-        if found is None and self.foreign:  # also in place of a stream
+        if found is None and self.foreign:  # also instead of a stream
             found = self.json.get("error")
         return "" if found is None else _error_text(found)
 
     @cached_property
     def hollow(self) -> str:
-        """Why there is nothing in the answer to look at; "": there is something."""
-        if self.family == "http":
-            return "" if self.body else "the answer is empty or can not be read"
+        """Why the answer has nothing to judge; "": it has something."""
         if not self.raw or not (self.streamed or self.body):
-            return "the answer is empty or can not be read"
+            return "the answer is empty or cannot be read"
+        if self.family == "http":
+            return ""
         held = mappings(self.body.get(HOLDERS[self.api]))
         if self.api == "chat":
-            held = [
-                choice
-                for choice in held
-                if choice.get("finish_reason")
-                or any(value is not None for value in mapping(choice.get("message")).values())
-            ]
+            held = [choice for choice in held if choice.get("finish_reason") or _says(choice.get("message"))]
         return "" if held else f"the answer holds no {HOLDERS[self.api]}"
 
     @cached_property
@@ -172,7 +176,7 @@ class ProbeExchange:
         return tuple(call.name for call in self.answer.calls)
 
     def excerpt(self, position: int = -1) -> str:
-        """The frame at the position as it came, or the beginning of the body."""
+        """The frame at the position, or the beginning of the body."""
         if self.streamed and 0 <= position < len(self.frames):
             text = self.frames[position].data
             return _short(text[max(text.find('"choices"'), 0) :])
@@ -180,23 +184,27 @@ class ProbeExchange:
 
     @property
     def refusal(self) -> str:
-        """What an error says, in one sentence."""
+        """The status and the message of an error."""
         error = mapping(self.json).get("error")
         return f"HTTP {self.status}" if error is None else f"HTTP {self.status}: {_error_text(error)}"
 
 
+def _says(message: Any) -> bool:
+    return any(value is not None for value in mapping(message).values())
+
+
 def _error_text(error: Any) -> str:
-    """Errors of OpenAI's shape have a message; other servers send a text in its place."""
+    """OpenAI's errors have a message; other servers send a text instead of the object."""
     message = error.get("message") if isinstance(error, dict) else error
     return message[:200] if isinstance(message, str) and message else "an error without a message"
 
 
-def _short(text: str) -> str:
-    """The beginning of a frame, with what is long and says nothing (ids) cut."""
-    return _LONG.sub(lambda found: f"{found[0][:10]}…", text[: 8 * EXCERPT])[:EXCERPT]
-
-
 _LONG = re.compile(r"[\w-]{28,}")
+
+
+def _short(text: str) -> str:
+    """The beginning of a frame, with long ids cut."""
+    return _LONG.sub(lambda found: f"{found[0][:10]}…", text[: 8 * EXCERPT])[:EXCERPT]
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -211,55 +219,30 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _call(id: Any, function: Mapping[str, Any]) -> SeenCall:
+    """Arguments that are an object instead of its text have their own check; here they are read."""
+    arguments = function.get("arguments", function.get("input"))
+    text = json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
+    return SeenCall(text_of(id), text_of(function.get("name")), text)
+
+
 def _read_chat(body: Mapping[str, Any]) -> ClientAnswer:
     choice = next(iter(mappings(body.get("choices"))), {})
     message = mapping(choice.get("message"))
-    calls = [_chat_call(call) for call in mappings(message.get("tool_calls"))]
+    calls = [
+        _call(call.get("id"), mapping(call.get("function"))) for call in mappings(message.get("tool_calls"))
+    ]
     if isinstance(message.get("function_call"), dict):
-        calls.append(
-            SeenCall(
-                "",
-                text_of(message["function_call"].get("name")),
-                _arguments(message["function_call"].get("arguments")),
-            )
-        )
-    return ClientAnswer(
-        text_of(message.get("content")),
-        tuple(calls),
-        text_of(choice.get("finish_reason")),
-        text_of(body.get("id")),
-    )
-
-
-def _arguments(value: Any) -> str:
-    """An object where its text belongs is told by a check of its own; here it is read."""
-    return json.dumps(value) if isinstance(value, dict) else text_of(value)
-
-
-def _chat_call(call: Mapping[str, Any]) -> SeenCall:
-    function = mapping(call.get("function"))
-    return SeenCall(
-        text_of(call.get("id")), text_of(function.get("name")), _arguments(function.get("arguments"))
-    )
+        calls.append(_call("", message["function_call"]))
+    text, finish = text_of(message.get("content")), text_of(choice.get("finish_reason"))
+    return ClientAnswer(text, tuple(calls), finish, text_of(body.get("id")))
 
 
 def _read_responses(body: Mapping[str, Any]) -> ClientAnswer:
     items = mappings(body.get("output"))
-    parts = [
-        part for item in items if item.get("type") == "message" for part in mappings(item.get("content"))
-    ]
-    calls = [
-        SeenCall(
-            text_of(item.get("call_id")),
-            text_of(item.get("name")),
-            _arguments(item.get("arguments", item.get("input"))),
-        )
-        for item in items
-        if item.get("type") in ("function_call", "custom_tool_call")
-    ]
-    return ClientAnswer(
-        "".join(text_of(part.get("text")) for part in parts),
-        tuple(calls),
-        text_of(body.get("status")),
-        text_of(body.get("id")),
-    )
+    messages = [item for item in items if item.get("type") == "message"]
+    parts = [part for item in messages for part in mappings(item.get("content"))]
+    kinds = ("function_call", "custom_tool_call")
+    calls = [_call(item.get("call_id"), item) for item in items if item.get("type") in kinds]
+    text = "".join(text_of(part.get("text")) for part in parts)
+    return ClientAnswer(text, tuple(calls), text_of(body.get("status")), text_of(body.get("id")))

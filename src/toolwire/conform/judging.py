@@ -1,40 +1,43 @@
 """The verdicts of the checks: pure functions from the exchanges of a check to pass, fail or not-run.
 
-- A departure that is seen is a failure, with what was seen and the frame it was seen in.
-- What could not be seen is not run: the model would not do it, there is nothing in the answer, the endpoint has no time, or it declines the request
-  in OpenAI's own words.
-- An exchange that broke, or an error that is no error object, is a failure of whichever check needs it.
+- A departure that is seen is a failure, with what was seen and in which frame.
+- What could not be seen is not run: the model did not do it, the answer is empty, the endpoint is busy, or it
+  declines the request with OpenAI's error object.
+- An exchange that broke, or an error without OpenAI's error object, fails every check that needs it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import jsonschema_rs
 
-from toolwire.conform.asking import CITY, SCHEMA, SECRET
 from toolwire.conform.exchange import ProbeExchange, mapping
 from toolwire.conform.judge import judge_error
 from toolwire.conform.problems import UNREADABLE, problems_of
+from toolwire.conform.questions import CITY, SCHEMA, SECRET
 
 Result = Literal["pass", "fail", "not-run"]
 Seen = Sequence[ProbeExchange]
 Judge = Callable[[Seen], "Verdict"]
+JudgeOne = Callable[[ProbeExchange], "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seen`: one sentence. `question` and `excerpt` say where: the name of the request, and the beginning of the frame or body. `kept`: not run
-    because the endpoint had no time, so that another run may tell more."""
+    """`seen` is one sentence; `question` names the request, `excerpt` begins the frame or body it was seen in.
+
+    `busy`: not run because the endpoint had no time, so another run may find more.
+    """
 
     result: Result
     seen: str = ""
     question: str = ""
     excerpt: str = ""
-    kept: bool = False
+    busy: bool = False
 
 
 PASS = Verdict("pass")
@@ -44,26 +47,29 @@ def failed(exchange: ProbeExchange, seen: str, position: int = -1) -> Verdict:
     return Verdict("fail", seen, exchange.question, exchange.excerpt(position))
 
 
-def not_run(exchange: ProbeExchange, seen: str) -> Verdict:
-    return Verdict("not-run", seen, exchange.question)
+def expect(condition: bool, exchange: ProbeExchange, otherwise: str) -> Verdict:
+    return PASS if condition else failed(exchange, otherwise)
+
+
+def not_run(exchange: ProbeExchange, seen: str, *, busy: bool = False) -> Verdict:
+    return Verdict("not-run", seen, exchange.question, busy=busy)
 
 
 def busy(exchange: ProbeExchange) -> Verdict:
-    return replace(not_run(exchange, f"the endpoint has no time: {exchange.refusal}"), kept=True)
+    return not_run(exchange, f"the endpoint has no time: {exchange.refusal}", busy=True)
 
 
-def declined(exchange: ProbeExchange) -> Verdict:
-    return not_run(exchange, f"the endpoint declines: {exchange.error}")
+# --- whether there is anything to judge: a verdict, or None ---
 
 
 def broken(exchange: ProbeExchange) -> Verdict | None:
-    """What there is to say of an exchange that brought no answer; None: it did. A model may be slow: that fails only the checks that are about it."""
+    """An exchange without an answer. A slow model fails only the checks that are about time."""
     if exchange.late:
         return not_run(exchange, exchange.trouble)
     if exchange.trouble:
         return failed(exchange, exchange.trouble)
     if exchange.ok:
-        return declined(exchange) if exchange.foreign and exchange.error else None
+        return _declined(exchange) if exchange.foreign and exchange.error else None
     if not exchange.status:
         return not_run(exchange, exchange.wanting or "it was not asked")
     if exchange.busy:
@@ -73,64 +79,58 @@ def broken(exchange: ProbeExchange) -> Verdict | None:
     return failed(exchange, f"HTTP {exchange.status} without OpenAI's error object")
 
 
+def _declined(exchange: ProbeExchange) -> Verdict:
+    return not_run(exchange, f"the endpoint declines: {exchange.error}")
+
+
 def unanswered(exchange: ProbeExchange) -> Verdict | None:
-    """As `broken`; and where the answer itself ends in an error."""
-    verdict = broken(exchange)
-    return declined(exchange) if verdict is None and exchange.error else verdict
+    """`broken`, or an answer that ends in an error."""
+    return broken(exchange) or (_declined(exchange) if exchange.error else None)
 
 
 def unseen(exchange: ProbeExchange) -> Verdict | None:
-    """As `unanswered`; and where there is nothing in the answer."""
-    verdict = unanswered(exchange)
-    return not_run(exchange, exchange.hollow) if verdict is None and exchange.hollow else verdict
+    """`unanswered`, or an answer with nothing in it."""
+    return unanswered(exchange) or (not_run(exchange, exchange.hollow) if exchange.hollow else None)
 
 
 def missing(exchange: ProbeExchange) -> Verdict | None:
-    """As `unanswered`; and where the model would not do what it was asked for."""
-    verdict = unanswered(exchange)
-    if verdict is None and exchange.wanting:
-        return not_run(exchange, exchange.wanting)
-    return verdict
+    """`unanswered`, or a model that did not do what it was asked to."""
+    return unanswered(exchange) or (not_run(exchange, exchange.wanting) if exchange.wanting else None)
 
 
-def each(judge: Callable[[ProbeExchange], Verdict], *, lenient: bool = False) -> Judge:
-    """All exchanges must pass; one failure is enough. `lenient`: those that passed count although others could not be run."""
+def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
+    """All exchanges must pass. `lenient`: those that passed count although others could not be run."""
 
-    def verdict(seen: Seen) -> Verdict:
-        verdicts = [judge(exchange) for exchange in seen]
-        for wanted in ("fail", "not-run"):
-            found = next((verdict for verdict in verdicts if verdict.result == wanted), None)
-            if found is not None and not (
-                wanted == "not-run" and lenient and any(one.result == "pass" for one in verdicts)
-            ):
-                return found
-        return PASS
-
-    return verdict
+    return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
 
 
-# --- the wire ----------------------------------------------------------------------------------------------------------------------------------
+def _together(verdicts: Sequence[Verdict], lenient: bool) -> Verdict:
+    order: tuple[Result, ...] = ("fail", "pass", "not-run") if lenient else ("fail", "not-run", "pass")
+    return min(verdicts, key=lambda verdict: order.index(verdict.result), default=PASS)
+
+
+# --- the wire ---
 
 
 @dataclass(frozen=True, slots=True)
 class WireVerdict:
-    """None of these departures in any of the answers. Whether a model did what was asked does not matter here, only what came.
+    """None of the departures in any answer, whether or not the model did what it was asked to.
 
-    `of_calls`: only answers that hold calls are looked at. `of_errors`: an error is something to look at, too."""
+    `of_calls`: only answers with calls are judged. `of_errors`: answers that end in an error are judged too.
+    """
 
     topics: tuple[str, ...]
     of_calls: bool = False
     of_errors: bool = False
 
     def __call__(self, seen: Seen) -> Verdict:
-        if not self.of_calls:
-            return each(self._judge, lenient=True)(seen)
-        with_calls = [
-            exchange
-            for exchange in seen
-            if exchange.trouble or not exchange.ok or exchange.answer.calls or _may_hold(exchange)
-        ]
-        return each(self._judge, lenient=True)(with_calls) if with_calls else _no_call(seen[0])
+        if self.of_calls:
+            seen = [exchange for exchange in seen if self._concerns(exchange)] or seen[:1]
+        return each(self._judge, lenient=True)(seen)
+
+    def _concerns(self, exchange: ProbeExchange) -> bool:
+        may_call = b"tool_calls" in exchange.raw or b"function_call" in exchange.raw
+        return not exchange.ok or bool(exchange.answer.calls) or may_call
 
     def _judge(self, exchange: ProbeExchange) -> Verdict:
         verdict = broken(exchange)
@@ -138,23 +138,16 @@ class WireVerdict:
             return verdict
         found = problems_of(exchange)
         hits = [problem for topic, problem in found if topic in self.topics]
-        if not hits:
-            return self._unhurt(
-                exchange, next((problem.message for topic, problem in found if topic == UNREADABLE), "")
-            )
-        more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
-        return failed(exchange, hits[0].message + more, hits[0].position)
-
-    def _unhurt(self, exchange: ProbeExchange, unreadable: str) -> Verdict:
-        """None of the departures was seen: that is a pass where they could have been."""
-        if unreadable:
-            return not_run(exchange, unreadable)
+        if hits:
+            more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
+            return failed(exchange, hits[0].message + more, hits[0].position)
+        for topic, problem in found:
+            if topic == UNREADABLE:
+                return not_run(exchange, problem.message)
         if self.of_errors and exchange.error:
             return PASS
-        verdict = unseen(exchange)
-        if verdict is None and self.of_calls and not exchange.answer.calls:
-            return _no_call(exchange)
-        return PASS if verdict is None else verdict
+        no_call = self.of_calls and not exchange.answer.calls
+        return unseen(exchange) or (_no_call(exchange) if no_call else PASS)
 
 
 def wire(*topics: str) -> WireVerdict:
@@ -169,105 +162,64 @@ def _no_call(exchange: ProbeExchange) -> Verdict:
     return not_run(exchange, exchange.wanting or "no answer holds a call")
 
 
-def _may_hold(exchange: ProbeExchange) -> bool:
-    return b"tool_calls" in exchange.raw or b"function_call" in exchange.raw
-
-
 OF_USAGE = ("usage_shape", "usage_total", "usage_early", "after_finish", "usage_missing", "after_usage")
 
 
 def usage_given(*keys: str) -> Judge:
-    """Usage is there and in order."""
-    ordered = WireVerdict(OF_USAGE)
+    def judge(exchange: ProbeExchange) -> Verdict:
+        usage = mapping(exchange.body.get("usage"))
+        lacking = [key for key in keys if not isinstance(usage.get(key), int)]
+        return unseen(exchange) or expect(not lacking, exchange, f"usage lacks {', '.join(lacking)}")
 
     def verdict(seen: Seen) -> Verdict:
-        for exchange in seen:
-            said = unseen(exchange)
-            if said is not None:
-                return said
-            usage = mapping(exchange.body.get("usage"))
-            lacking = [key for key in keys if not isinstance(usage.get(key), int)]
-            if lacking:
-                return failed(exchange, f"usage lacks {', '.join(lacking)}")
-        return ordered(seen)
+        given = each(judge)(seen)
+        return WireVerdict(OF_USAGE)(seen) if given.result == "pass" else given
 
     return verdict
 
 
-def content_type(expected: str) -> Judge:
-    def judge(exchange: ProbeExchange) -> Verdict:
-        verdict = unseen(exchange)
-        if verdict is not None:
-            return verdict
-        return (
-            PASS
-            if exchange.content_type == expected
-            else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
-        )
+def _has_type(exchange: ProbeExchange, expected: str) -> Verdict:
+    found = exchange.content_type
+    return expect(found == expected, exchange, f"content-type is {found or 'missing'!r}")
 
-    return each(judge, lenient=True)
+
+def content_type(expected: str) -> Judge:
+    return each(lambda exchange: unseen(exchange) or _has_type(exchange, expected), lenient=True)
 
 
 def answered(exchange: ProbeExchange) -> Verdict:
-    """An answer came, whatever it says."""
+    """The request was answered, whatever the answer says."""
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")
-    if exchange.trouble:
-        return failed(exchange, exchange.trouble)
     if exchange.busy:
         return busy(exchange)
-    if not exchange.ok:
-        return failed(exchange, exchange.refusal)
-    if exchange.error:
-        return failed(exchange, f"the answer ends in an error: {exchange.error}")
-    return failed(exchange, exchange.hollow) if exchange.hollow else PASS
+    fault = exchange.trouble or ("" if exchange.ok else exchange.refusal)
+    if not fault and exchange.error:
+        fault = f"the answer ends in an error: {exchange.error}"
+    fault = fault or exchange.hollow
+    return expect(not fault, exchange, fault)
+
+
+GRAVE = tuple(
+    """call_shape call_id call_index call_repeated call_id_repeated cumulative_arguments invalid_arguments
+    empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool terminal_missing
+    item_open not_open text_open text_differs output id_repeated output_index item_id done_missing
+    null_content""".split()
+)
 
 
 def clean(exchange: ProbeExchange) -> Verdict:
-    """An answer came, and its calls can be read and run; envelopes and extras have checks of their own."""
+    """Answered, with calls that can be read and run; envelopes and extra keys have their own checks."""
     verdict = answered(exchange)
     return WireVerdict(GRAVE)([exchange]) if verdict.result == "pass" else verdict
 
 
-GRAVE = (
-    *(
-        "call_shape",
-        "call_id",
-        "call_index",
-        "call_repeated",
-        "call_id_repeated",
-        "cumulative_arguments",
-        "invalid_arguments",
-    ),
-    *(
-        "empty_arguments",
-        "untruthful_finish",
-        "finish_missing",
-        "after_finish",
-        "wrong_dialect",
-        "undeclared_tool",
-        "terminal_missing",
-    ),
-    *(
-        "item_open",
-        "not_open",
-        "text_open",
-        "text_differs",
-        "output",
-        "id_repeated",
-        "output_index",
-        "item_id",
-        "done_missing",
-        "null_content",
-    ),
-)
-
-
-# --- errors ------------------------------------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def refused(*statuses: int) -> Judge:
     """An HTTP error of one of these statuses, with OpenAI's error object and nothing before it."""
+    expected = " or ".join(map(str, statuses))
 
     def judge(exchange: ProbeExchange) -> Verdict:
         if exchange.trouble:
@@ -275,71 +227,55 @@ def refused(*statuses: int) -> Judge:
         if exchange.busy:
             return busy(exchange)
         if exchange.status not in statuses:
-            return failed(exchange, f"HTTP {exchange.status}, expected {' or '.join(map(str, statuses))}")
+            return failed(exchange, f"HTTP {exchange.status}, expected {expected}")
         if not isinstance(exchange.json, dict):
             return failed(exchange, f"HTTP {exchange.status}, but the body is no JSON object")
-        problems = [
-            problem
-            for problem in judge_error(exchange.status, exchange.json)
-            if problem.code != "unknown_key"
-        ]
-        if problems:
-            return failed(exchange, problems[0].message)
-        return (
-            PASS
-            if exchange.content_type == "application/json"
-            else failed(exchange, f"content-type is {exchange.content_type or 'missing'!r}")
-        )
+        for problem in judge_error(exchange.status, exchange.json):
+            if problem.code != "unknown_key":
+                return failed(exchange, problem.message)
+        return _has_type(exchange, "application/json")
 
     return each(judge)
 
 
-def refuses_strangers(seen: Seen) -> Verdict:
+def needs_key(seen: Seen) -> Verdict:
     exchange = seen[0]
     if exchange.ok and not exchange.error:
         return not_run(exchange, "the endpoint asks for no key")
     return refused(401, 403)(seen)
 
 
-# --- what models do with tools -----------------------------------------------------------------------------------------------------------------
+# --- what models do with tools ---
 
 
 def calls(*names: str) -> Judge:
-    """Calls, and only of these tools."""
+    """At least one call, and only of these tools."""
 
     def judge(exchange: ProbeExchange) -> Verdict:
-        verdict = unanswered(exchange)
-        if verdict is not None:
-            return verdict
-        if not exchange.answer.calls:
-            return failed(exchange, "the answer holds no call")
         wrong = [name for name in exchange.called if name not in names]
-        return failed(exchange, f"the answer calls {wrong[0]!r}") if wrong else clean(exchange)
+        fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer holds no call"
+        return unanswered(exchange) or _clean_if(bool(exchange.called) and not wrong, exchange, fault)
 
     return each(judge)
 
 
+def _clean_if(condition: bool, exchange: ProbeExchange, otherwise: str) -> Verdict:
+    return clean(exchange) if condition else failed(exchange, otherwise)
+
+
 def calls_nothing(exchange: ProbeExchange) -> Verdict:
-    verdict = unanswered(exchange)
-    if verdict is not None:
-        return verdict
-    return (
-        failed(exchange, f"the answer calls {exchange.called[0]!r}") if exchange.called else clean(exchange)
-    )
+    fault = f"the answer calls {next(iter(exchange.called), '')!r}"
+    return unanswered(exchange) or _clean_if(not exchange.called, exchange, fault)
 
 
 def calls_once(exchange: ProbeExchange) -> Verdict:
-    verdict = unanswered(exchange)
-    if verdict is not None:
-        return verdict
     count = len(exchange.called)
-    return failed(exchange, f"{count} calls where one was allowed") if count > 1 else clean(exchange)
+    return unanswered(exchange) or _clean_if(count <= 1, exchange, f"{count} calls where one was allowed")
 
 
 def done_well(exchange: ProbeExchange) -> Verdict:
-    """The model did what it was asked for, and the answer that tells of it is in order."""
-    verdict = missing(exchange)
-    return verdict if verdict is not None else clean(exchange)
+    """The model did what it was asked to, and the answer is in order."""
+    return missing(exchange) or clean(exchange)
 
 
 def arguments_fit(exchange: ProbeExchange) -> Verdict:
@@ -347,112 +283,83 @@ def arguments_fit(exchange: ProbeExchange) -> Verdict:
     if verdict is not None:
         return verdict
     for call in exchange.answer.calls:
-        value = call.object
-        if not isinstance(value, dict) or not jsonschema_rs.is_valid(CITY, value):
-            return failed(
-                exchange, f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}"
-            )
+        if not jsonschema_rs.is_valid(CITY, call.object):
+            fault = f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}"
+            return failed(exchange, fault)
     return PASS
 
 
 MARKUP = (
-    "<tool_call",
-    "<use_tool",
-    "<function=",
-    "<|tool",
-    "<|python_tag|>",
-    "[TOOL_CALLS]",
-    "functools[",
-    "```tool",
-    "<invoke",
-    "<|channel|>",
+    *("<tool_call", "<use_tool", "<function=", "<|tool", "<|python_tag|>", "[TOOL_CALLS]", "functools["),
+    *("```tool", "<invoke", "<|channel|>"),
 )
 
 
 def no_markup(exchange: ProbeExchange) -> Verdict:
-    verdict = missing(exchange) or unseen(exchange)
-    if verdict is not None:
-        return verdict
-    mark = next((mark for mark in MARKUP if mark in exchange.answer.text), None)
-    return PASS if mark is None else failed(exchange, f"the text of the answer holds {mark!r}")
+    found = [mark for mark in MARKUP if mark in exchange.answer.text]
+    fault = f"the text of the answer holds {next(iter(found), '')!r}"
+    return missing(exchange) or unseen(exchange) or expect(not found, exchange, fault)
 
 
 def fresh_ids(seen: Seen) -> Verdict:
-    """No id of a call or an answer comes twice, in whichever answer."""
+    """No id of a call or an answer is used twice, in any answer."""
     known: dict[str, str] = {}
     for exchange in seen:
-        own = [exchange.answer.id, *(call.id for call in exchange.answer.calls)]
-        for id in filter(None, own):
+        answer = exchange.answer
+        own = [id for id in (answer.id, *(call.id for call in answer.calls)) if id]
+        for id in own:
             if id in known:
                 return failed(exchange, f"the id {id[:60]!r} was used by {known[id]} already")
-        known |= dict.fromkeys(filter(None, own), exchange.question)
+        known |= dict.fromkeys(own, exchange.question)
     if any(exchange.answer.calls for exchange in seen):
         return PASS
     return next(filter(None, map(missing, seen)), _no_call(seen[0]))
 
 
-def told_again(exchange: ProbeExchange) -> Verdict:
-    """The result of the tool reached the model."""
+def result_reached_model(exchange: ProbeExchange) -> Verdict:
+    fault = f"the answer never repeats the result, {SECRET!r}, in {exchange.attempts} attempts"
     verdict = answered(exchange)
     if verdict.result != "pass":
         return verdict
-    if SECRET not in exchange.answer.text:
-        return failed(
-            exchange, f"the answer never repeats the result, {SECRET!r}, in {exchange.attempts} attempts"
-        )
-    return clean(exchange)
+    return _clean_if(SECRET in exchange.answer.text, exchange, fault)
 
 
 def fits_schema(exchange: ProbeExchange) -> Verdict:
+    text = exchange.answer.text
     verdict = unanswered(exchange)
     if verdict is not None:
         return verdict
     try:
-        fits = bool(jsonschema_rs.validator_for(SCHEMA).is_valid(_parsed(exchange.answer.text)))
-    except ValueError:
-        return failed(exchange, f"the answer is no JSON: {exchange.answer.text[:80]!r}")
-    return (
-        clean(exchange)
-        if fits
-        else failed(exchange, f"the answer does not fit the schema: {exchange.answer.text[:80]!r}")
-    )
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("too deep") from None
+        fits = jsonschema_rs.is_valid(SCHEMA, json.loads(text))
+    except (ValueError, RecursionError):
+        return failed(exchange, f"the answer is no JSON: {text[:80]!r}")
+    return _clean_if(fits, exchange, f"the answer does not fit the schema: {text[:80]!r}")
 
 
 def same_meaning(seen: Seen) -> Verdict:
-    """Pairs of one question, not streamed and streamed: the same calls with the same arguments, text or none, and the same end."""
-    verdicts = [_same(body, stream) for body, stream in zip(seen[::2], seen[1::2], strict=True)]
-    found = next((verdict for verdict in verdicts if verdict.result == "fail"), None)
-    if found is not None:
-        return found
-    return PASS if any(verdict.result == "pass" for verdict in verdicts) else verdicts[0]
+    """Pairs of one question, not streamed and streamed: the same calls, text or none, and the same end."""
+    pairs = zip(seen[::2], seen[1::2], strict=True)
+    return _together([_same(body, stream) for body, stream in pairs], lenient=True)
 
 
 def _same(body: ProbeExchange, stream: ProbeExchange) -> Verdict:
-    for exchange in (body, stream):
-        verdict = unseen(exchange)
-        if verdict is not None:
-            return verdict
+    verdict = unseen(body) or unseen(stream)
+    if verdict is not None:
+        return verdict
     if bool(body.wanting) != bool(stream.wanting) and not (body.answer.calls or stream.answer.calls):
         return not_run(stream, body.wanting or stream.wanting)
-    for what, told, streamed in (
-        (
-            "calls",
-            [(call.name, call.object) for call in body.answer.calls],
-            [(call.name, call.object) for call in stream.answer.calls],
-        ),
-        ("the end", body.answer.finish, stream.answer.finish),
-        ("whether there is text", bool(body.answer.text), bool(stream.answer.text)),
-    ):
-        if told != streamed:
-            return failed(stream, f"{what}: {str(streamed)[:80]} when streamed, {str(told)[:80]} when not")
+    streamed = _meaning(stream)
+    for what, whole in _meaning(body).items():
+        if whole != streamed[what]:
+            fault = f"{what}: {str(streamed[what])[:80]} when streamed, {str(whole)[:80]} when not"
+            return failed(stream, fault)
     return PASS
+
+
+def _meaning(exchange: ProbeExchange) -> dict[str, object]:
+    answer = exchange.answer
+    made = [(call.name, call.object) for call in answer.calls]
+    return {"calls": made, "the end": answer.finish, "whether there is text": bool(answer.text)}
 
 
 OF_ERRORS = (

@@ -1,6 +1,6 @@
-"""Asks an endpoint over HTTP. Every exchange has a limit of time and of size; whatever goes wrong is said in one sentence, never raised.
+"""Asks an endpoint over HTTP. Every exchange is limited in time and size; a failure is a sentence, never raised.
 
-The key goes into the request and nowhere else: what comes back and names it is masked before anything looks at it.
+The key is sent in requests only: it is masked in everything that comes back before anything reads it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.openai.failures import retry_after
-from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest
+from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
-MOST_WAITS, MOST_IN_VAIN = 3, 2
-"""So often one request waits for a server that says when it has time, and so many requests may have done so for nothing until none does."""
+MOST_WAITS = 3
+"""Waits of one request for a busy server that names a time."""
+MOST_IN_VAIN = 2
+"""Requests that may wait in vain; after them none waits."""
 MASK = "***"
 SHORTEST_SECRET = 4
 
 
 class AddressError(ValueError):
-    """An address that can not be asked; one line that says why."""
+    """An address that cannot be asked; the message says why in one line."""
 
 
 def base_of(address: str) -> str:
-    """The base of the API: an address without a path means `/v1` there."""
+    """The base of the API; an address without a path means `/v1`."""
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
@@ -46,16 +48,16 @@ def base_of(address: str) -> str:
 
 
 def shown(address: str) -> str:
-    """The address without user, password and query: those may be secrets."""
+    """The address without user, password and query, which may be secrets."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # it can not be taken apart: what may be a secret is cut off by its marks
+    except ValueError:  # it cannot be parsed: cut off what may be a secret
         return address.rpartition("@")[2].partition("?")[0]
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or address
 
 
 class Probe(AbstractAsyncContextManager["Probe"]):
-    """`waiting` is told when it waits for a server that has no time, and how many seconds."""
+    """`waiting` is called with the status and the seconds when a request waits for a busy server."""
 
     def __init__(
         self,
@@ -68,9 +70,8 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         self.base, self.limit_s, self.most_bytes = base, limit_s, most_bytes
         self._waiting, self._in_vain = waiting, 0
         self._key = key
-        self._secrets = [
-            secret for secret in (key, urlsplit(base).password or "") if len(secret) >= SHORTEST_SECRET
-        ]
+        secrets = (key, urlsplit(base).password or "")
+        self._secrets = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
         self._session: aiohttp.ClientSession | None = None
         self.requests = 0
 
@@ -93,9 +94,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, question: str, family: Family, request: ProbeRequest) -> ProbeExchange:
-        """One exchange; a server that is busy is asked again after the time it names, if that is not more than an answer may take."""
-        exchange, waits = await self._once(question, family, request), 0
+    async def ask(self, question: str, request: ProbeRequest) -> ProbeExchange:
+        """One exchange. A busy server is asked again after the time it names, if that is within the time limit."""
+        exchange, waits = await self._once(question, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
             wait_s = retry_after(exchange.headers)
             if wait_s is None or wait_s > self.limit_s:
@@ -103,11 +104,11 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             if self._waiting is not None:
                 self._waiting(exchange.status, wait_s)
             await asyncio.sleep(wait_s)
-            exchange, waits = await self._once(question, family, request), waits + 1
+            exchange, waits = await self._once(question, request), waits + 1
         self._in_vain += exchange.busy and waits > 0
         return exchange
 
-    async def _once(self, question: str, family: Family, request: ProbeRequest) -> ProbeExchange:
+    async def _once(self, question: str, request: ProbeRequest) -> ProbeExchange:
         self.requests += 1
         collected = _Collected()
         try:
@@ -119,23 +120,13 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         except aiohttp.ClientConnectorError as error:
             collected.trouble = f"could not connect: {error.os_error.strerror or error.os_error}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            collected.trouble = (
-                f"the connection broke: {type(error).__name__}{': ' if str(error) else ''}{str(error)[:120]}"
-            )
+            detail = f": {str(error)[:120]}" if str(error) else ""
+            collected.trouble = f"the connection broke: {type(error).__name__}{detail}"
         headers = {name: self.masked(value) for name, value in collected.headers.items()}
-        raw = self.masked(bytes(collected.raw).decode("utf-8", "surrogateescape")).encode(
-            "utf-8", "surrogateescape"
-        )
-        return ProbeExchange(
-            question,
-            family,
-            request,
-            collected.status,
-            headers,
-            raw,
-            self.masked(collected.trouble),
-            late=collected.late,
-        )
+        text = bytes(collected.raw).decode("utf-8", "surrogateescape")
+        raw = self.masked(text).encode("utf-8", "surrogateescape")
+        trouble = self.masked(collected.trouble)
+        return ProbeExchange(question, request, collected.status, headers, raw, trouble, late=collected.late)
 
     async def _collect(self, request: ProbeRequest, collected: _Collected) -> None:
         assert self._session is not None
@@ -161,14 +152,14 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                     return
 
     def masked(self, text: str) -> str:
-        """Without the secrets. Also for what is put together from an answer: an endpoint may spell the key in another way, or send it in pieces."""
+        """Without the secrets. Findings are masked again: an endpoint may escape the key or send it in pieces."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text
 
 
 class _Collected:
-    """What has come so far, so that a limit loses nothing of it."""
+    """What has arrived so far, so that nothing of it is lost when a limit is reached."""
 
     def __init__(self) -> None:
         self.status = 0

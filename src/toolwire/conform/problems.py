@@ -1,140 +1,130 @@
-"""What the wire judges say of an exchange, each departure under one topic, so that every topic belongs to one check. Pure."""
+"""The departures the wire judges find in an exchange, each under one topic. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
-from toolwire.conform.asking import TOOL_NAMES
-from toolwire.conform.exchange import ProbeExchange
-from toolwire.conform.judge import OrderJudge, Problem, judge_body, judge_sse, split_sse
-from toolwire.conform.questions import QUESTIONS
-from toolwire.conform.repair import NAMELESS, Dropped, mend_body, mend_stream
+from toolwire.conform.exchange import ProbeExchange, mapping, mappings
+from toolwire.conform.judge import Options, OrderJudge, Problem, judge_body, judge_sse, split_sse
+from toolwire.conform.repair import NAMELESS, Dropped, repair_body, repair_stream
 from toolwire.core.turn import Api
 
 SHAPE = ("missing_key", "wrong_value", "unknown_key")
 AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")
-"""Codes that are looked for in the answer as it came; all others in the mended one."""
+"""Codes that are looked for in the answer as it was sent; all others in the repaired one."""
 
 OF_CALLS = ("call_shape", "call_id")
-"""In a stream, one delta of a call that is not understood makes the next look like an opener: these are told by mending."""
+"""In a stream, a malformed delta of a call makes the next look like an opener, so repairing reports these."""
 
 SUBJECTS = {
-    **dict.fromkeys(("usage",), "usage_shape"),
-    **dict.fromkeys(
-        (
-            "prompt_tokens_details",
-            "completion_tokens_details",
-            "input_tokens_details",
-            "output_tokens_details",
-        ),
-        "usage_details",
-    ),
+    "usage": "usage_shape",
+    **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"), "usage_details"),
+    **dict.fromkeys(("input_tokens_details", "output_tokens_details"), "usage_details"),
     **dict.fromkeys(("error", "error body", "response.error"), "error_shape"),
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
-"""Misfits by the object they are found in; the rest is `shape`."""
+"""The topic of a misfit by the object it is found in; the rest is `shape`."""
 _SUBJECT = re.compile(
     r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )"
 )
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
+Found = tuple[tuple[str, Problem], ...]
 
 
-def problems_of(exchange: ProbeExchange) -> tuple[tuple[str, Problem], ...]:
-    """Every departure with its topic, in the order in which a reader meets them."""
+def problems_of(exchange: ProbeExchange) -> Found:
+    """Every departure with its topic, in the order of the frames."""
     if not exchange.ok:
         return ()
-    question = QUESTIONS.get(exchange.question)
     asked = exchange.request.asked
-    tools = TOOL_NAMES if question is not None and question.tools else None
-    options = asked.get("stream_options")
-    usage = isinstance(options, dict) and options.get("include_usage") is True
     if exchange.streamed and exchange.raw.count(b"\n\n") > MOST_FRAMES:
-        return ((UNREADABLE, Problem(UNREADABLE, f"the stream has more than {MOST_FRAMES:,} events")),)
-    # an object names the tool, but for one of the kind `allowed_tools`, which is like `required`
-    named = any(
-        isinstance(choice, dict) and choice.get("type") != "allowed_tools"
-        for choice in (asked.get("tool_choice"), asked.get("function_call"))
+        return _unreadable(f"the stream has more than {MOST_FRAMES:,} events")
+    options = Options(
+        include_usage=mapping(asked.get("stream_options")).get("include_usage") is True,
+        legacy="functions" in asked,
+        tools=_declared(asked),
+        allow_done_on_responses=True,
+        # an object names the tool, unless its type is `allowed_tools`, which is like `required`
+        may_stop=any(
+            isinstance(choice, dict) and choice.get("type") != "allowed_tools"
+            for choice in (asked.get("tool_choice"), asked.get("function_call"))
+        ),
     )
     judge = _stream if exchange.streamed else _body
-    return judge(exchange.raw, exchange.api, usage, exchange.legacy, tools, named)
+    try:
+        return judge(exchange.raw, exchange.api, options)
+    except Exception as error:  # an answer that breaks a judge is itself wrong
+        form = "stream" if exchange.streamed else "body"
+        return _unreadable(f"the {form} cannot be read: {type(error).__name__}")
+
+
+def _declared(asked: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The names that may be called; None: any, because a request declares more than plain functions."""
+    tools = mappings(asked.get("tools"))
+    if not tools or any(tool.get("type") != "function" for tool in tools):
+        return None
+    return tuple(str(mapping(tool.get("function", tool)).get("name")) for tool in tools)
+
+
+def _unreadable(message: str) -> Found:
+    return ((UNREADABLE, Problem(UNREADABLE, message)),)
 
 
 @lru_cache(maxsize=16)
-def _stream(
-    raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool
-) -> tuple[tuple[str, Problem], ...]:
-    options: dict[str, Any] = {
-        "include_usage": usage,
-        "legacy": legacy,
-        "tools": tools,
-        "allow_done_on_responses": True,
-        "may_stop": named,
-    }
-    try:
-        as_sent = judge_sse(raw, api, whole_standard=True, **options)
-        as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
-        made = mend_stream(split_sse(raw)[0], api)
-        judge = OrderJudge(api, **{**options, "tools": None if tools is None else (*tools, NAMELESS)})
-        mended = [
-            replace(problem, position=position)
-            for frame, position in zip(made.frames, made.order, strict=True)
-            for problem in judge.feed(frame.data, frame.event)
-        ]
-        mended += judge.finish()
-    except Exception as error:  # a judge that an answer can break: the answer is what is wrong
-        return ((UNREADABLE, Problem(UNREADABLE, f"the stream can not be read: {type(error).__name__}")),)
-    return _sorted(as_sent, mended, made.problems, made.dropped)
+def _stream(raw: bytes, api: Api, options: Options) -> Found:
+    as_sent = judge_sse(raw, api, whole_standard=True, **asdict(options))
+    as_sent = [problem for problem in as_sent if topic(problem) not in OF_CALLS]
+    made = repair_stream(split_sse(raw)[0], api)
+    judge = OrderJudge(api, **asdict(_with_nameless(options)))
+    repaired = [
+        replace(problem, position=position)
+        for frame, position in zip(made.frames, made.order, strict=True)
+        for problem in judge.feed(frame.data, frame.event)
+    ]
+    return _sorted(as_sent, [*repaired, *judge.finish()], made.problems, made.dropped)
+
+
+def _with_nameless(options: Options) -> Options:
+    return options if options.tools is None else replace(options, tools=(*options.tools, NAMELESS))
 
 
 @lru_cache(maxsize=16)
-def _body(
-    raw: bytes, api: Api, usage: bool, legacy: bool, tools: tuple[str, ...] | None, named: bool
-) -> tuple[tuple[str, Problem], ...]:
-    try:
-        value = json.loads(raw)
-        if not isinstance(value, dict):
-            raise ValueError("no object")
-        as_sent = judge_body(value, api, legacy=legacy, tools=tools, may_stop=named)
-        mended, slips, dropped = mend_body(value, api)
-        again = judge_body(mended, api, legacy=legacy, tools=tools, may_stop=named)
-    except Exception as error:
-        return ((UNREADABLE, Problem(UNREADABLE, f"the body can not be read: {type(error).__name__}")),)
-    return _sorted(as_sent, again, slips, dropped)
+def _body(raw: bytes, api: Api, options: Options) -> Found:
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    repaired, repairs, dropped = repair_body(value, api)
+    as_sent, again = (judge_body(body, api, **asdict(options)) for body in (value, repaired))
+    return _sorted(as_sent, again, repairs, dropped)
 
 
 def _sorted(
-    as_sent: list[Problem], mended: list[Problem], slips: list[Problem], dropped: Dropped
-) -> tuple[tuple[str, Problem], ...]:
+    as_sent: list[Problem], repaired: list[Problem], repairs: list[Problem], dropped: Dropped
+) -> Found:
     kept = [
         problem
         for problem in as_sent
-        if problem.code in AS_SENT and (problem.position, _key(problem)) not in dropped
+        if problem.code in AS_SENT and (problem.position, _empty_key(problem)) not in dropped
     ]
-    seen = dict.fromkeys([*slips, *kept, *mended])
-    return tuple(
-        (topic(problem), problem)
-        for problem in sorted(seen, key=lambda problem: problem.position)[:MOST_PROBLEMS]
-    )
+    problems = sorted(dict.fromkeys([*repairs, *kept, *repaired]), key=lambda problem: problem.position)
+    return tuple((topic(problem), problem) for problem in problems[:MOST_PROBLEMS])
 
 
-def _key(problem: Problem) -> str:
-    """The key whose value is wrong, where it is one that says nothing: null or empty."""
-    found = (
-        _SUBJECT.match(problem.message)
-        if problem.message.endswith((", not None", ", not []", ", not ''"))
-        else None
-    )
+def _empty_key(problem: Problem) -> str:
+    """The key whose value is wrong because it is null or empty."""
+    empty = problem.message.endswith((", not None", ", not []", ", not ''"))
+    found = _SUBJECT.match(problem.message) if empty else None
     return (found["key"] or "") if found is not None else ""
 
 
 def topic(problem: Problem) -> str:
-    """The code, but for misfits: those are told apart by what they are found in."""
+    """The code; for a misfit, the topic of the object it is found in."""
     if problem.code == "unknown_key" or problem.code not in SHAPE:
         return problem.code
     found = _SUBJECT.match(problem.message)

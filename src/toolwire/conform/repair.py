@@ -1,8 +1,9 @@
-"""Small slips put right, so that one of them does not hide everything after it.
+"""Repairs small deviations, so that one of them does not hide everything after it.
 
-The judge stops looking at an object that lacks a key it needs. An endpoint that leaves out `logprobs` would so be told nothing of its calls. Here
-what is missing is filled in and what says nothing is taken away; the shape is judged on the answer as it came, the order on the mended one. What
-only mending can see (`null_key`, a wrong index or sequence number) is reported here. Pure.
+The judge stops looking at an object that lacks a key it needs, so an endpoint that leaves out `logprobs` would learn
+nothing about its calls. Here missing keys are filled in and empty ones removed. The shape is judged on the answer as
+it was sent, the order on the repaired one. What only repairing can see (`null_key`, a wrong index or sequence
+number) is reported here. Pure.
 """
 
 from __future__ import annotations
@@ -19,37 +20,28 @@ from toolwire.conform.judge import DONE, Frame, Problem
 from toolwire.core.turn import Api
 
 NULLABLE = ("content", "refusal")
-"""Keys that a first delta and a message may well hold as null."""
-ENVELOPE: Mapping[str, Any] = {"id": "mended", "created": 1, "model": "mended"}
-"""What stands around choices, where none of it can be read."""
-NAMELESS = "mended tool"
-"""Stands for a name that is missing; no tool can be called so."""
+"""Keys that may be null in a first delta and in a message."""
+ENVELOPE: Mapping[str, Any] = {"id": "repaired", "created": 1, "model": "repaired"}
+"""The envelope of a chunk whose own cannot be read."""
+NAMELESS = "repaired tool"
+"""Replaces a missing name; no tool can have this name."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-"""Keys of a usage that can not be left out."""
+"""Keys of a usage that must be present."""
 
 RESPONSE_DEFAULTS: Mapping[str, Any] = {
-    **{
-        "object": "response",
-        "created_at": 0,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "tools": [],
-        "output": [],
-    },
-    **{
-        "parallel_tool_calls": True,
-        "metadata": {},
-        "tool_choice": "auto",
-        "temperature": None,
-        "top_p": None,
-    },
+    **dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p")),
+    **{"object": "response", "created_at": 0, "tools": [], "output": [], "metadata": {}},
+    **{"parallel_tool_calls": True, "tool_choice": "auto"},
 }
 PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "output_text": {"text": "", "annotations": [], "logprobs": []},
     "refusal": {"refusal": ""},
     "summary_text": {"text": ""},
     "reasoning_text": {"text": ""},
+}
+USAGE_DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens_details": {"reasoning_tokens": 0},
 }
 EVENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "response.output_text.delta": {"logprobs": []},
@@ -58,12 +50,12 @@ EVENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 Dropped = set[tuple[int, str]]
-"""Keys that were null or empty and are gone, by the position of their frame."""
+"""Keys that were null or empty and have been removed, with the position of their frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
-    """The frames as they should have been, what was amiss, and where each frame stood in the stream as it came."""
+class Repaired:
+    """The repaired frames, the problems, and the position of each frame in the stream as it was sent."""
 
     frames: list[Frame]
     problems: list[Problem]
@@ -71,28 +63,28 @@ class Mended:
     order: list[int]
 
 
-def mend_stream(frames: Sequence[Frame], api: Api) -> Mended:
-    mender = _Chat() if api == "chat" else _Responses()
+def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
+    repairer = _Chat() if api == "chat" else _Responses()
     values = [_loaded(frame) for frame in frames]
-    for mender.position, value in enumerate(values):
+    for repairer.position, value in enumerate(values):
         if value is not None:
-            mender.frame(value)
-    order = _in_order([None if value is None else mender.place(value) for value in values])
+            repairer.frame(value)
+    order = _in_order([None if value is None else repairer.place(value) for value in values])
     moved = [position for at, position in enumerate(order) if at != position]
     if moved:
-        mender.position = min(moved)
-        mender.say(mender.mixed, "one of two calls or items goes on after the other has begun")
-    mended, numbers = [], count()
+        repairer.position = min(moved)
+        repairer.say(repairer.mixed, "one of two calls or items continues after the other has begun")
+    repaired, numbers = [], count()
     for position in order:
         value = values[position]
         if value is not None and "sequence_number" in value:
             value["sequence_number"] = next(numbers)
-        mended.append(frames[position] if value is None else _written(value, frames[position]))
-    return Mended(mended, mender.problems, mender.dropped, order)
+        repaired.append(frames[position] if value is None else _written(value, frames[position]))
+    return Repaired(repaired, repairer.problems, repairer.dropped, order)
 
 
 def _in_order(places: Sequence[int | None]) -> list[int]:
-    """The positions of the frames, those that belong to a call or an item sorted by it; all others stay."""
+    """The positions of the frames, those of calls or items sorted by their index; all others stay."""
     slots = [position for position, place in enumerate(places) if place is not None]
     order = list(range(len(places)))
     for slot, position in zip(slots, sorted(slots, key=lambda position: places[position] or 0), strict=True):
@@ -100,11 +92,11 @@ def _in_order(places: Sequence[int | None]) -> list[int]:
     return order
 
 
-def mend_body(body: Mapping[str, Any], api: Api) -> tuple[dict[str, Any], list[Problem], Dropped]:
+def repair_body(body: Mapping[str, Any], api: Api) -> tuple[dict[str, Any], list[Problem], Dropped]:
     value = copy.deepcopy(dict(body))
-    mender = _Chat() if api == "chat" else _Responses()
-    mender.body(value)
-    return value, mender.problems, mender.dropped
+    repairer = _Chat() if api == "chat" else _Responses()
+    repairer.body(value)
+    return value, repairer.problems, repairer.dropped
 
 
 def _loaded(frame: Frame) -> dict[str, Any] | None:
@@ -120,11 +112,11 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
 def _written(value: Any, frame: Frame) -> Frame:
     try:
         return Frame(json.dumps(value), frame.event)
-    except RecursionError:  # it could just be read
+    except RecursionError:  # nested almost too deeply to be read
         return frame
 
 
-class _Mender:
+class _Repairer:
     def __init__(self) -> None:
         self.position = -1
         self.problems: list[Problem] = []
@@ -143,10 +135,10 @@ class _Mender:
                 self.drop(value, where, key)
 
     mixed = ""
-    """What it is called when frames of different places are mixed."""
+    """The code for mixed frames of different calls or items."""
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """The call or item that a frame belongs to."""
+        """The index of the call or item that a frame belongs to."""
         raise NotImplementedError
 
     def frame(self, value: dict[str, Any]) -> None:
@@ -163,22 +155,22 @@ def _fill(value: Any, defaults: Mapping[str, Any]) -> None:
 
 
 def _write_arguments(holder: Any) -> None:
-    """As the text that they should have been; that they are none is told by the shape."""
+    """Replaces an object by its text; the judge of the shape reports the object."""
     if isinstance(holder, dict) and isinstance(holder.get("arguments"), dict):
         holder["arguments"] = json.dumps(holder["arguments"])
 
 
 class _Opened:
-    """The calls of one choice, numbered anew in the order in which they open, whatever indexes they are sent with."""
+    """The calls of one choice, numbered in the order in which they open, whatever their indexes are."""
 
     def __init__(self) -> None:
         self.ids: list[Any] = []
         self._numbers: dict[str, int] = {}
-        """By the index as it was sent."""
+        """The number of a call by the index that was sent."""
         self._without = False
 
     def place(self, call: Mapping[str, Any], named: bool) -> tuple[int, str]:
-        """The number of the call that a delta belongs to, and what is amiss with its index, where that is not said yet. `named`: it names a tool."""
+        """The number of a delta's call, and what is newly wrong with its index. `named`: it names a tool."""
         due, sent, id = len(self.ids), call.get("index"), call.get("id")
         if sent is None:
             said, self._without = self._without, True
@@ -197,17 +189,14 @@ class _Opened:
         return number, "" if sent == due else f"a call has the index {shown} where {due} was due"
 
 
-class _Chat(_Mender):
+class _Chat(_Repairer):
     mixed = "calls_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
-        calls = (
-            mappings(delta.get("tool_calls"))
-            if set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
-            else []
-        )
+        only_calls = set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
+        calls = mappings(delta.get("tool_calls")) if only_calls else []
         index = calls[0].get("index") if len(calls) == 1 else None
         return index if isinstance(index, int) else None
 
@@ -239,7 +228,7 @@ class _Chat(_Mender):
                     self._call(choice["index"] if isinstance(choice["index"], int) else 0, call)
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """An envelope that can not be read gets what the last one said, so that what is in it can be."""
+        """Replaces an envelope that cannot be read by the last one, so that its choices can be judged."""
         value["object"] = object
         for key, known in self._envelope.items():
             if type(value.get(key)) is type(known) and value[key]:
@@ -253,14 +242,14 @@ class _Chat(_Mender):
         self.drop_nulls(function, "call.function")
         _write_arguments(function)
         opened = self._opened.setdefault(choice, _Opened())
-        call["index"], amiss = opened.place(call, bool(mapping(function).get("name")))
-        if amiss:
-            self.say("call_index", amiss)
+        call["index"], wrong = opened.place(call, bool(mapping(function).get("name")))
+        if wrong:
+            self.say("call_index", wrong)
         if call["index"] < len(opened.ids):
             self._later(call, function, opened.ids[call["index"]])
             return
         if not call.get("id"):
-            call["id"] = f"mended_{choice}_{call['index']}"
+            call["id"] = f"repaired_{choice}_{call['index']}"
             self.say("call_id", "a call opens without an id")
         opened.ids.append(call["id"])
         self._complete(call, {"type": "function"}, "call opener")
@@ -273,20 +262,19 @@ class _Chat(_Mender):
         _fill(value, defaults)
 
     def _later(self, call: dict[str, Any], function: Any, id: Any) -> None:
-        """A later delta of a call names neither id nor type nor name."""
+        """Removes id, type and name from a later delta of a call."""
         for holder, key in ((call, "id"), (call, "type"), (function, "name")):
             if not isinstance(holder, dict) or key not in holder:
                 continue
             if holder[key] == "":
                 self.drop(holder, "call", key)
                 continue
-            told = holder.pop(key)
-            if key == "id" and told != id:
-                self.say("call_id", f"the id of a call changes from {str(id)[:40]!r} to {str(told)[:40]!r}")
-            self.say(
-                "type_repeated" if key == "type" else "call_repeated",
-                f"{key} {str(told)[:40]!r} of a call is sent again",
-            )
+            value = holder.pop(key)
+            sent = str(value)[:40]
+            if key == "id" and value != id:
+                self.say("call_id", f"the id of a call changes from {str(id)[:40]!r} to {sent!r}")
+            code = "type_repeated" if key == "type" else "call_repeated"
+            self.say(code, f"{key} {sent!r} of a call is sent again")
         self._complete(function, {"arguments": ""}, "call.function")
 
     def body(self, value: dict[str, Any]) -> None:
@@ -304,13 +292,13 @@ class _Chat(_Mender):
             for number, call in enumerate(mappings(calls)):
                 assert isinstance(call, dict)
                 if not call.get("id"):
-                    call["id"] = f"mended_{number}"
+                    call["id"] = f"repaired_{number}"
                     self.say("call_id", "a call has no id")
                 _fill(call, {"type": "function"})
                 _write_arguments(call.get("function"))
 
 
-class _Responses(_Mender):
+class _Responses(_Repairer):
     mixed = "items_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
@@ -324,10 +312,8 @@ class _Responses(_Mender):
     def frame(self, value: dict[str, Any]) -> None:
         kind, due = str(value.get("type")), next(self._numbers)
         if value.get("sequence_number") != due:
-            self.say(
-                "sequence_number",
-                f"sequence_number of {kind} is {str(value.get('sequence_number', 'missing'))[:20]}, {due} was due",
-            )
+            sent = str(value.get("sequence_number", "missing"))[:20]
+            self.say("sequence_number", f"sequence_number of {kind} is {sent}, {due} was due")
         value["sequence_number"] = due
         _fill(value, EVENT_DEFAULTS.get(kind, {}))
         if kind.startswith("response.output_item"):
@@ -344,11 +330,8 @@ class _Responses(_Mender):
         _fill(value, RESPONSE_DEFAULTS)
         usage = value.get("usage")
         if isinstance(usage, dict):
-            for key, inner in (
-                ("input_tokens_details", ("cached_tokens", "cache_write_tokens")),
-                ("output_tokens_details", ("reasoning_tokens",)),
-            ):
-                usage[key] = {**dict.fromkeys(inner, 0), **mapping(usage.get(key))}
+            for key, defaults in USAGE_DEFAULTS.items():
+                usage[key] = {**defaults, **mapping(usage.get(key))}
         for item in mappings(value.get("output")):
             self._item(item, "completed")
 

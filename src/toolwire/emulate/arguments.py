@@ -20,15 +20,13 @@ from typing import Any
 
 MAX_DEPTH = 512
 
-_SPACE = " \t\r\n"
-_WHITE = re.compile(f"[{_SPACE}]*")
+SPACE = " \t\r\n"
+_WHITE = re.compile(f"[{SPACE}]*")
 _DOUBLE_RUN = re.compile(r'[^"\\\x00-\x1f]*')
 _SINGLE_RUN = re.compile(r"[^'\"\\\x00-\x1f]*")
 _WORD = re.compile(r"[A-Za-z0-9_$]*")
 _DIGITS = re.compile(r"[0-9]*")
-_STRING_BODY = re.compile(r'[^"\\]*')
-_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/", "'": "'"}
-_HEX = frozenset("0123456789abcdefABCDEF")
+HEX = frozenset("0123456789abcdefABCDEF")
 _ESCAPES = frozenset('"\\/bfnrt')
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _WORD_PREFIXES = frozenset(word[:size] for word in _WORDS for size in range(1, len(word) + 1))
@@ -50,27 +48,7 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks.
-
-    `run` consumes text and returns where it stopped; `out` collects strict JSON.
-    """
-
-    __slots__ = (
-        "_closing",
-        "_held",
-        "_key",
-        "_key_from",
-        "_keys",
-        "_mark",
-        "_number",
-        "_quote",
-        "_stack",
-        "_word",
-        "issues",
-        "nested",
-        "out",
-        "state",
-    )
+    """One JSON value in chunks. `run` consumes text and returns where it stopped; `out` collects strict JSON."""
 
     def __init__(self) -> None:
         self.state = VALUE
@@ -129,7 +107,7 @@ class JsonFlow:
             if state == WORD or state == KEY_WORD:
                 position = self._letters(buffer, position, end)
                 continue
-            if buffer[position] in _SPACE:
+            if buffer[position] in SPACE:
                 position = _WHITE.match(buffer, position).end()  # type: ignore[union-attr]
                 continue
             position = self._token(buffer, position, state)
@@ -144,7 +122,7 @@ class JsonFlow:
         return position
 
     def finish(self) -> None:
-        """Ends the text. This completes a top-level number or word; anything else that is open stays open."""
+        """Ends the text. This completes a top-level number or word."""
         if self.state == NUMBER and not self._stack and _NUMBER[self._number][1]:
             self.state = DONE
         elif self.state == WORD and not self._stack:
@@ -157,7 +135,7 @@ class JsonFlow:
             self.out.append(self._word)
         return self.take()
 
-    # --- one token -------------------------------------------------------------------------------
+    # --- one token ---
 
     def _token(self, buffer: str, position: int, state: int) -> int:
         char = buffer[position]
@@ -242,7 +220,7 @@ class JsonFlow:
             self.out.extend(self._held)
             self._held = []
 
-    # --- strings ---------------------------------------------------------------------------------
+    # --- strings ---
 
     def _open_string(self, buffer: str, position: int, quote: str) -> int:
         self._quote = quote
@@ -276,10 +254,7 @@ class JsonFlow:
         return position + 1
 
     def _is_new(self, buffer: str, position: int) -> bool:
-        """Whether the key that ends here is new in its object.
-
-        With a repeated key the arguments are ambiguous.
-        """
+        """Whether the key that ends here is new in its object. A repeated key makes arguments ambiguous."""
         key = "".join(self._key) + buffer[self._key_from : position]
         if "\\" in key:
             try:
@@ -298,7 +273,7 @@ class JsonFlow:
         char = buffer[position + 1]
         if char == "u":
             stop = position + 2
-            while stop < end and stop < position + 6 and buffer[stop] in _HEX:
+            while stop < end and stop < position + 6 and buffer[stop] in HEX:
                 stop += 1
             if stop == position + 6:
                 return stop
@@ -315,7 +290,7 @@ class JsonFlow:
         self.note_repair("bad_escape")
         return position + 1
 
-    # --- words and numbers -----------------------------------------------------------------------
+    # --- words and numbers ---
 
     def _letters(self, buffer: str, position: int, end: int) -> int:
         if self.state == KEY_WORD:
@@ -359,7 +334,7 @@ class JsonFlow:
         self.state = MORE if self._stack else DONE
         return position
 
-    # --- output ----------------------------------------------------------------------------------
+    # --- output ---
 
     def _flush(self, buffer: str, position: int) -> None:
         if position > self._mark:
@@ -391,110 +366,3 @@ def load_object(arguments: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-class StringFlow:
-    """Arguments that a model wrote as a JSON string that contains JSON. Begins after the opening quote.
-
-    Removes one level of escapes on the way and passes the text to a `JsonFlow`.
-    """
-
-    __slots__ = ("_high", "_rest", "bad", "done", "first", "inner", "out")
-
-    def __init__(self) -> None:
-        self.inner = JsonFlow()
-        self.out: list[str] = []
-        self.done = False
-        self.bad = False  # the string does not contain JSON: from here on it passes unchanged
-        self.first = ""  # the first character that is not white space
-        self._rest = ""
-        self._high = ""
-
-    @property
-    def issues(self) -> list[str]:
-        return self.inner.issues
-
-    def take(self) -> str:
-        text = "".join(self.out)
-        self.out.clear()
-        return text
-
-    def run(self, buffer: str, position: int) -> int:
-        end = len(buffer)
-        while position < end and not self.done:
-            stop = _STRING_BODY.match(buffer, position).end()  # type: ignore[union-attr]
-            if stop > position:
-                self._pass(buffer[position:stop])
-                position = stop
-                continue
-            if buffer[position] == '"':
-                self._pass("")
-                self.done = True
-                self._settle()
-                return position + 1
-            size = self._unescape(buffer, position, end)
-            if not size:
-                break
-            position += size
-        return position
-
-    def _unescape(self, buffer: str, position: int, end: int) -> int:
-        """Reads one escape and returns its size; 0 if the chunk ends inside it."""
-        if position + 1 >= end:
-            return 0
-        char = buffer[position + 1]
-        if char != "u":
-            self._pass(_UNESCAPED.get(char, "\\" + char))
-            return 2
-        digits = buffer[position + 2 : position + 6]
-        if all(digit in _HEX for digit in digits):
-            if len(digits) < 4:
-                return 0
-            self._unit(int(digits, 16))
-            return 6
-        self._pass("\\u")
-        return 2
-
-    def _unit(self, code: int) -> None:
-        if 0xDC00 <= code <= 0xDFFF and self._high:
-            high, self._high = int(self._high[2:], 16), ""
-            self._pass(chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)))
-        elif 0xD800 <= code <= 0xDBFF:
-            self._pass("")
-            self._high = f"\\u{code:04x}"
-        elif 0xDC00 <= code <= 0xDFFF:
-            self._pass("")
-            self._high = f"\\u{code:04x}"  # half a pair stays an escape, which means the same inside JSON
-            self._pass("")
-        else:
-            self._pass(chr(code))
-
-    def _pass(self, text: str) -> None:
-        if self._high:
-            if self._rest == "\\" and not self.bad:  # the backslash before it escapes nothing
-                self._rest = "\\\\"
-                self.inner.note_repair("bad_escape")
-            text, self._high = self._high + text, ""
-        if self.bad:
-            self.out.append(text)
-            return
-        text = self._rest + text
-        if not self.first:
-            text = text.lstrip(_SPACE)  # white space alone is no arguments
-        position = 0 if self.inner.done else self.inner.run(text, 0)
-        self.out.extend(self.inner.out)
-        self.inner.out.clear()
-        self.first = self.first or text.lstrip(_SPACE)[:1]
-        self._rest = text[position:]
-        if self.inner.failed or (self.inner.done and self._rest.strip(_SPACE)):
-            self.bad = True
-            self.out.append(self._rest)
-            self._rest = ""
-
-    def _settle(self) -> None:
-        self.inner.finish()
-        self.out.extend(self.inner.out)
-        self.inner.out.clear()
-        if self.first and not self.inner.done:
-            self.bad = True
-            self.out.append(self._rest)

@@ -34,8 +34,6 @@ UNDECIDED, STRING, OBJECT, RAW = range(4)
 class NativeArguments:
     """The arguments of one call. `feed` pieces, then `finish`; both return what can be sent."""
 
-    __slots__ = ("_flow", "_held", "_issues", "_layers", "_rest", "_state", "cut")
-
     def __init__(self, layers: int = MOST_LAYERS) -> None:
         self._state = UNDECIDED
         self._held: list[str] = []
@@ -81,10 +79,7 @@ class NativeArguments:
         return self._hollow(held) if state == UNDECIDED else ""
 
     def _decide(self, held: str) -> str:
-        """Decides by the beginning of the arguments how to read them.
-
-        Drops empty values that are followed by others.
-        """
+        """Decides by their beginning how to read the arguments. Drops empty values before others."""
         text = first = held.lstrip()
         for _ in range(MOST_EMPTY):
             if text[0] == '"':

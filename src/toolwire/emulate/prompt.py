@@ -31,9 +31,9 @@ from toolwire.core.turn import (
 )
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.dialects.render import envelope, render
-from toolwire.emulate.freeform import wrap
+from toolwire.emulate.tools import wrap
 
-# --- form ----------------------------------------------------------------------------------------
+# --- form ---
 
 BARE = ""
 """Instead of a dialect's name: the whole answer is one call as JSON."""
@@ -190,7 +190,7 @@ def prefill(choice: ToolChoice, form: Form) -> str:
     return f'{form.opening}{{"name": "'
 
 
-# --- transcript ----------------------------------------------------------------------------------
+# --- transcript ---
 #
 # The history as messages only. Calls are part of the assistant's text, in the form that the prompt teaches.
 # Results are user messages, in call order. Markers inside a tool's output are broken, so that a model that

@@ -17,15 +17,14 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event
 from toolwire.core.turn import ToolSpec
 from toolwire.emulate.dialects import DEFAULT, Dialect, JsonBlock, Opener, TagBlock
 from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
-from toolwire.emulate.grammars.gemma_block import gemma_block
 from toolwire.emulate.grammars.json_block import headed_block, json_block
+from toolwire.emulate.grammars.literals import gemma_block
 from toolwire.emulate.grammars.python_block import python_block
 from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
 from toolwire.emulate.grammars.tag_block import element_block, tag_block
-from toolwire.emulate.openers import openers_of
-from toolwire.emulate.quotations import FenceTracker, Quotations
-from toolwire.emulate.registry import ToolRegistry
+from toolwire.emulate.openers import FenceTracker, Quotations, openers_of
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
+from toolwire.emulate.tools import ToolRegistry
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
 """Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
@@ -129,7 +128,7 @@ class ToolCallParser:
         )
         self._idle = self._scanning and not self._thought_may_open
 
-    # --- public ----------------------------------------------------------------------------------
+    # --- public ---
 
     def feed(self, text: str) -> list[Event]:
         """Takes the next chunk of text and returns its events."""
@@ -194,7 +193,7 @@ class ToolCallParser:
         """Stops looking for thoughts: the backend itself separates reasoning from text."""
         self.mentions = None
 
-    # --- the buffer ------------------------------------------------------------------------------
+    # --- the buffer ---
 
     def _push(self, text: str) -> None:
         cut = self.position
@@ -283,7 +282,7 @@ class ToolCallParser:
         self._may_begin = self._openers.may_begin
         self._may_begin_inline = self._openers.may_begin_inline
 
-    # --- text ------------------------------------------------------------------------------------
+    # --- text ---
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
@@ -342,7 +341,7 @@ class ToolCallParser:
             return False
         return not dialect.recovery or not self._fence.inside
 
-    # --- thoughts --------------------------------------------------------------------------------
+    # --- thoughts ---
 
     def _thought(self, markers: Markers) -> Generator[None, None, None]:
         self._fence = FenceTracker()
@@ -390,7 +389,7 @@ class ToolCallParser:
         self._out += [Thought(event.text) if isinstance(event, Text) else event for event in thoughts]
         self._out += out[len(thoughts) :]
 
-    # --- candidates ------------------------------------------------------------------------------
+    # --- candidates ---
 
     def _candidate(self, marker: str, openers: list[tuple[Dialect, Opener]]) -> Generator[None, None, None]:
         self._start = self.position
@@ -433,7 +432,7 @@ class ToolCallParser:
             self._add_text(self.buffer[self._start])
         self._end_candidate()
 
-    # --- called by the grammars ------------------------------------------------------------------
+    # --- called by the grammars ---
 
     def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
         """The grammar has read a tool's name (and an `id`, in dialects that have ids).

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from toolwire.emulate.grammars.reading import LONGEST, Reading, literal, peek, until
@@ -92,10 +91,7 @@ def opening(scan: ToolCallParser) -> Reading:
 
 
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
-    """Reads a thought and the white space after it.
-
-    Its text is sent at once, up to the first possible call.
-    """
+    """Reads a thought and the white space after it. Its text is sent at once, up to the first possible call."""
     closer = markers.closer
     yield from peek(scan)
     while True:
@@ -124,47 +120,35 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 
 
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
-    """Reads the rest of a thought from a possible call on.
-
-    True: the thought closed, so all of it is thought.
-    """
+    """Reads the rest of a thought from a possible call on. True: it closed, so all of it is thought."""
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)
+    text = "".join(held.pieces)
     if closed or held.full or scan.reason != "eof":
-        held.release(closed)
+        scan.add_thought(_trimmed(text) if closed else text)  # white space before a closer is markup
     else:
-        yield from scan.reread(held.text())
+        yield from scan.reread(text)
     return closed
 
 
 class _Held:
     """Text that is either thought or answer. From the scanner's limit on it is thought, and is sent."""
 
-    __slots__ = ("_left", "_scan", "_text", "full")
-
     def __init__(self, scan: ToolCallParser) -> None:
         self._scan = scan
-        self._text = StringIO(newline="")
         self._left = scan.limits.held
+        self.pieces: list[str] = []
         self.full = False
 
     def push(self, text: str) -> None:
-        self._text.write(text)
+        self.pieces.append(text)
         self._left -= len(text)
         if self._left < 0:
             self.full = True
-            held = self.text()
+            held = "".join(self.pieces)
             sent = _trimmed(held)
             self._scan.add_thought(sent)
-            self._text = StringIO(newline="")
-            self._text.write(held[len(sent) :])
-
-    def text(self) -> str:
-        return self._text.getvalue()
-
-    def release(self, closed: bool) -> None:
-        """Sends all of it as thought; white space before a closer is markup."""
-        self._scan.add_thought(_trimmed(self.text()) if closed else self.text())
+            self.pieces = [held[len(sent) :]]
 
 
 def _trimmed(text: str) -> str:

@@ -23,9 +23,9 @@ from toolwire.core.events import (
 )
 from toolwire.core.ids import IdFactory
 from toolwire.emulate.dialects.render import envelope
-from toolwire.emulate.freeform import Unwrap
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.thoughts import MAY_OPEN
+from toolwire.emulate.tools import Unwrap
 from toolwire.gateway.plan import Plan, mentions
 
 # --- stops ------------------------------------------------------------

@@ -29,14 +29,14 @@ from toolwire.core.turn import (
     ToolSpec,
     Turn,
 )
-from toolwire.emulate import freeform, prompt
+from toolwire.emulate import prompt
 from toolwire.emulate.dialects import DEFAULT
 from toolwire.emulate.prompt import BARE, MARKUP, Form, text_only, transcript
-from toolwire.emulate.registry import ToolRegistry
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.schemas.bounding import is_held
 from toolwire.emulate.schemas.check import exact
 from toolwire.emulate.thoughts import Mentions
+from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
 from toolwire.wire.fields import passed, report, thoughts
 
@@ -205,9 +205,7 @@ def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
         plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))
     ):  # the history may tell of others
         turn = replace(
-            turn,
-            tools=tuple(map(freeform.as_function, turn.tools)),
-            items=tuple(map(_as_function_item, turn.items)),
+            turn, tools=tuple(map(as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items))
         )
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
@@ -221,7 +219,7 @@ def _is_custom(item: Item) -> bool:
 
 def _as_function_item(item: Item) -> Item:
     if isinstance(item, Call) and item.kind == "custom":
-        return replace(item, kind="function", arguments=freeform.wrap(item.arguments))
+        return replace(item, kind="function", arguments=wrap(item.arguments))
     if isinstance(item, Result) and item.kind == "custom":
         return replace(item, kind="function")
     return item
@@ -251,7 +249,7 @@ def _as_text(
     dialects = capabilities.dialects or DEFAULT
     texts = turn.texts()
     form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, texts))
-    tools = tuple(map(freeform.as_function, offered))
+    tools = tuple(map(as_function, offered))
     choice = turn.tool_choice
     parallel = plan.rules.parallel and not plan.rules.legacy
     teaching = prompt.tools_prompt(tools, choice, form, parallel=parallel, held=constrained) if tools else ""

@@ -1,8 +1,4 @@
-"""Test doubles that Toolwire's own tests use and that are public: a scripted model, a fake upstream, and the judges of the wire.
-
-from toolwire.testing import FakeUpstream, ScriptedBackend
-from toolwire.testing.judges import Judge
-"""
+"""Public test doubles: a scripted model and a fake upstream. `toolwire.conform.judge` judges what they produce."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ __all__ = ["FakeUpstream", "ScriptedBackend", "ScriptedOptions", "Step", "parse_
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FakeUpstream":  # needs a web server: only when it is asked for
+    if name == "FakeUpstream":  # needs a web server, so it is imported on first use
         from toolwire.testing.upstream import FakeUpstream
 
         return FakeUpstream

@@ -24,7 +24,7 @@ CallScript = tuple[str, str, str]
 """A scripted call: id, name, arguments."""
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def chunk(delta: Mapping[str, Any], finish_reason: str | None = None, index: int = 0) -> Chunk:
@@ -52,30 +52,15 @@ def answer(
     usage: Mapping[str, Any] | None = None,
     size: int = 4,
 ) -> list[Chunk]:
-    """A well-behaved answer, in pieces of `size` characters. `finish` None: what the answer calls for."""
+    """A correct answer in pieces of `size` characters. `finish` None: `tool_calls` or `stop`."""
     out = [chunk({"role": "assistant", "content": "" if text else None, "refusal": None})]
-    out += [chunk({"reasoning_content": piece}) for piece in pieces(thought, size)]
-    out += [chunk({"content": piece}) for piece in pieces(text, size)]
-    out += [chunk({"refusal": piece}) for piece in pieces(refusal, size)]
+    for key, whole in (("reasoning_content", thought), ("content", text), ("refusal", refusal)):
+        out += [chunk({key: piece}) for piece in pieces(whole, size)]
     for index, (call_id, name, arguments) in enumerate(calls):
-        out.append(
-            chunk(
-                {
-                    "tool_calls": [
-                        {
-                            "index": index,
-                            "id": call_id,
-                            "type": "function",
-                            "function": {"name": name, "arguments": ""},
-                        }
-                    ]
-                }
-            )
-        )
-        out += [
-            chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-            for piece in pieces(arguments, size)
-        ]
+        function = {"name": name, "arguments": ""}
+        deltas = [{"index": index, "id": call_id, "type": "function", "function": function}]
+        deltas += [{"index": index, "function": {"arguments": piece}} for piece in pieces(arguments, size)]
+        out += [chunk({"tool_calls": [delta]}) for delta in deltas]
     out.append(chunk({}, finish or ("tool_calls" if calls else "stop")))
     if usage is not None:
         out.append({**chunk({}), "choices": [], "usage": dict(usage)})
@@ -96,28 +81,35 @@ def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
                 if delta.get(key):
                     message[key] = (message.get(key) or "") + delta[key]
             for call in delta.get("tool_calls") or ():
-                known = calls.setdefault(
-                    call["index"], {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-                )
+                opened = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+                known = calls.setdefault(call["index"], opened)
                 known["id"] = call.get("id") or known["id"]
-                known["function"]["name"] += call["function"].get("name") or ""
-                known["function"]["arguments"] += call["function"].get("arguments") or ""
+                for key in ("name", "arguments"):
+                    known["function"][key] += call["function"].get(key) or ""
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
-    body = {
-        "id": "chatcmpl-fake",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "fake",
-        "choices": [choice],
-    }
+    body = {**chunk({}), "object": "chat.completion", "choices": [choice]}
     return body if usage is None else {**body, "usage": usage}
 
 
-# --- quirks ------------------------------------------------------------
+# --- quirks ---
 
 Quirk = Callable[[list[Chunk]], list[Chunk]]
+
+
+def _calls(entry: Chunk) -> list[dict[str, Any]]:
+    return [call for choice in entry["choices"] for call in choice["delta"].get("tool_calls") or ()]
+
+
+def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
+    """The chunks before the finish, those that hold calls, and those from the finish on."""
+    rest = [entry for entry in chunks if not _calls(entry)]
+    ends = [
+        at for at, entry in enumerate(rest) if any(choice["finish_reason"] for choice in entry["choices"])
+    ]
+    at = ends[0] if ends else len(rest)
+    return rest[:at], [entry for entry in chunks if _calls(entry)], rest[at:]
 
 
 def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quirk:
@@ -125,19 +117,22 @@ def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quir
 
     def quirk(chunks: list[Chunk]) -> list[Chunk]:
         seen: dict[int, dict[str, str]] = {}
+        for call in [call for entry in chunks for call in _calls(entry)]:
+            name, arguments = (call["function"].get(key) or "" for key in ("name", "arguments"))
+            opened = {"id": call.get("id") or "", "name": name, "arguments": ""}
+            known = seen.setdefault(call["index"], opened)
+            known["arguments"] += arguments
+            change(call, known)
+        return chunks
+
+    return quirk
+
+
+def _each_choice(change: Callable[[dict[str, Any]], None]) -> Quirk:
+    def quirk(chunks: list[Chunk]) -> list[Chunk]:
         for entry in chunks:
             for choice in entry["choices"]:
-                for call in choice["delta"].get("tool_calls") or ():
-                    known = seen.setdefault(
-                        call["index"],
-                        {
-                            "id": call.get("id") or "",
-                            "name": call["function"].get("name") or "",
-                            "arguments": "",
-                        },
-                    )
-                    known["arguments"] += call["function"].get("arguments") or ""
-                    change(call, known)
+                change(choice)
         return chunks
 
     return quirk
@@ -145,107 +140,70 @@ def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quir
 
 def _whole_calls(chunks: list[Chunk]) -> list[Chunk]:
     calls = completion(chunks)["choices"][0]["message"].get("tool_calls") or []
-    rest = [
-        entry for entry in chunks if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])
-    ]
-    at = next(
-        (n for n, entry in enumerate(rest) if entry["choices"] and entry["choices"][0]["finish_reason"]),
-        len(rest),
-    )
-    return [
-        *rest[:at],
-        *[chunk({"tool_calls": [{**call, "index": index}]}) for index, call in enumerate(calls)],
-        *rest[at:],
-    ]
+    before, _, after = _split(chunks)
+    whole = [chunk({"tool_calls": [{**call, "index": index}]}) for index, call in enumerate(calls)]
+    return [*before, *whole, *after]
 
 
 def _all_in_one_chunk(chunks: list[Chunk]) -> list[Chunk]:
-    whole = _whole_calls(chunks)
-    entries = [
-        call
-        for entry in whole
-        for choice in entry["choices"]
-        for call in choice["delta"].get("tool_calls") or ()
-    ]
-    rest = [
-        entry for entry in whole if not any(choice["delta"].get("tool_calls") for choice in entry["choices"])
-    ]
-    for entry in entries:
-        entry.pop("index")
-    return [*rest[:-1], chunk({"tool_calls": entries}), rest[-1]] if entries else rest
+    before, whole, after = _split(_whole_calls(chunks))
+    calls = [call for entry in whole for call in _calls(entry)]
+    for call in calls:
+        call.pop("index")
+    return [*before, *([chunk({"tool_calls": calls})] if calls else []), *after]
 
 
-def _legacy(chunks: list[Chunk]) -> list[Chunk]:
-    for entry in chunks:
-        for choice in entry["choices"]:
-            calls = choice["delta"].pop("tool_calls", None)
-            if calls:
-                choice["delta"]["function_call"] = calls[0]["function"]
-            if choice["finish_reason"] == "tool_calls":
-                choice["finish_reason"] = "function_call"
-    return chunks
+@_each_choice
+def _legacy(choice: dict[str, Any]) -> None:
+    calls = choice["delta"].pop("tool_calls", None)
+    if calls:
+        choice["delta"]["function_call"] = calls[0]["function"]
+    if choice["finish_reason"] == "tool_calls":
+        choice["finish_reason"] = "function_call"
 
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
     """All openers first, then the pieces of all calls in turn."""
-    of_calls = [
-        entry for entry in chunks if any(choice["delta"].get("tool_calls") for choice in entry["choices"])
-    ]
-    rest = [entry for entry in chunks if entry not in of_calls]
+    before, of_calls, after = _split(chunks)
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:
-        queues.setdefault(entry["choices"][0]["delta"]["tool_calls"][0]["index"], []).append(entry)
+        queues.setdefault(_calls(entry)[0]["index"], []).append(entry)
     mixed: list[Chunk] = []
     while any(queues.values()):
         mixed += [queue.pop(0) for queue in queues.values() if queue]
-    at = next(n for n, entry in enumerate(rest) if entry["choices"] and entry["choices"][0]["finish_reason"])
-    return [*rest[:at], *mixed, *rest[at:]]
+    return [*before, *mixed, *after]
 
 
 def _finish_as(word: str | None) -> Quirk:
-    def quirk(chunks: list[Chunk]) -> list[Chunk]:
-        for entry in chunks:
-            for choice in entry["choices"]:
-                choice["finish_reason"] = word if choice["finish_reason"] else None
-        return chunks
-
-    return quirk
+    return _each_choice(lambda choice: choice.update(finish_reason=word if choice["finish_reason"] else None))
 
 
-def _content_parts(chunks: list[Chunk]) -> list[Chunk]:
-    for entry in chunks:
-        for choice in entry["choices"]:
-            if choice["delta"].get("content"):
-                choice["delta"]["content"] = [{"type": "text", "text": choice["delta"]["content"]}]
-    return chunks
+@_each_choice
+def _content_parts(choice: dict[str, Any]) -> None:
+    if choice["delta"].get("content"):
+        choice["delta"]["content"] = [{"type": "text", "text": choice["delta"]["content"]}]
 
 
 def _numbers_as_strings(chunks: list[Chunk]) -> list[Chunk]:
     for entry in chunks:
-        for choice in entry["choices"]:
-            choice["index"] = str(choice["index"])
-            for call in choice["delta"].get("tool_calls") or ():
-                call["index"] = str(call["index"])
-        if entry.get("usage"):
-            entry["usage"] = {
-                key: str(value) if isinstance(value, int) else value for key, value in entry["usage"].items()
-            }
+        for numbered in (*entry["choices"], *_calls(entry)):
+            numbered["index"] = str(numbered["index"])
+        usage = entry.get("usage") or {}
+        usage.update({key: str(value) for key, value in usage.items() if isinstance(value, int)})
     return chunks
 
 
 def _name_in_pieces(chunks: list[Chunk]) -> list[Chunk]:
     out: list[Chunk] = []
     for entry in chunks:
-        calls = entry["choices"][0]["delta"].get("tool_calls") if entry["choices"] else None
-        name = calls[0]["function"].get("name") if calls else None
-        if not calls or not name:
+        call = next(iter(_calls(entry)), None)
+        name = call["function"].get("name") if call else None
+        if not call or not name:
             out.append(entry)
             continue
-        opener = {**calls[0], "function": {"name": name[:3]}}
-        out += [
-            chunk({"tool_calls": [opener]}),
-            chunk({"tool_calls": [{"index": calls[0]["index"], "function": {"name": name[3:]}}]}),
-        ]
+        opener = {**call, "function": {"name": name[:3]}}
+        rest = {"index": call["index"], "function": {"name": name[3:]}}
+        out += [chunk({"tool_calls": [opener]}), chunk({"tool_calls": [rest]})]
     return out
 
 
@@ -293,23 +251,33 @@ QUIRKS: dict[str, Quirk] = {
         one for entry in chunks for one in (entry, chunk({"content": "other"}, index=1)) if one["choices"]
     ],
 }
-"""What servers do to answers, by name."""
+"""Deviations of real servers, by name."""
 
 
 def with_quirk(name: str, chunks: Sequence[Chunk]) -> list[Chunk]:
     return QUIRKS[name](copy.deepcopy(list(chunks)))
 
 
-# --- replies -----------------------------------------------------------------------------------------------------------------------------------
+# --- replies ---
 
 Ending = Literal["eof", "cut", "reset", "hang"]
 
 
+def _bytes(value: Any) -> bytes:
+    """Bytes and text as they are, everything else as JSON."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
 @dataclass(frozen=True)
 class Reply:
-    """One scripted answer. `ending`: `eof` ends the body properly, `cut` closes the connection in the middle of it, `reset` aborts it, `hang` sends
-    nothing more. `write_size` cuts the body into writes of so many bytes (0: one write per frame); `gate` is awaited before the last frame;
-    `refuse_reused` closes a connection that has served before, without an answer."""
+    """One scripted answer.
+
+    `ending`: `eof` ends the body properly, `cut` closes the connection in the middle, `reset` aborts it, `hang`
+    sends nothing more. `write_size` cuts the body into writes of that many bytes (0: one write per frame);
+    `gate` is awaited before the last frame; `refuse_reused` closes a connection that has served before.
+    """
 
     frames: tuple[bytes, ...] = ()
     status: int = 200
@@ -321,44 +289,23 @@ class Reply:
 
     @classmethod
     def stream(cls, chunks: Sequence[Any], done: bool = True, newline: str = "\n", **fields: Any) -> Reply:
-        """An event stream. A chunk that is a string or bytes is sent as the `data` it is."""
-        frames = [
-            entry
-            if isinstance(entry, bytes)
-            else entry.encode()
-            if isinstance(entry, str)
-            else json.dumps(entry).encode()
-            for entry in chunks
-        ]
-        end = newline.encode()
-        return cls(
-            tuple(b"data: " + frame + end + end for frame in [*frames, *([b"[DONE]"] if done else [])]),
-            **fields,
-        )
+        """An event stream. A chunk that is a string or bytes becomes the `data` unchanged."""
+        data = [*map(_bytes, chunks), *([b"[DONE]"] if done else [])]
+        return cls(tuple(b"data: " + frame + 2 * newline.encode() for frame in data), **fields)
 
     @classmethod
     def body(cls, value: Any, status: int = 200, **fields: Any) -> Reply:
-        """A body: JSON of the value, or the text or bytes it is."""
-        raw = (
-            value
-            if isinstance(value, bytes)
-            else value.encode()
-            if isinstance(value, str)
-            else json.dumps(value).encode()
-        )
-        headers = {
-            "Content-Type": "application/json" if not isinstance(value, str | bytes) else "text/html",
-            **fields.pop("headers", {}),
-        }
-        return cls((raw,), status, headers, **fields)
+        """A body: JSON of the value, or the text or bytes unchanged."""
+        kind = "text/html" if isinstance(value, str | bytes) else "application/json"
+        headers = {"Content-Type": kind, **fields.pop("headers", {})}
+        return cls((_bytes(value),), status, headers, **fields)
 
     @classmethod
     def error(
         cls, status: int, message: str, code: str | None = None, param: str | None = None, **fields: Any
     ) -> Reply:
-        return cls.body(
-            {"error": {"message": message, "type": "error", "code": code, "param": param}}, status, **fields
-        )
+        error = {"message": message, "type": "error", "code": code, "param": param}
+        return cls.body({"error": error}, status, **fields)
 
     def but(self, **fields: Any) -> Reply:
         return replace(self, **fields)
@@ -366,7 +313,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request as it came."""
+    """A request that the upstream received."""
 
     method: str
     path: str
@@ -375,12 +322,15 @@ class Recorded:
 
 
 Script = Reply | Callable[[Recorded], Reply]
+_MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created": 1, "owned_by": "fake"}]}
 
 
 class FakeUpstream:
-    """Plays its replies in order and repeats the last one. `gone` is set when a client leaves before its answer ended.
+    """Plays its replies in order and repeats the last one.
 
-    `pages` are the answers of other paths, by path: a text, or what becomes JSON; None is a 404. `port` 0: any that is free."""
+    `pages` are the answers of other paths, by path: a text, or a value for JSON; None is a 404. `port` 0: any free
+    port. `gone` is set when a client disconnects before its answer has ended.
+    """
 
     def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:
         self.script = list(script)
@@ -398,7 +348,7 @@ class FakeUpstream:
 
     @property
     def connections(self) -> int:
-        """How many connections have brought a request to answer."""
+        """The number of connections that have sent a request."""
         return len(self._served)
 
     async def __aenter__(self) -> FakeUpstream:
@@ -417,27 +367,17 @@ class FakeUpstream:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        recorded = Recorded(
-            request.method, request.path, dict(request.headers), json.loads(raw) if raw else None
-        )
+        body = json.loads(raw) if raw else None
+        recorded = Recorded(request.method, request.path, dict(request.headers), body)
         if request.path in self.pages:
             self.requests.append(recorded)
             page = self.pages[request.path]
-            return (
-                web.Response(status=404)
-                if page is None
-                else web.Response(text=page)
-                if isinstance(page, str)
-                else web.json_response(page)
-            )
+            if page is None:
+                return web.Response(status=404)
+            return web.Response(text=page) if isinstance(page, str) else web.json_response(page)
         if request.method == "GET":
             self.requests.append(recorded)
-            return web.json_response(
-                {
-                    "object": "list",
-                    "data": [{"id": "fake", "object": "model", "created": 1, "owned_by": "fake"}],
-                }
-            )
+            return web.json_response(_MODELS)
         step = self.script[0]
         reply = step if isinstance(step, Reply) else step(recorded)
         transport = request.transport
@@ -462,8 +402,8 @@ class FakeUpstream:
         await response.prepare(request)
         blocks = list(reply.frames)
         if reply.write_size:
-            whole = b"".join(blocks)
-            blocks = [whole[at : at + reply.write_size] for at in range(0, len(whole), reply.write_size)]
+            whole, size = b"".join(blocks), reply.write_size
+            blocks = [whole[at : at + size] for at in range(0, len(whole), size)]
         for at, block in enumerate(blocks):
             if reply.gate is not None and at == len(blocks) - 1:
                 await reply.gate.wait()

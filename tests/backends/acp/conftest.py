@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from doubles import acp_agent
+from doubles.judges import Judge
 from toolwire.backends.acp import AcpBackend, AcpOptions
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Api
-from toolwire.testing.judges import Judge
 
 AGENTS = Path(__file__).resolve().parents[2] / "acp-agents"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}

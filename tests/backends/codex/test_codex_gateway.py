@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from doubles.judges import Judge
 from toolwire.backends.codex import CodexBackend
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError
@@ -22,7 +23,6 @@ from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import ModelSettings, ParkedSettings, Settings
-from toolwire.testing.judges import Judge
 
 Make = Callable[..., CodexBackend]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

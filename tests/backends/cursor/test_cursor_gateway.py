@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from doubles.cursor_bridge import FakeCursorBridge, Refused
+from doubles.judges import Judge
 from toolwire.backends.cursor import CursorBackend
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError
@@ -20,7 +21,6 @@ from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import ModelSettings, ParkedSettings, Settings
-from toolwire.testing.judges import Judge
 
 Make = Callable[..., CursorBackend]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

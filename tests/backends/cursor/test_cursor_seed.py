@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from doubles.cursor_bridge import FakeCursorBridge
+from doubles.judges import Judge
 from toolwire.backends.cursor import CursorBackend
 from toolwire.conform.judge import fold
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import ModelSettings, Settings
-from toolwire.testing.judges import Judge
 
 Make = Callable[..., CursorBackend]
 

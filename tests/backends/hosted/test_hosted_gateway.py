@@ -14,6 +14,7 @@ import pytest
 
 from doubles import anthropic as a
 from doubles import google as g
+from doubles.judges import Judge
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.conform.judge import fold
 from toolwire.core.errors import ToolwireError, error_object, status_of
@@ -21,7 +22,6 @@ from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
-from toolwire.testing.judges import Judge
 
 PROVIDERS = ["anthropic", "google"]
 MODELS = {"anthropic": "claude-haiku-4-5", "google": "gemini-3-pro-preview"}

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from doubles.judges import Judge
 from toolwire.backends.local import LocalBackend
-from toolwire.testing.judges import Judge
 
 WEATHER: dict[str, Any] = {
     "type": "object",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.testing.judges import Judge
+from doubles.judges import Judge
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 pytestmark = pytest.mark.timeout(300)

@@ -10,6 +10,7 @@ import pytest
 from openai.types.conversations import Message as ConversationMessage
 from openai.types.responses import CompactedResponse
 
+from doubles.judges import SdkJudge
 from toolwire.conform.judge import Problem
 from toolwire.core.events import Usage
 from toolwire.core.turn import Call, Item, Message, Result, TextPart
@@ -17,7 +18,6 @@ from toolwire.gateway.compaction import ASKED, PREFIX, Seals, open_groups
 from toolwire.gateway.records import ITEM_BYTES, Memory
 from toolwire.observe.replay import replay
 from toolwire.store.store import Store
-from toolwire.testing.judges import SdkJudge
 
 Body = dict[str, Any]
 PATH = "/v1/responses/compact"

@@ -16,11 +16,11 @@ import aiohttp
 import openai
 import pytest
 
+from doubles.judges import Judge
 from toolwire.access.keys import KeyRecords
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import LimitSettings, ModelSettings, ServerSettings, Settings
 from toolwire.store.store import Store
-from toolwire.testing.judges import Judge
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 HI = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.types.responses import InputTokenCountResponse
 
-from toolwire.testing.judges import SdkJudge
+from doubles.judges import SdkJudge
 
 PATH = "/v1/responses/input_tokens"
 TOOL = {

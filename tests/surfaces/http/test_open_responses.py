@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from toolwire.testing.judges import Judge
+from doubles.judges import Judge
 
 Body = dict[str, Any]
 IDS = (

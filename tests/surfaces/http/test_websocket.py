@@ -17,10 +17,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
+from doubles.judges import Judge
 from toolwire.gateway.records import Memory as _Memory
 from toolwire.surfaces.http import exchange, socket_protocol, websocket
 from toolwire.surfaces.http.websocket import MOST_WAITING
-from toolwire.testing.judges import Judge
 
 Body = dict[str, Any]
 TOOLS = [

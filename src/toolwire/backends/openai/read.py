@@ -50,7 +50,7 @@ from toolwire.core.events import (
 )
 from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.emulate.native import NativeArguments
-from toolwire.emulate.registry import ToolRegistry
+from toolwire.emulate.tools import ToolRegistry
 from toolwire.wire.sse import SseEvent, SseReader
 
 _FINISH_WORDS: tuple[tuple[FinishReason, str], ...] = (

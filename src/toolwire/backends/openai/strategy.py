@@ -17,7 +17,7 @@ from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import PASSABLE, Choice, ServerProfile
 from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
-from toolwire.emulate.dialects.families import dialects_of
+from toolwire.emulate.dialects import dialects_of
 
 # --- refusals -----------------------------------------------------------------------------------------------
 #

@@ -1,24 +1,25 @@
 """The judge of wire streams: independent of the encoders, standard library only.
 
-It is told what a client asked for and looks at what came back, frame by frame. It accepts what OpenAI's own API may send and nothing else, and
-says of every departure what it is and where. `toolwire conform` and the tests judge by it.
+It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own API may send
+and nothing else, and reports every departure with its position. `toolwire conform` and the tests use it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from toolwire.conform.judge.chat import ChatJudge, check_completion
 from toolwire.conform.judge.fold import DONE, Frame, fold, frames_of, same, split_sse
 from toolwire.conform.judge.responses import ResponsesJudge, check_response
-from toolwire.conform.judge.shape import ERROR, ERROR_BODY, Findings, Options, Problem
+from toolwire.conform.judge.shape import ERROR, ERROR_BODY, Findings, JudgeOptions, Options, Problem
 from toolwire.core.turn import Api
 
 __all__ = [
     "DONE",
     "Frame",
+    "JudgeOptions",
+    "Options",
     "OrderJudge",
     "Problem",
     "fold",
@@ -32,38 +33,27 @@ __all__ = [
 
 
 class OrderJudge:
-    """Judges one stream of either API, frame by frame. `tools`: the names that the client declared; None: any name is right.
+    """Judges one stream of either API, frame by frame. The options are those of `JudgeOptions`."""
 
-    `may_stop`: where there are calls `finish_reason` may be `stop`, as OpenAI sends it when the request names the tool."""
-
-    def __init__(
-        self,
-        api: Api,
-        *,
-        include_usage: bool = False,
-        legacy: bool = False,
-        tools: Sequence[str] | None = None,
-        allow_done_on_responses: bool = False,
-        may_stop: bool = False,
-    ) -> None:
-        options = Options(include_usage, legacy, tools, allow_done_on_responses, may_stop)
+    def __init__(self, api: Api, **options: Unpack[JudgeOptions]) -> None:
         self._api = api
         self._findings = Findings()
-        self._judge = (
-            ChatJudge(options, self._findings) if api == "chat" else ResponsesJudge(options, self._findings)
-        )
+        judge = ChatJudge if api == "chat" else ResponsesJudge
+        self._judge = judge(Options(**options), self._findings)
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
-        """The problems of the next frame: an object, its JSON text, or `[DONE]`. `event` is the name on the SSE `event:` line; judged by `judge_sse`
-        in any case, and here when it is given."""
+        """The problems of the next frame: an object, its JSON text, or `[DONE]`.
+
+        `event` is the name on the SSE `event:` line, judged only if given.
+        """
         self._findings.position += 1
         try:
-            self._look(frame, event)
+            self._frame(frame, event)
         except RecursionError:
             self._findings.add("not_json", "a frame is nested too deeply to be read")
         return self._findings.take()
 
-    def _look(self, frame: dict[str, Any] | str, event: str | None) -> None:
+    def _frame(self, frame: dict[str, Any] | str, event: str | None) -> None:
         if frame == DONE:
             if event is not None:
                 self._findings.add("event_name", f"[DONE] has the event name {event!r}")
@@ -85,32 +75,17 @@ class OrderJudge:
         self._judge.feed(frame)
 
     def finish(self) -> list[Problem]:
-        """The problems that only the end of the stream shows. To be called once."""
+        """The problems that only the end of the stream shows. Call it once."""
         self._findings.position += 1
         self._judge.end()
         return self._findings.take()
 
 
 def judge_sse(
-    raw: bytes | str,
-    api: Api,
-    *,
-    include_usage: bool = False,
-    legacy: bool = False,
-    tools: Sequence[str] | None = None,
-    allow_done_on_responses: bool = False,
-    may_stop: bool = False,
-    whole_standard: bool = False,
+    raw: bytes | str, api: Api, *, whole_standard: bool = False, **options: Unpack[JudgeOptions]
 ) -> list[Problem]:
-    """Judges a whole stream as it was sent, its SSE syntax included; `whole_standard` as in `split_sse`."""
-    judge = OrderJudge(
-        api,
-        include_usage=include_usage,
-        legacy=legacy,
-        tools=tools,
-        allow_done_on_responses=allow_done_on_responses,
-        may_stop=may_stop,
-    )
+    """Judges a whole stream including its SSE syntax; `whole_standard` as in `split_sse`."""
+    judge = OrderJudge(api, **options)
     frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):
         if api == "responses" and frame.event is None and frame.data != DONE:
@@ -119,20 +94,11 @@ def judge_sse(
     return problems + judge.finish()
 
 
-def judge_body(
-    body: dict[str, Any],
-    api: Api,
-    *,
-    include_usage: bool = False,
-    legacy: bool = False,
-    tools: Sequence[str] | None = None,
-    allow_done_on_responses: bool = False,
-    may_stop: bool = False,
-) -> list[Problem]:
-    """Judges an answer that was not streamed. Takes the same options as a stream; those about the stream change nothing."""
+def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
+    """Judges an answer that was not streamed; options about streams change nothing."""
     findings = Findings()
     check = check_completion if api == "chat" else check_response
-    check(findings, Options(include_usage, legacy, tools, allow_done_on_responses, may_stop), body)
+    check(findings, Options(**options), body)
     return findings.take()
 
 

@@ -1,7 +1,8 @@
 """The texts that grow in a Responses stream, as a table, and from it the shape of every event.
 
-A channel is one kind of growing text: which item it lives in, which events open, extend, complete and close it, and where it ends up in the item.
-A call's arguments are opened with the item itself; the text of a message lives in a part, which has events of its own.
+A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and close it,
+and its key in the item. A call's arguments open with the item; the text of a message is in a part with its own
+events.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, Obje
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """`stem` + .delta/.done are the events of the text, `frame` + .added/.done those of its part. `field` holds the text in event, part and item."""
+    """`stem` + .delta/.done are the events of the text, `frame` + .added/.done those of its part.
+
+    `field` is the key of the text in event, part and item. `bare`: the part's events may be left out, and the text
+    opens with its first delta.
+    """
 
     item: str
     field: str
@@ -27,7 +32,6 @@ class Channel:
     logprobs: bool = False
     name: bool = False
     bare: bool = False
-    """The part's own events may be left out: the text opens with its first delta."""
 
     @property
     def delta(self) -> str:
@@ -81,11 +85,11 @@ def _events() -> dict[str, ObjectShape]:
     for event, frame in (PART_ADDED | PART_DONE).items():
         shapes[event] = ObjectShape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
     for channel in CHANNELS:
-        where = (
-            {**common, **place}
-            | ({channel.index: COUNT} if channel.index else {})
-            | ({"logprobs": LIST} if channel.logprobs else {})
-        )
+        where = {**common, **place}
+        if channel.index:
+            where[channel.index] = COUNT
+        if channel.logprobs:
+            where["logprobs"] = LIST
         named: dict[str, ValueCheck] = {"name": FILLED} if channel.name else {}
         shapes[channel.delta] = ObjectShape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
         shapes[channel.done] = ObjectShape(channel.done, {**where, **named, channel.field: TEXT})
@@ -95,14 +99,13 @@ def _events() -> dict[str, ObjectShape]:
 EVENTS: dict[str, ObjectShape] = _events()
 
 
-# --- growing ------------------------------------------------------------
-#
-# A text that grows by increments, and the verdict on it once it is complete. Arguments are increments:
-# concatenated they are one JSON text. A sender that repeats what it already sent is found out when the
-# concatenation is not JSON although a fragment began with everything before it.
-
-
 class Growing:
+    """A text that grows by increments, and the verdict on it once it is complete.
+
+    A sender that repeats what it already sent is found when the concatenation is not JSON although a fragment
+    began with everything before it.
+    """
+
     def __init__(self, text: str = "") -> None:
         self.text = text
         self._repeats = False
@@ -113,7 +116,7 @@ class Growing:
         self.text += fragment
 
     def verdict(self, *, json_expected: bool, cut: bool) -> tuple[str, str] | None:
-        """What is wrong with the whole text, as (code, message). `cut`: the model was stopped, so that the end may be missing."""
+        """What is wrong with the whole text, as (code, message). `cut`: the model was stopped in the middle."""
         if not json_expected:
             return None
         if self.text == "":
@@ -131,7 +134,7 @@ class Growing:
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is one JSON value by the standard: Python's own NaN and Infinity are none."""
+    """Whether the text is one JSON value by the standard, which has no NaN and Infinity."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

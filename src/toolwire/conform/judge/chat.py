@@ -1,8 +1,9 @@
 """The order of a chat completions stream.
 
-Every chunk has the same envelope. Per choice: the role comes first and once; text, refusal and calls grow by increments; calls open one after the
-other with index, id, type and name, which are never sent again; one finish that tells the truth, with an empty delta; nothing after it. Then the
-usage chunk, exactly when it was asked for, and `[DONE]`. An error object ends the stream in place of all that.
+Every chunk has the same envelope. Per choice, the role comes first and once; text, refusal and calls grow by
+increments; calls open one after the other with index, id, type and name, which are never sent again; one truthful
+finish_reason with an empty delta ends the choice. Then comes the usage chunk, exactly when it was asked for, and
+`[DONE]`. An error object ends the stream instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from toolwire.conform.judge.channels import Growing
 from toolwire.conform.judge.shape import (
     CALL_KINDS,
-    CHAT_USAGE_SHAPES,
+    CHAT_USAGE,
     CHUNK,
     CHUNK_CHOICE,
     COMPLETION,
@@ -25,8 +26,9 @@ from toolwire.conform.judge.shape import (
     MESSAGE,
     Findings,
     Options,
+    check_arguments,
+    check_declared,
     check_usage,
-    declared,
 )
 
 CUT = ("length", "content_filter")
@@ -45,8 +47,7 @@ class StreamedCall:
 
     def judge(self, findings: Findings, *, cut: bool) -> None:
         verdict = self.arguments.verdict(json_expected=self.kind != "custom", cut=cut)
-        if verdict:
-            findings.add(verdict[0], f"call {self.name!r}: {verdict[1]}")
+        check_arguments(findings, self.name, verdict)
 
 
 class ChoiceJudge:
@@ -56,82 +57,79 @@ class ChoiceJudge:
         self._index = index
         self._options = options
         self._findings = findings
+        self._add, self._check, self._fits = findings.add, findings.check, findings.fits
         self._role = False
         self._calls: list[StreamedCall] = []
         self._ids: set[str] = set()
         self.finish: str | None = None
 
     def feed(self, delta: dict[str, Any], finish: str | None) -> None:
-        say = self._findings.add
         if self.finish is not None:
-            say("after_finish", f"choice {self._index} goes on after its finish_reason")
+            self._add("after_finish", f"choice {self._index} goes on after its finish_reason")
             return
         self._roles(delta)
         for key in TEXTS:
             if key in delta:
                 self._text(key, delta[key], opening="role" in delta)
-        if "tool_calls" in delta and self._findings.check(
-            not self._options.legacy, "wrong_dialect", "tool_calls for a client that sent functions"
-        ):
+        if self._speaks(delta, "tool_calls", not self._options.legacy):
             for call in delta["tool_calls"]:
                 self._call(call)
-        if "function_call" in delta and self._findings.check(
-            self._options.legacy, "wrong_dialect", "function_call for a client that sent tools"
-        ):
+        if self._speaks(delta, "function_call", self._options.legacy):
             self._function_call(delta["function_call"])
         if finish is not None:
             self._finish(finish, delta)
         elif not delta:
-            say("empty_delta", "a chunk says nothing: empty delta without finish_reason")
+            self._add("empty_delta", "a chunk says nothing: empty delta without finish_reason")
+
+    def _speaks(self, delta: dict[str, Any], key: str, understood: bool) -> bool:
+        sent = "functions" if self._options.legacy else "tools"
+        return key in delta and self._check(
+            understood, "wrong_dialect", f"{key} for a client that sent {sent}"
+        )
 
     def _roles(self, delta: dict[str, Any]) -> None:
         if "role" in delta:
-            self._findings.check(
-                not self._role, "role_repeated", f"choice {self._index} names its role again"
-            )
+            self._check(not self._role, "role_repeated", f"choice {self._index} names its role again")
         else:
-            self._findings.check(
-                self._role, "role_missing", f"choice {self._index} does not begin with its role"
-            )
+            self._check(self._role, "role_missing", f"choice {self._index} does not begin with its role")
         self._role = True
 
     def _text(self, key: str, value: str | None, *, opening: bool) -> None:
         if value is None:
-            self._findings.check(opening, "null_delta", f"{key} is null in a delta that is not the first")
-        elif value and self._calls and not self._calls[-1].closed:
-            # a call is complete before anything else follows it
-            self._calls[-1].closed = True
-            self._calls[-1].judge(self._findings, cut=False)
+            self._check(opening, "null_delta", f"{key} is null in a delta that is not the first")
+        elif value:
+            self._close_call()  # a call is complete before anything else follows it
 
     def _call(self, call: Any) -> None:
         index = call.get("index") if isinstance(call, dict) else None
         if not isinstance(index, int):
-            self._findings.add("call_index", f"a call delta without an index: {str(call)[:80]}")
+            self._add("call_index", f"a call delta without an index: {str(call)[:80]}")
         elif index == len(self._calls):
             self._open(call)
         elif self._calls and index == len(self._calls) - 1:
             self._extend(call, self._calls[-1])
         else:
-            self._findings.add(
-                "call_index", f"call index {index} is out of order, {len(self._calls)} calls are open"
-            )
+            opened = len(self._calls)
+            self._add("call_index", f"call index {index} is out of order, {opened} calls are open")
 
     def _open(self, call: dict[str, Any]) -> None:
         shapes = CALL_KINDS.get(str(call.get("type")), CALL_KINDS["function"])
         outer, inner = shapes.opener
-        if not self._findings.fits(outer, call) or not self._findings.fits(inner, call[shapes.kind]):
+        if not self._fits(outer, call) or not self._fits(inner, call[shapes.kind]):
             return
-        self._findings.check(
-            call["id"] not in self._ids, "call_id_repeated", f"two calls have the id {call['id']!r}"
-        )
+        self._check(call["id"] not in self._ids, "call_id_repeated", f"two calls have the id {call['id']!r}")
         self._ids.add(call["id"])
-        self._begin(StreamedCall(shapes.kind, call[shapes.kind]["name"], call[shapes.kind][shapes.text]))
+        inside = call[shapes.kind]
+        self._begin(StreamedCall(shapes.kind, inside["name"], inside[shapes.text]))
+
+    def _close_call(self, *, cut: bool = False) -> None:
+        if self._calls and not self._calls[-1].closed:
+            self._calls[-1].closed = True
+            self._calls[-1].judge(self._findings, cut=cut)
 
     def _begin(self, call: StreamedCall) -> None:
-        if self._calls and not self._calls[-1].closed:
-            self._calls[-1].judge(self._findings, cut=False)
-            self._calls[-1].closed = True
-        declared(self._findings, self._options, call.name)
+        self._close_call()
+        check_declared(self._findings, self._options, call.name)
         self._calls.append(call)
 
     def _extend(self, call: dict[str, Any], target: StreamedCall) -> None:
@@ -140,39 +138,30 @@ class ChoiceJudge:
         for holder, keys in ((call, ("id", "type")), (call.get(shapes.kind), ("name",))):
             again = [key for key in keys if isinstance(holder, dict) and key in holder]
             if again:
-                self._findings.add(
-                    "call_repeated", f"{' and '.join(again)} of call {target.name!r} sent again"
-                )
+                self._add("call_repeated", f"{' and '.join(again)} of call {target.name!r} sent again")
                 return
-        if self._findings.fits(outer, call) and self._findings.fits(inner, call[shapes.kind]):
-            self._findings.check(
-                not target.closed,
-                "call_reopened",
-                f"arguments for {target.name!r} after something else followed it",
-            )
+        if self._fits(outer, call) and self._fits(inner, call[shapes.kind]):
+            late = f"arguments for {target.name!r} after something else followed it"
+            self._check(not target.closed, "call_reopened", late)
             target.arguments.add(call[shapes.kind][shapes.text])
 
     def _function_call(self, call: dict[str, Any]) -> None:
         if not self._calls:
-            if self._findings.fits(FUNCTION_CALL, call):
+            if self._fits(FUNCTION_CALL, call):
                 self._begin(StreamedCall("function_call", call["name"], call["arguments"]))
         elif "name" in call:
-            self._findings.add("call_repeated", "a legacy turn has one call, and its name is sent once")
-        elif self._findings.fits(FUNCTION_CALL_FRAGMENT, call):
-            self._findings.check(
-                not self._calls[0].closed, "call_reopened", "arguments after something else followed the call"
-            )
-            self._calls[0].arguments.add(call["arguments"])
+            self._add("call_repeated", "a legacy turn has one call, and its name is sent once")
+        elif self._fits(FUNCTION_CALL_FRAGMENT, call):
+            only = self._calls[0]
+            self._check(not only.closed, "call_reopened", "arguments after something else followed the call")
+            only.arguments.add(call["arguments"])
 
     def _finish(self, finish: str, delta: dict[str, Any]) -> None:
         self.finish = finish
-        self._findings.check(
-            not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta"
-        )
-        self._findings.check(self._role, "role_missing", f"choice {self._index} has no role")
+        self._check(not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta")
+        self._check(self._role, "role_missing", f"choice {self._index} has no role")
         truthful_finish(self._findings, self._options, finish, calls=bool(self._calls))
-        if self._calls and not self._calls[-1].closed:
-            self._calls[-1].judge(self._findings, cut=finish in CUT)
+        self._close_call(cut=finish in CUT)
 
 
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
@@ -188,6 +177,7 @@ class ChatJudge:
     def __init__(self, options: Options, findings: Findings) -> None:
         self._options = options
         self._findings = findings
+        self._add, self._check, self._fits = findings.add, findings.check, findings.fits
         self._envelope: dict[str, Any] | None = None
         self._choices: dict[int, ChoiceJudge] = {}
         self._usage = False
@@ -199,7 +189,7 @@ class ChatJudge:
             return
         if frame.get("error") is not None:
             self._error(frame)
-        elif self._findings.fits(CHUNK, frame):
+        elif self._fits(CHUNK, frame):
             self._chunk(frame)
 
     def done(self) -> None:
@@ -209,106 +199,88 @@ class ChatJudge:
 
     def end(self) -> None:
         if not self._done and not self._failed:
-            self._findings.add("done_missing", "the stream ends without [DONE]")
+            self._add("done_missing", "the stream ends without [DONE]")
             self._complete()
 
     def _over(self) -> bool:
         if self._done:
-            self._findings.add("after_done", "something follows [DONE]")
+            self._add("after_done", "something follows [DONE]")
         elif self._failed:
-            self._findings.add("after_error", "something follows the error that ended the stream")
+            self._add("after_error", "something follows the error that ended the stream")
         return self._done or self._failed
 
     def _error(self, frame: dict[str, Any]) -> None:
         self._failed = True
-        if self._findings.fits(ERROR_BODY, frame):
-            self._findings.fits(ERROR, frame["error"])
-        finished = bool(self._choices) and all(choice.finish for choice in self._choices.values())
-        self._findings.check(
-            not finished, "error_after_finish", "an error follows when every choice has its finish_reason"
-        )
+        if self._fits(ERROR_BODY, frame):
+            self._fits(ERROR, frame["error"])
+        late = "an error follows when every choice has its finish_reason"
+        self._check(not self._all_finished(), "error_after_finish", late)
+
+    def _all_finished(self) -> bool:
+        return bool(self._choices) and all(choice.finish for choice in self._choices.values())
 
     def _chunk(self, chunk: dict[str, Any]) -> None:
         envelope = {key: chunk[key] for key in ENVELOPE}
         if self._envelope is None:
             self._envelope = envelope
-        for key, value in envelope.items():
-            self._findings.check(
-                value == self._envelope[key],
-                "envelope_changed",
-                f"{key} changes from {self._envelope[key]!r} to {value!r}",
-            )
-        self._findings.check(not self._usage, "after_usage", "a chunk follows the usage chunk")
+        for key, first in self._envelope.items():
+            changed = f"{key} changes from {first!r} to {envelope[key]!r}"
+            self._check(envelope[key] == first, "envelope_changed", changed)
+        self._check(not self._usage, "after_usage", "a chunk follows the usage chunk")
         if not chunk["choices"]:
             self._usage_chunk(chunk)
             return
         if self._options.include_usage:
-            self._findings.check(
-                "usage" in chunk and chunk["usage"] is None,
-                "usage_null",
-                "with include_usage a chunk carries usage: null",
-            )
+            null = "usage" in chunk and chunk["usage"] is None
+            self._check(null, "usage_null", "with include_usage a chunk carries usage: null")
         else:
-            self._findings.check("usage" not in chunk, "usage_unasked", "usage was not asked for")
+            self._check("usage" not in chunk, "usage_unasked", "usage was not asked for")
         for choice in chunk["choices"]:
-            if self._findings.fits(CHUNK_CHOICE, choice) and self._findings.fits(DELTA, choice["delta"]):
+            if self._fits(CHUNK_CHOICE, choice) and self._fits(DELTA, choice["delta"]):
                 self._choice(choice["index"]).feed(choice["delta"], choice["finish_reason"])
 
     def _choice(self, index: int) -> ChoiceJudge:
         if index not in self._choices:
-            self._findings.check(
-                index == len(self._choices),
-                "choice_index",
-                f"choice {index} opens when {len(self._choices)} are there",
-            )
+            count = len(self._choices)
+            self._check(index == count, "choice_index", f"choice {index} opens when {count} are there")
             self._choices[index] = ChoiceJudge(index, self._options, self._findings)
         return self._choices[index]
 
     def _usage_chunk(self, chunk: dict[str, Any]) -> None:
         if not isinstance(chunk.get("usage"), dict):
-            self._findings.add("empty_choices", "a chunk has neither choices nor usage")
+            self._add("empty_choices", "a chunk has neither choices nor usage")
             return
         self._usage = True
-        self._findings.check(self._options.include_usage, "usage_unasked", "a usage chunk was not asked for")
-        unfinished = [index for index, choice in self._choices.items() if choice.finish is None]
-        self._findings.check(
-            not unfinished and bool(self._choices), "usage_early", "the usage chunk comes before the finish"
-        )
-        check_usage(self._findings, CHAT_USAGE_SHAPES, chunk["usage"], ("prompt_tokens", "completion_tokens"))
+        self._check(self._options.include_usage, "usage_unasked", "a usage chunk was not asked for")
+        self._check(self._all_finished(), "usage_early", "the usage chunk comes before the finish")
+        check_usage(self._findings, CHAT_USAGE, chunk["usage"])
 
     def _complete(self) -> None:
-        self._findings.check(bool(self._choices), "no_choices", "the stream has no choice")
+        self._check(bool(self._choices), "no_choices", "the stream has no choice")
         for index, choice in self._choices.items():
-            self._findings.check(
-                choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason"
-            )
+            self._check(choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason")
         if self._options.include_usage:
-            self._findings.check(self._usage, "usage_missing", "usage was asked for and did not come")
+            self._check(self._usage, "usage_missing", "usage was asked for and did not come")
 
 
-# --- chat body ------------------------------------------------------------
-#
-# What must hold for a chat completion that is not streamed.
+# --- a completion that is not streamed ---
 
 
 def check_completion(findings: Findings, options: Options, body: dict[str, Any]) -> None:
     if not findings.fits(COMPLETION, body):
         return
     if "usage" in body:
-        check_usage(findings, CHAT_USAGE_SHAPES, body["usage"], ("prompt_tokens", "completion_tokens"))
+        check_usage(findings, CHAT_USAGE, body["usage"])
     for position, choice in enumerate(body["choices"]):
         if findings.fits(COMPLETION_CHOICE, choice) and findings.fits(MESSAGE, choice["message"]):
-            findings.check(
-                choice["index"] == position, "choice_index", f"choice {choice['index']} stands at {position}"
-            )
+            index = choice["index"]
+            findings.check(index == position, "choice_index", f"choice {index} is at position {position}")
             _message(findings, options, choice["message"], choice["finish_reason"])
 
 
 def _message(findings: Findings, options: Options, message: dict[str, Any], finish: str) -> None:
-    calls = [
-        *message.get("tool_calls", []),
-        *([message["function_call"]] if "function_call" in message else []),
-    ]
+    legacy = [message["function_call"]] if "function_call" in message else []
+    calls = [*message.get("tool_calls", []), *legacy]
     wrong = "tool_calls" if options.legacy else "function_call"
     findings.check(wrong not in message, "wrong_dialect", f"{wrong} is not what the client can read")
     truthful_finish(findings, options, finish, calls=bool(calls))
@@ -319,7 +291,7 @@ def _message(findings: Findings, options: Options, message: dict[str, Any], fini
     ids: set[str] = set()
     for call in calls:
         cut = finish in CUT and call is calls[-1]
-        _call(findings, options, call, ids, legacy=call is message.get("function_call"), cut=cut)
+        _call(findings, options, call, ids, legacy=call in legacy, cut=cut)
 
 
 def _call(findings: Findings, options: Options, call: Any, ids: set[str], *, legacy: bool, cut: bool) -> None:
@@ -328,16 +300,14 @@ def _call(findings: Findings, options: Options, call: Any, ids: set[str], *, leg
             return
         inner, text, json_expected = call, "arguments", True
     else:
-        shapes = CALL_KINDS.get(
-            str(call.get("type")) if isinstance(call, dict) else "", CALL_KINDS["function"]
-        )
+        kind = str(call.get("type")) if isinstance(call, dict) else ""
+        shapes = CALL_KINDS.get(kind, CALL_KINDS["function"])
         outer_shape, inner_shape = shapes.whole
         if not findings.fits(outer_shape, call) or not findings.fits(inner_shape, call[shapes.kind]):
             return
         findings.check(call["id"] not in ids, "call_id_repeated", f"two calls have the id {call['id']!r}")
         ids.add(call["id"])
         inner, text, json_expected = call[shapes.kind], shapes.text, shapes.kind == "function"
-    declared(findings, options, inner["name"])
+    check_declared(findings, options, inner["name"])
     verdict = Growing(inner[text]).verdict(json_expected=json_expected, cut=cut)
-    if verdict:
-        findings.add(verdict[0], f"call {inner['name']!r}: {verdict[1]}")
+    check_arguments(findings, inner["name"], verdict)

@@ -1,7 +1,7 @@
-"""What a client has in hand when a stream is over: the fold of its frames into the shape of a body, and the comparison of the two.
+"""What a client holds when a stream is over: its frames folded into a body, and the comparison with a body.
 
-The fold never raises and never judges; it trusts deltas over whatever repeats them, because deltas are what a client shows and runs. `same` ignores
-what must differ between two answers to the same question: ids and times.
+The fold never raises and never judges. It trusts deltas over events that repeat them, because deltas are what a
+client shows and runs. `same` ignores what differs between two answers to the same question: ids and times.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from toolwire.conform.judge.channels import (
 from toolwire.conform.judge.shape import Problem
 from toolwire.core.turn import Api
 
-# --- sse ------------------------------------------------------------
+# --- server-sent events as the two APIs use them ---
 #
-# Server-sent events as the two APIs use them: the syntax is judged while the frames are cut out. An event
-# is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
-# `event:` with the frame's type before it, chat has no `event:`. Comments stand between events, never
-# inside one. The standard allows more, which does no client harm and which other servers send: it is read
-# in any case, and told unless `whole_standard` says that it is right.
+# An event is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
+# `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside one.
+# The standard allows more, which other servers send and which harms no client: it is read in any case, and
+# reported unless `whole_standard` is set.
 
 DONE = "[DONE]"
 BYTE_ORDER_MARK = "\ufeff"
@@ -45,17 +44,17 @@ class Frame:
 
 
 def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[Frame], list[Problem]]:
-    """The frames of a stream, and what is wrong with its syntax. Goes on after a problem as a client would.
+    """The frames of a stream and its syntax problems. Continues after a problem as a client would.
 
-    `whole_standard`: `id`, `retry`, a byte order mark and comments inside an event are right."""
+    `whole_standard` accepts `id`, `retry`, a byte order mark and comments inside an event.
+    """
     problems: list[Problem] = []
     if isinstance(raw, bytes):
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            problems.append(
-                Problem("encoding", f"the stream is not UTF-8: {error.reason} at byte {error.start}")
-            )
+            wrong = f"the stream is not UTF-8: {error.reason} at byte {error.start}"
+            problems.append(Problem("encoding", wrong))
             text = raw.decode("utf-8", "replace")
     else:
         text = raw
@@ -72,9 +71,8 @@ def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[F
         if frame is None:
             continue
         if not ended:
-            problems.append(
-                Problem("unterminated_event", "the last event is not ended by a blank line", position)
-            )
+            wrong = "the last event is not ended by a blank line"
+            problems.append(Problem("unterminated_event", wrong, position))
         frames.append(frame)
     return frames, problems
 
@@ -98,7 +96,7 @@ def _read(block: list[str], whole_standard: bool) -> tuple[Frame | None, list[st
         name, colon, value = line.partition(":")
         if name == "":
             if any(fields.values()) and not whole_standard:
-                faults.append(f"a comment stands inside an event: {line[:80]!r}")
+                faults.append(f"a comment is inside an event: {line[:80]!r}")
         elif name in OF_THE_STANDARD and whole_standard:
             continue
         elif name not in fields or not colon:
@@ -117,6 +115,7 @@ def _read(block: list[str], whole_standard: bool) -> tuple[Frame | None, list[st
 
 ENVELOPE = ("id", "created", "model", "service_tier", "system_fingerprint")
 TEXTS = ("content", "refusal", "reasoning_content")
+_API_OF: dict[Any, Api] = {"response": "responses", "chat.completion": "chat"}
 IGNORED = {
     "chat": ("id", "created", "system_fingerprint", "metadata"),
     "responses": ("id", "created_at", "completed_at", "call_id"),
@@ -124,7 +123,7 @@ IGNORED = {
 
 
 def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
-    """The JSON objects of a stream, without `[DONE]` and without what is no object."""
+    """The JSON objects of a stream, without `[DONE]` and everything else."""
     found = []
     for frame in split_sse(raw)[0]:
         try:
@@ -137,7 +136,7 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 
 
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
-    """Accumulates a stream as a client would. An error that ended a stream stands under `error`. `api` None: told by the frames."""
+    """Accumulates a stream as a client would; an error is under `error`. `api` None: found from the frames."""
     frames = frames_of(raw)
     if api is None:
         api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
@@ -152,7 +151,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-# --- chat --------------------------------------------------------------------------------------------------------------------------------------
+# --- chat ---
 
 
 def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
@@ -170,15 +169,9 @@ def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
             body["usage"] = frame["usage"]
         for choice in _objects(frame.get("choices")):
             index = str(choice.get("index"))
-            held = choices.setdefault(
-                index,
-                {
-                    "index": choice.get("index"),
-                    "message": {"role": None, "content": None, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": None,
-                },
-            )
+            message = {"role": None, "content": None, "refusal": None}
+            new = {"index": choice.get("index"), "message": message, "logprobs": None, "finish_reason": None}
+            held = choices.setdefault(index, new)
             _add_delta(held["message"], _object(choice.get("delta")), places.setdefault(index, {}))
             held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
     body["choices"] = list(choices.values())
@@ -186,7 +179,7 @@ def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
-    """`places`: where the calls stand in the message, by their index as it was sent."""
+    """`places`: the position of each call in the message, by the index that was sent."""
     message["role"] = delta.get("role") or message["role"]
     for key in TEXTS:
         if isinstance(delta.get(key), str):
@@ -202,7 +195,7 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str,
 
 
 def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
-    """Where a fragment belongs. Without an index an id begins a call, and all else goes on with the last one."""
+    """The position of a fragment's call. Without an index, an id begins a call and anything else extends the last."""
     if fragment.get("index") is not None:
         return places.setdefault(str(fragment["index"]), count)
     place = count if fragment.get("id") or not count else count - 1
@@ -220,11 +213,11 @@ def _merge(call: dict[str, Any], fragment: dict[str, Any]) -> None:
                 _merge(inner, value)
         elif key in ("arguments", "input") and isinstance(value, str):
             call[key] = str(call.get(key, "")) + value
-        elif value or not call.get(key):  # what says nothing takes nothing back
+        elif value or not call.get(key):  # an empty value does not replace a value
             call[key] = value
 
 
-# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+# --- Responses ---
 
 
 def _fold_responses(frames: list[dict[str, Any]]) -> dict[str, Any]:
@@ -256,46 +249,33 @@ def _with_text(item: dict[str, Any], index: str, texts: dict[tuple[str, str, str
     rebuilt = dict(item)
     for key in ("content", "summary"):
         if key in item:
-            parts = _objects(item[key])
-            rebuilt[key] = [
-                _part_with_text(part, texts.get((index, key, str(number)), ""))
-                for number, part in enumerate(parts)
-            ]
+            rebuilt[key] = []
+            for number, part in enumerate(_objects(item[key])):
+                field = "refusal" if part.get("type") == "refusal" else "text"
+                rebuilt[key].append({**part, field: texts.get((index, key, str(number)), "")})
     return rebuilt
 
 
-def _part_with_text(part: dict[str, Any], text: str) -> dict[str, Any]:
-    return {**part, "refusal" if part.get("type") == "refusal" else "text": text}
-
-
-# --- stream = body -----------------------------------------------------------------------------------------------------------------------------
+# --- stream = body ---
 
 
 def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
-    """Problems where the stream and the body tell a client different things. Usage counts only where the stream has it."""
+    """Where the stream and the body say different things. Usage counts only if the stream has it."""
     if api is None:
-        api = (
-            "responses"
-            if body.get("object") == "response"
-            else "chat"
-            if body.get("object") == "chat.completion"
-            else None
-        )
+        api = _API_OF.get(body.get("object"))
     folded = fold(stream_raw, api)
     api = api or ("responses" if "created_at" in folded else "chat")
     if set(body) == {"error"}:
-        told = _object(folded.get("error")).get("message")
-        due = _object(body["error"]).get("message")
-        return [] if told == due else [Problem("stream_differs", f"error: stream {told!r}, body {due!r}")]
+        sent, due = (_object(error).get("message") for error in (folded.get("error"), body["error"]))
+        return [] if sent == due else [Problem("stream_differs", f"error: stream {sent!r}, body {due!r}")]
     if "usage" not in folded and api == "chat":
         body = {key: value for key, value in body.items() if key != "usage"}
-    return [
-        Problem("stream_differs", line) for line in _differences(_plain(folded, api), _plain(body, api), "")
-    ]
+    lines = _differences(_plain(folded, api), _plain(body, api), "")
+    return [Problem("stream_differs", line) for line in lines]
 
 
 def _plain(value: Any, api: Api) -> Any:
-    """Without ids and times; no text and an empty text are the same to a reader."""
+    """Without ids and times; no text and an empty text mean the same."""
     if isinstance(value, list):
         return [_plain(entry, api) for entry in value]
     if not isinstance(value, dict):
@@ -304,29 +284,21 @@ def _plain(value: Any, api: Api) -> Any:
     if api == "chat" and "role" in plain:
         for key in TEXTS:
             plain[key] = plain.get(key) or None
-        if plain.get("annotations") == []:  # bodies say that there are none, chunks say nothing
+        if plain.get("annotations") == []:  # only bodies say that there are none
             del plain["annotations"]
     return plain
 
 
 def _differences(stream: Any, body: Any, path: str) -> list[str]:
     if isinstance(stream, dict) and isinstance(body, dict):
-        pairs = {
-            key: (stream.get(key, _ABSENT), body.get(key, _ABSENT))
-            for key in sorted(stream.keys() | body.keys())
-        }
-        return [line for key, pair in pairs.items() for line in _differences(*pair, f"{path}.{key}")]
-    if isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
-        return [
-            line
-            for index, pair in enumerate(zip(stream, body, strict=True))
-            for line in _differences(*pair, f"{path}[{index}]")
-        ]
-    return (
-        []
-        if stream == body
-        else [f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"]
-    )
+        keys = sorted(stream.keys() | body.keys())
+        steps = [(f".{key}", stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in keys]
+    elif isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
+        steps = [(f"[{index}]", *pair) for index, pair in enumerate(zip(stream, body, strict=True))]
+    else:
+        line = f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"
+        return [] if stream == body else [line]
+    return [line for step, left, right in steps for line in _differences(left, right, path + step)]
 
 
 class _Absent:

@@ -1,8 +1,9 @@
 """The order of a Responses stream.
 
-`response.created`, `response.in_progress`, then items one after the other, each nested exactly: item added, part added, deltas, text done, part done,
-item done. What the deltas add up to is what every later event repeats, up to the terminal response's output. Indexes count from 0 without a gap, ids
-are given once. One terminal event ends the stream and tells the truth about error, incompleteness and usage.
+`response.created`, `response.in_progress`, then items one after the other, each nested exactly: item added, part
+added, deltas, text done, part done, item done. Every later event repeats what the deltas add up to, up to the
+output of the terminal response. Indexes count from 0 without a gap, ids are given once. One terminal event ends
+the stream, with truthful error, incompleteness and usage.
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ from toolwire.conform.judge.shape import (
     PARTS,
     RESPONSE,
     RESPONSE_ERROR,
-    RESPONSE_USAGE_SHAPES,
+    RESPONSE_USAGE,
     Findings,
     Options,
+    check_arguments,
+    check_declared,
     check_usage,
-    declared,
 )
 
-# --- responses body ------------------------------------------------------------
-#
-# What must hold for a Responses object, its items and parts wherever they stand: in an event or as the
-# body of an answer.
+# --- a response, its items and parts, in an event or as the body of an answer ---
 
 ECHO_MAY_CHANGE = ("status", "output", "usage", "error", "incomplete_details", "completed_at", "service_tier")
 """Keys of a response that may differ between its first and its last event."""
@@ -51,7 +50,7 @@ LISTS = {(channel.item, channel.list) for channel in CHANNELS if channel.list}
 
 
 def check_item(findings: Findings, item: dict[str, Any]) -> bool:
-    """The item's own keys. False: it can not be looked at further."""
+    """Judges the item's own keys. False: it cannot be judged further."""
     shape = ITEMS.get(str(item.get("type")))
     if shape is None:
         findings.add("item_type", f"there is no item {item.get('type')!r} here")
@@ -63,34 +62,25 @@ def check_item(findings: Findings, item: dict[str, Any]) -> bool:
 
 
 def check_part(findings: Findings, channel: Channel, part: dict[str, Any]) -> bool:
-    findings.check(
-        part.get("type") == channel.part,
-        "part_type",
-        f"the part is {part.get('type')!r}, not {channel.part!r}",
-    )
+    kind = part.get("type")
+    findings.check(kind == channel.part, "part_type", f"the part is {kind!r}, not {channel.part!r}")
     return findings.fits(PARTS[channel.part], part)
 
 
 def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> None:
-    """Error, incompleteness, time of completion and usage stand there exactly when the status says so."""
-    due = {"error": status == "failed", "incomplete_details": status == "incomplete"}
+    """Error, incompleteness, time of completion and usage are set exactly when the status says so."""
+    due = {"failed": "error", "incomplete": "incomplete_details"}.get(status)
     for key, shape in (("error", RESPONSE_ERROR), ("incomplete_details", INCOMPLETE_DETAILS)):
-        if not due[key]:
-            findings.check(
-                response[key] is None, "outcome", f"{key} is set although the status is {status!r}"
-            )
-        elif response[key] is None:
-            findings.add("outcome", f"{key} is null although the status is {status!r}")
-        else:
+        if key == due and response[key] is not None:
             findings.fits(shape, response[key])
-    if status != "completed":
-        findings.check(
-            response.get("completed_at") is None,
-            "outcome",
-            f"completed_at is set although the status is {status!r}",
-        )
+        elif key == due:
+            findings.add("outcome", f"{key} is null although the status is {status!r}")
+        elif response[key] is not None:
+            findings.add("outcome", f"{key} is set although the status is {status!r}")
+    if status != "completed" and response.get("completed_at") is not None:
+        findings.add("outcome", f"completed_at is set although the status is {status!r}")
     if isinstance(response.get("usage"), dict):
-        check_usage(findings, RESPONSE_USAGE_SHAPES, response["usage"], ("input_tokens", "output_tokens"))
+        check_usage(findings, RESPONSE_USAGE, response["usage"])
 
 
 def check_response(findings: Findings, options: Options, response: dict[str, Any]) -> None:
@@ -98,9 +88,8 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
     if not findings.fits(RESPONSE, response):
         return
     status = response["status"]
-    findings.check(
-        status not in ("in_progress", "queued"), "status", f"the answer is there but its status is {status!r}"
-    )
+    over = status not in ("in_progress", "queued")
+    findings.check(over, "status", f"the answer is there but its status is {status!r}")
     check_outcome(findings, response, status)
     ids: set[str] = set()
     last = len(response["output"]) - 1
@@ -117,26 +106,22 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
 def _finished_item(findings: Findings, options: Options, item: dict[str, Any], *, may_be_cut: bool) -> None:
     cut = item.get("status") == "incomplete"
     findings.check(item.get("status") != "in_progress", "status", f"item {item['id']!r} is still in_progress")
-    findings.check(
-        may_be_cut or not cut,
-        "status",
-        f"item {item['id']!r} is incomplete, though not the last of a cut response",
-    )
+    misplaced = f"item {item['id']!r} is incomplete, though not the last of a cut response"
+    findings.check(may_be_cut or not cut, "status", misplaced)
     call = CALL_CHANNELS.get(item["type"])
     if call is not None:
-        declared(findings, options, item["name"])
+        check_declared(findings, options, item["name"])
         verdict = Growing(item[call.field]).verdict(json_expected=item["type"] == "function_call", cut=cut)
-        if verdict:
-            findings.add(verdict[0], f"call {item['name']!r}: {verdict[1]}")
-    for owner, key in LISTS:
-        for part in item.get(key, []) if owner == item["type"] else []:
+        check_arguments(findings, item["name"], verdict)
+    for key in [key for owner, key in LISTS if owner == item["type"]]:
+        for part in item.get(key, []):
             _finished_part(findings, item["type"], key, part)
 
 
 def _finished_part(findings: Findings, item: str, key: str, part: Any) -> None:
-    kinds = [channel for channel in CHANNELS if channel.item == item and channel.list == key]
-    for channel in kinds:
-        if isinstance(part, dict) and part.get("type") == channel.part:
+    kind = part.get("type") if isinstance(part, dict) else None
+    for channel in CHANNELS:
+        if (channel.item, channel.list, channel.part) == (item, key, kind):
             check_part(findings, channel, part)
             return
     findings.add("part_type", f"{str(part)[:60]} does not belong into {key} of {item!r}")
@@ -173,6 +158,7 @@ class ResponsesJudge:
     def __init__(self, options: Options, findings: Findings) -> None:
         self._options = options
         self._findings = findings
+        self._add, self._check, self._fits = findings.add, findings.check, findings.fits
         self._frames = 0
         self._first: dict[str, Any] | None = None
         self._items: list[dict[str, Any]] = []
@@ -186,20 +172,17 @@ class ResponsesJudge:
         number, self._frames = self._frames, self._frames + 1
         kind = frame.get("type")
         if self._terminal:
-            self._findings.add("after_terminal", f"{kind!r} follows the terminal event")
+            self._add("after_terminal", f"{kind!r} follows the terminal event")
             return
         if not isinstance(kind, str) or kind not in EVENTS:
-            self._findings.add("unknown_event", f"there is no event {kind!r}")
+            self._add("unknown_event", f"there is no event {kind!r}")
             return
-        usable = self._findings.fits(EVENTS[kind], frame)
-        self._findings.check(
-            frame.get("sequence_number") == number,
-            "sequence_number",
-            f"{frame.get('sequence_number')!r} where {number} was due",
-        )
+        usable = self._fits(EVENTS[kind], frame)
+        sent = frame.get("sequence_number")
+        self._check(sent == number, "sequence_number", f"{sent!r} where {number} was due")
         if number < len(OPENING) or kind in OPENING:
             due = OPENING[number] if number < len(OPENING) else "no opening event"
-            self._findings.check(kind == due, "opening", f"{kind!r} where {due!r} was due")
+            self._check(kind == due, "opening", f"{kind!r} where {due!r} was due")
         if kind in TERMINALS:
             self._terminal = True
         if usable:
@@ -226,195 +209,144 @@ class ResponsesJudge:
 
     def done(self) -> None:
         allowed = self._options.allow_done_on_responses and self._terminal and not self._done
-        self._findings.check(allowed, "done_marker", "[DONE] is no part of this stream, or not at this place")
+        self._check(allowed, "done_marker", "[DONE] is no part of this stream, or not at this place")
         self._done = True
 
     def end(self) -> None:
-        self._findings.check(
-            self._terminal,
-            "terminal_missing",
-            "the stream ends without response.completed, .incomplete or .failed",
-        )
+        cut = "the stream ends without response.completed, .incomplete or .failed"
+        self._check(self._terminal, "terminal_missing", cut)
 
-    # --- the response itself ---------------------------------------------------------------------------------------------------------------
+    # --- the response itself ---
 
     def _response(self, kind: str, response: dict[str, Any]) -> None:
-        if not self._findings.fits(RESPONSE, response):
+        if not self._fits(RESPONSE, response):
             return
         self._same_echo(response)
+        status, output = TERMINALS.get(kind, "in_progress"), self._items if kind in TERMINALS else []
         if kind in OPENING:
-            status, output, early = (
-                "in_progress",
-                [],
-                [key for key in ("usage", "completed_at") if response.get(key) is not None],
-            )
-            self._findings.check(not early, "usage_early", f"{' and '.join(early)} before the terminal event")
+            early = [key for key in ("usage", "completed_at") if response.get(key) is not None]
+            self._check(not early, "usage_early", f"{' and '.join(early)} before the terminal event")
         else:
-            status, output = TERMINALS[kind], self._items
-            self._findings.check(self._open is None, "item_open", "the response ends while an item is open")
-            self._findings.check(
-                not self._failing or status == "failed",
-                "error_event",
-                "after an error event the response must fail",
-            )
-        self._findings.check(
-            response["status"] == status, "status", f"status {response['status']!r} in {kind}"
-        )
-        if self._findings.check(
-            len(response["output"]) == len(output),
-            "output",
-            f"{kind} lists {len(response['output'])} items, not {len(output)}",
+            self._check(self._open is None, "item_open", "the response ends while an item is open")
+            fails = not self._failing or status == "failed"
+            self._check(fails, "error_event", "after an error event the response must fail")
+        self._check(response["status"] == status, "status", f"status {response['status']!r} in {kind}")
+        listed = response["output"]
+        if self._check(
+            len(listed) == len(output), "output", f"{kind} lists {len(listed)} items, not {len(output)}"
         ):
-            for index, (told, streamed) in enumerate(zip(response["output"], output, strict=True)):
-                self._findings.check(
-                    told == streamed, "output", f"item {index} of {kind} is not the item that was streamed"
-                )
+            for index, (item, streamed) in enumerate(zip(listed, output, strict=True)):
+                other = f"item {index} of {kind} is not the item that was streamed"
+                self._check(item == streamed, "output", other)
         check_outcome(self._findings, response, status)
         if status == "completed":
-            open_ended = [item["id"] for item in self._items if item.get("status") == "incomplete"]
-            self._findings.check(
-                not open_ended, "status", f"a completed response holds the incomplete items {open_ended}"
-            )
+            cut = [item["id"] for item in self._items if item.get("status") == "incomplete"]
+            self._check(not cut, "status", f"a completed response holds the incomplete items {cut}")
 
     def _same_echo(self, response: dict[str, Any]) -> None:
         if self._first is None:
             self._first = response
-        for key in self._first.keys() | response.keys():
-            if key not in ECHO_MAY_CHANGE and self._first.get(key) != response.get(key):
-                self._findings.add(
-                    "envelope_changed",
-                    f"{key} changes from {str(self._first.get(key))[:60]} to {str(response.get(key))[:60]}",
-                )
+        for key in (self._first.keys() | response.keys()) - set(ECHO_MAY_CHANGE):
+            first, now = self._first.get(key), response.get(key)
+            changed = f"{key} changes from {str(first)[:60]} to {str(now)[:60]}"
+            self._check(first == now, "envelope_changed", changed)
 
-    # --- items -----------------------------------------------------------------------------------------------------------------------------
+    # --- items ---
 
     def _item_added(self, index: int, item: dict[str, Any]) -> None:
         if self._open is not None:
-            self._findings.add("item_open", f"item {index} opens before item {self._open.index} is done")
+            self._add("item_open", f"item {index} opens before item {self._open.index} is done")
         due = len(self._items) + (self._open is not None)
-        self._findings.check(index == due, "output_index", f"output_index {index} where {due} was due")
+        self._check(index == due, "output_index", f"output_index {index} where {due} was due")
         if self._items and self._items[-1].get("status") == "incomplete":
-            self._findings.add("status", "an item opens after one that was left incomplete")
+            self._add("status", "an item opens after one that was left incomplete")
         if not check_item(self._findings, item):
             return
-        self._findings.check(
-            item.get("status", "in_progress") == "in_progress",
-            "status",
-            f"an item opens with status {item.get('status')!r}",
-        )
+        status = item.get("status", "in_progress")
+        self._check(status == "in_progress", "status", f"an item opens with status {status!r}")
         filled = [key for key in GROWS if key not in ("status", "encrypted_content") and item.get(key)]
-        self._findings.check(
-            not filled, "opened_full", f"an item opens with {' and '.join(filled)} already in it"
-        )
+        self._check(not filled, "opened_full", f"an item opens with {' and '.join(filled)} already in it")
         self._fresh_ids(item)
         if "name" in item:
-            declared(self._findings, self._options, item["name"])
+            check_declared(self._findings, self._options, item["name"])
         self._open = OpenItem(index, item)
 
     def _fresh_ids(self, item: dict[str, Any]) -> None:
         for key in ("id", "call_id"):
             if key in item:
-                self._findings.check(
-                    item[key] not in self._ids, "id_repeated", f"{key} {item[key]!r} was used before"
-                )
+                fresh = item[key] not in self._ids
+                self._check(fresh, "id_repeated", f"{key} {item[key]!r} was used before")
                 self._ids.add(item[key])
 
     def _item_done(self, index: int, item: dict[str, Any]) -> None:
         opened, self._open = self._open, None
         if opened is None:
-            self._findings.add("not_open", f"item {index} is done without having been added")
+            self._add("not_open", f"item {index} is done without having been added")
             return
         text = opened.text
         if text is not None:
-            self._findings.check(
-                text.done and opened.is_call, "text_open", f"item {index} is done before its text or part"
-            )
-        self._findings.check(
-            index == opened.index, "output_index", f"output_index {index} where {opened.index} was due"
-        )
+            whole = text.done and opened.is_call
+            self._check(whole, "text_open", f"item {index} is done before its text or part")
+        due = opened.index
+        self._check(index == due, "output_index", f"output_index {index} where {due} was due")
         if not check_item(self._findings, item):
             return
-        for key in opened.item.keys() | item.keys():
-            if key not in GROWS and opened.item.get(key) != item.get(key):
-                self._findings.add(
-                    "item_changed",
-                    f"{key} of item {index} changes from {opened.item.get(key)!r} to {item.get(key)!r}",
-                )
-        self._findings.check(
-            item.get("status") != "in_progress", "status", f"item {index} is done but still in_progress"
-        )
+        for key in (opened.item.keys() | item.keys()) - set(GROWS):
+            first, now = opened.item.get(key), item.get(key)
+            changed = f"{key} of item {index} changes from {first!r} to {now!r}"
+            self._check(first == now, "item_changed", changed)
+        running = item.get("status") == "in_progress"
+        self._check(not running, "status", f"item {index} is done but still in_progress")
         lost = "status" in opened.item and "status" not in item
-        self._findings.check(not lost, "status", f"item {index} loses its status")
+        self._check(not lost, "status", f"item {index} loses its status")
         if text is not None and opened.is_call and item["type"] == opened.item["type"]:
             self._same_text(item[text.channel.field], text, f"item {index}")
-            self._judge_call(item, text)
+            is_json, cut = item["type"] == "function_call", item.get("status") == "incomplete"
+            verdict = text.growing.verdict(json_expected=is_json, cut=cut)
+            check_arguments(self._findings, item["name"], verdict)
         for key, parts in opened.lists.items():
-            self._findings.check(
-                item.get(key, []) == parts,
-                "text_differs",
-                f"{key} of item {index} is not what its parts were",
-            )
+            same = item.get(key, []) == parts
+            self._check(same, "text_differs", f"{key} of item {index} is not what its parts were")
         self._items.append(item)
 
-    def _judge_call(self, item: dict[str, Any], text: OpenText) -> None:
-        verdict = text.growing.verdict(
-            json_expected=item["type"] == "function_call", cut=item.get("status") == "incomplete"
-        )
-        if verdict:
-            self._findings.add(verdict[0], f"call {item['name']!r}: {verdict[1]}")
-
-    # --- parts and texts -------------------------------------------------------------------------------------------------------------------
+    # --- parts and texts ---
 
     def _part_added(self, frame_name: str, frame: dict[str, Any]) -> None:
-        opened = self._open
-        part = frame["part"]
+        opened, part = self._open, frame["part"]
         if opened is None or opened.text is not None:
-            self._findings.add(
-                "not_open" if opened is None else "text_open", f"{frame['type']} where no part may begin"
-            )
+            code = "not_open" if opened is None else "text_open"
+            self._add(code, f"{frame['type']} where no part may begin")
             return
-        channel = PART_CHANNELS.get((opened.item["type"], frame_name, str(part.get("type"))))
+        kind, owner = part.get("type"), opened.item["type"]
+        channel = PART_CHANNELS.get((owner, frame_name, str(kind)))
         if channel is None:
-            self._findings.add(
-                "part_type", f"a part {part.get('type')!r} does not belong into {opened.item['type']!r}"
-            )
+            self._add("part_type", f"a part {kind!r} does not belong into {owner!r}")
             return
         text = OpenText(channel, len(opened.lists[channel.list]), part)
         opened.text = text
         self._at_place(frame, text)
         if check_part(self._findings, channel, part):
-            self._findings.check(
-                part[channel.field] == "", "opened_full", "a part opens with text already in it"
-            )
+            self._check(part[channel.field] == "", "opened_full", "a part opens with text already in it")
 
     def _delta(self, channel: Channel, frame: dict[str, Any]) -> None:
         opened = self._open
-        if (
-            channel.bare
-            and opened is not None
-            and opened.text is None
-            and opened.item["type"] == channel.item
-        ):
+        starts = opened is not None and opened.text is None and opened.item["type"] == channel.item
+        if channel.bare and opened is not None and starts:
             opened.text = OpenText(channel, len(opened.lists[channel.list]))
         text = self._text_of(channel, frame)
         if text is not None:
-            self._findings.check(
-                not text.done, "delta_after_done", f"{frame['type']} after the text was done"
-            )
+            self._check(not text.done, "delta_after_done", f"{frame['type']} after the text was done")
             text.growing.add(frame["delta"])
 
     def _text_done(self, channel: Channel, frame: dict[str, Any]) -> None:
         text = self._text_of(channel, frame)
         if text is None or self._open is None:
             return
-        self._findings.check(not text.done, "done_repeated", f"{frame['type']} comes twice")
+        self._check(not text.done, "done_repeated", f"{frame['type']} comes twice")
         self._same_text(frame[channel.field], text, frame["type"])
         if channel.name:
-            self._findings.check(
-                frame["name"] == self._open.item["name"],
-                "item_changed",
-                f"{frame['type']} names {frame['name']!r}",
-            )
+            same = frame["name"] == self._open.item["name"]
+            self._check(same, "item_changed", f"{frame['type']} names {frame['name']!r}")
         text.done = True
         if channel.bare and text.part is None:
             self._open.lists[channel.list].append({"type": channel.part, channel.field: text.growing.text})
@@ -423,10 +355,10 @@ class ResponsesJudge:
     def _part_done(self, frame_name: str, frame: dict[str, Any]) -> None:
         text = self._open.text if self._open is not None else None
         if text is None or self._open is None or text.channel.frame != frame_name or text.part is None:
-            self._findings.add("not_open", f"{frame['type']} for a part that is not open")
+            self._add("not_open", f"{frame['type']} for a part that is not open")
             return
         self._at_place(frame, text)
-        self._findings.check(text.done, "text_open", f"{frame['type']} before {text.channel.done}")
+        self._check(text.done, "text_open", f"{frame['type']} before {text.channel.done}")
         part = frame["part"]
         if check_part(self._findings, text.channel, part):
             self._same_text(part[text.channel.field], text, frame["type"])
@@ -436,7 +368,7 @@ class ResponsesJudge:
     def _text_of(self, channel: Channel, frame: dict[str, Any]) -> OpenText | None:
         text = self._open.text if self._open is not None else None
         if text is None or text.channel is not channel:
-            self._findings.add("not_open", f"{frame['type']} where nothing of its kind is open")
+            self._add("not_open", f"{frame['type']} where nothing of its kind is open")
             return None
         self._at_place(frame, text)
         return text
@@ -447,10 +379,9 @@ class ResponsesJudge:
         if text.channel.index:
             due.append((text.channel.index, text.index))
         for key, value in due:
-            self._findings.check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was due")
+            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was due")
 
-    def _same_text(self, told: str, text: OpenText, where: str) -> None:
+    def _same_text(self, whole: str, text: OpenText, where: str) -> None:
         streamed = text.growing.text
-        self._findings.check(
-            told == streamed, "text_differs", f"{where} says {told[:60]!r}, the deltas were {streamed[:60]!r}"
-        )
+        differs = f"{where} says {whole[:60]!r}, the deltas were {streamed[:60]!r}"
+        self._check(whole == streamed, "text_differs", differs)

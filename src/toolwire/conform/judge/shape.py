@@ -1,13 +1,13 @@
 """The keys of every object on the wire, as tables, and one engine that compares an object with its table.
 
-A table says which keys must be there, which may be there, and what each may hold. Keys that stand in no table are unknown and reported.
+A table says which keys must be there, which may be there, and what each may hold. Keys in no table are reported as unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +26,19 @@ class ObjectShape:
 
 
 def misfits(shape: ObjectShape, value: object) -> Iterator[tuple[str, str]]:
-    """Every way in which the value departs from the shape, as (code, message)."""
+    """Every departure of the value from the shape, as (code, message)."""
     if not isinstance(value, dict):
         yield "wrong_value", f"{shape.name} must be an object, not {_show(value)}"
         return
-    for key, check in shape.required.items():
+    for key in shape.required:
         if key not in value:
             yield "missing_key", f"{shape.name} lacks {key!r}"
-        elif not check.holds(value[key]):
-            yield "wrong_value", f"{shape.name}.{key} must be {check.expected}, not {_show(value[key])}"
-    for key in value:
-        if key in shape.required:
-            continue
-        known = shape.optional.get(key)
-        if known is None:
+    for key, found in value.items():
+        check = shape.required.get(key) or shape.optional.get(key)
+        if check is None:
             yield "unknown_key", f"{shape.name} has the unknown key {key!r}"
-        elif not known.holds(value[key]):
-            yield "wrong_value", f"{shape.name}.{key} must be {known.expected}, not {_show(value[key])}"
+        elif not check.holds(found):
+            yield "wrong_value", f"{shape.name}.{key} must be {check.expected}, not {_show(found)}"
 
 
 def _show(value: object) -> str:
@@ -61,43 +57,38 @@ def or_null(check: ValueCheck) -> ValueCheck:
     return ValueCheck(f"{check.expected} or null", lambda found: found is None or check.holds(found))
 
 
+def _number(found: Any, *kinds: type) -> bool:
+    return isinstance(found, kinds) and not isinstance(found, bool)
+
+
 ANY = ValueCheck("anything", lambda found: True)
 TEXT = ValueCheck("a string", lambda found: isinstance(found, str))
 FILLED = ValueCheck("a non-empty string", lambda found: isinstance(found, str) and found != "")
-COUNT = ValueCheck(
-    "an integer from 0", lambda found: isinstance(found, int) and not isinstance(found, bool) and found >= 0
-)
-TIME = ValueCheck(
-    "seconds from 0",
-    lambda found: isinstance(found, (int, float)) and not isinstance(found, bool) and found >= 0,
-)
-NUMBER = ValueCheck("a number", lambda found: isinstance(found, (int, float)) and not isinstance(found, bool))
+COUNT = ValueCheck("an integer from 0", lambda found: _number(found, int) and found >= 0)
+TIME = ValueCheck("seconds from 0", lambda found: _number(found, int, float) and found >= 0)
+NUMBER = ValueCheck("a number", lambda found: _number(found, int, float))
 FLAG = ValueCheck("true or false", lambda found: isinstance(found, bool))
 OBJECT = ValueCheck("an object", lambda found: isinstance(found, dict))
 LIST = ValueCheck("a list", lambda found: isinstance(found, list))
 FILLED_LIST = ValueCheck("a non-empty list", lambda found: isinstance(found, list) and len(found) > 0)
 
-# --- errors, in both APIs ----------------------------------------------------------------------------------------------------------------------
+# --- errors, in both APIs ---
 
 ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
 ERROR = ObjectShape(
     "error", {"message": FILLED, "type": FILLED, "param": or_null(TEXT), "code": or_null(TEXT)}
 )
 
-# --- chat completions --------------------------------------------------------------------------------------------------------------------------
+# --- chat completions ---
 
 FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _CHAT_EXTRAS = {"service_tier": or_null(TEXT), "system_fingerprint": or_null(TEXT), "moderation": ANY}
 
+_CHAT_ENVELOPE = {"id": FILLED, "created": COUNT, "model": FILLED}
+
 CHUNK = ObjectShape(
     "chunk",
-    {
-        "id": FILLED,
-        "object": only("chat.completion.chunk"),
-        "created": COUNT,
-        "model": FILLED,
-        "choices": LIST,
-    },
+    {**_CHAT_ENVELOPE, "object": only("chat.completion.chunk"), "choices": LIST},
     {"usage": or_null(OBJECT), "obfuscation": TEXT, **_CHAT_EXTRAS},
 )
 CHUNK_CHOICE = ObjectShape(
@@ -119,13 +110,7 @@ DELTA = ObjectShape(
 )
 COMPLETION = ObjectShape(
     "completion",
-    {
-        "id": FILLED,
-        "object": only("chat.completion"),
-        "created": COUNT,
-        "model": FILLED,
-        "choices": FILLED_LIST,
-    },
+    {**_CHAT_ENVELOPE, "object": only("chat.completion"), "choices": FILLED_LIST},
     {"usage": OBJECT, "metadata": ANY, **_CHAT_EXTRAS},
 )
 COMPLETION_CHOICE = ObjectShape(
@@ -146,65 +131,67 @@ MESSAGE = ObjectShape(
 FUNCTION_CALL = ObjectShape("function_call", {"name": FILLED, "arguments": TEXT})
 FUNCTION_CALL_FRAGMENT = ObjectShape("function_call", {"arguments": TEXT})
 
-CHAT_USAGE = ObjectShape(
-    "usage",
-    {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT},
-    {"prompt_tokens_details": OBJECT, "completion_tokens_details": OBJECT},
-)
-_PROMPT_DETAILS = ("cached_tokens", "audio_tokens", "text_tokens", "image_tokens", "cache_write_tokens")
-_COMPLETION_DETAILS = (
-    "reasoning_tokens",
-    "audio_tokens",
-    "text_tokens",
-    "accepted_prediction_tokens",
-    "rejected_prediction_tokens",
-)
-CHAT_USAGE_SHAPES = (
-    (None, CHAT_USAGE),
-    (
-        "prompt_tokens_details",
-        ObjectShape("prompt_tokens_details", {}, dict.fromkeys(_PROMPT_DETAILS, COUNT)),
+
+@dataclass(frozen=True, slots=True)
+class UsageShapes:
+    """The shape of a usage object, of the details in it, and the two counts that add up to the total."""
+
+    usage: ObjectShape
+    details: Mapping[str, ObjectShape]
+    parts: tuple[str, str]
+
+
+def _details(name: str, *keys: str) -> ObjectShape:
+    return ObjectShape(name, {}, dict.fromkeys(keys, COUNT))
+
+
+_PREDICTION = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+_PROMPT = ("cached_tokens", "audio_tokens", "text_tokens", "image_tokens", "cache_write_tokens")
+CHAT_USAGE = UsageShapes(
+    ObjectShape(
+        "usage",
+        {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT},
+        {"prompt_tokens_details": OBJECT, "completion_tokens_details": OBJECT},
     ),
-    (
-        "completion_tokens_details",
-        ObjectShape("completion_tokens_details", {}, dict.fromkeys(_COMPLETION_DETAILS, COUNT)),
-    ),
+    {
+        "prompt_tokens_details": _details("prompt_tokens_details", *_PROMPT),
+        "completion_tokens_details": _details(
+            "completion_tokens_details", "reasoning_tokens", "audio_tokens", "text_tokens", *_PREDICTION
+        ),
+    },
+    ("prompt_tokens", "completion_tokens"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CallShapes:
-    """The shapes of one kind of call on chat: its whole in a body, its opener and its fragments in a stream. `text` is what grows."""
+    """The shapes of one kind of call on chat, each with the shape inside. `text` is the key that grows."""
 
     kind: str
     text: str
 
-    def _inner(self, required: Mapping[str, ValueCheck]) -> ObjectShape:
-        return ObjectShape(f"call.{self.kind}", required)
+    def _shapes(
+        self, name: str, outer: Mapping[str, ValueCheck], named: bool
+    ) -> tuple[ObjectShape, ObjectShape]:
+        inner = {"name": FILLED, self.text: TEXT} if named else {self.text: TEXT}
+        return ObjectShape(name, {**outer, self.kind: OBJECT}), ObjectShape(f"call.{self.kind}", inner)
 
     @property
     def whole(self) -> tuple[ObjectShape, ObjectShape]:
-        return ObjectShape("call", {"id": FILLED, "type": only(self.kind), self.kind: OBJECT}), self._inner(
-            {"name": FILLED, self.text: TEXT}
-        )
+        return self._shapes("call", {"id": FILLED, "type": only(self.kind)}, True)
 
     @property
     def opener(self) -> tuple[ObjectShape, ObjectShape]:
-        outer = ObjectShape(
-            "call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind), self.kind: OBJECT}
-        )
-        return outer, self._inner({"name": FILLED, self.text: TEXT})
+        return self._shapes("call opener", {"index": COUNT, "id": FILLED, "type": only(self.kind)}, True)
 
     @property
     def fragment(self) -> tuple[ObjectShape, ObjectShape]:
-        return ObjectShape("call fragment", {"index": COUNT, self.kind: OBJECT}), self._inner(
-            {self.text: TEXT}
-        )
+        return self._shapes("call fragment", {"index": COUNT}, False)
 
 
 CALL_KINDS = {"function": CallShapes("function", "arguments"), "custom": CallShapes("custom", "input")}
 
-# --- Responses ---------------------------------------------------------------------------------------------------------------------------------
+# --- Responses ---
 
 RESPONSE = ObjectShape(
     "response",
@@ -226,33 +213,18 @@ RESPONSE = ObjectShape(
         "top_p": or_null(NUMBER),
     },
     {
-        **{
-            "usage": or_null(OBJECT),
-            "completed_at": or_null(TIME),
-            "text": OBJECT,
-            "reasoning": or_null(OBJECT),
-            "store": FLAG,
-        },
-        **{
-            "background": or_null(FLAG),
-            "previous_response_id": or_null(FILLED),
-            "max_output_tokens": or_null(COUNT),
-        },
-        **{
-            "max_tool_calls": or_null(COUNT),
-            "top_logprobs": or_null(COUNT),
-            "truncation": or_null(TEXT),
-            "service_tier": or_null(TEXT),
-        },
-        **{
-            "prompt_cache_key": or_null(TEXT),
-            "prompt_cache_retention": or_null(TEXT),
-            "safety_identifier": or_null(TEXT),
-            "user": or_null(TEXT),
-        },
-        **{"prompt": ANY, "prompt_cache_options": ANY, "conversation": ANY, "moderation": ANY},
+        **dict.fromkeys(("usage", "reasoning"), or_null(OBJECT)),
+        **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), or_null(COUNT)),
+        **dict.fromkeys(("truncation", "service_tier", "prompt_cache_key"), or_null(TEXT)),
+        **dict.fromkeys(("prompt_cache_retention", "safety_identifier", "user"), or_null(TEXT)),
+        **dict.fromkeys(("prompt", "prompt_cache_options", "conversation", "moderation"), ANY),
+        "completed_at": or_null(TIME),
+        "text": OBJECT,
+        "store": FLAG,
+        "background": or_null(FLAG),
+        "previous_response_id": or_null(FILLED),
         # not in OpenAI's schema, but sent by OpenAI and demanded by Open Responses
-        **{"presence_penalty": or_null(NUMBER), "frequency_penalty": or_null(NUMBER)},
+        **dict.fromkeys(("presence_penalty", "frequency_penalty"), or_null(NUMBER)),
     },
 )
 RESPONSE_ERROR = ObjectShape(
@@ -261,22 +233,22 @@ RESPONSE_ERROR = ObjectShape(
 INCOMPLETE_DETAILS = ObjectShape(
     "incomplete_details", {"reason": only("max_output_tokens", "content_filter")}
 )
-RESPONSE_USAGE_SHAPES = (
-    (
-        None,
-        ObjectShape(
-            "usage",
-            {
-                **{"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT},
-                **{"input_tokens_details": OBJECT, "output_tokens_details": OBJECT},
-            },
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+RESPONSE_USAGE = UsageShapes(
+    ObjectShape(
+        "usage",
+        {
+            **dict.fromkeys(_TOKENS, COUNT),
+            **dict.fromkeys(("input_tokens_details", "output_tokens_details"), OBJECT),
+        },
+    ),
+    {
+        "input_tokens_details": ObjectShape(
+            "input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT}
         ),
-    ),
-    (
-        "input_tokens_details",
-        ObjectShape("input_tokens_details", {"cached_tokens": COUNT, "cache_write_tokens": COUNT}),
-    ),
-    ("output_tokens_details", ObjectShape("output_tokens_details", {"reasoning_tokens": COUNT})),
+        "output_tokens_details": ObjectShape("output_tokens_details", {"reasoning_tokens": COUNT}),
+    },
+    ("input_tokens", "output_tokens"),
 )
 
 STATUS = only("in_progress", "completed", "incomplete")
@@ -310,15 +282,12 @@ PARTS: dict[str, ObjectShape] = {
 }
 
 
-# --- problem ------------------------------------------------------------
-#
-# What a judge says: problems, each with a code for machines, a sentence for people, and the place where it
-# was seen.
+# --- what a judge reports ---
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One departure from the wire. `position` counts the frames from 0; -1 means the stream or body as a whole."""
+    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
 
     code: str
     message: str
@@ -331,14 +300,25 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for, as far as it decides which answer is right. `may_stop`: an answer that calls may say `stop`, as OpenAI's does where the
-    request names the tool."""
+    """What the client asked for, as far as it decides which answer is right."""
 
     include_usage: bool = False
     legacy: bool = False
     tools: Sequence[str] | None = None
+    """The names that the client declared; None: any name is right."""
     allow_done_on_responses: bool = False
     may_stop: bool = False
+    """`finish_reason` may be `stop` beside calls, as OpenAI sends it when the request names the tool."""
+
+
+class JudgeOptions(TypedDict, total=False):
+    """The fields of `Options` as keyword arguments."""
+
+    include_usage: bool
+    legacy: bool
+    tools: Sequence[str] | None
+    allow_done_on_responses: bool
+    may_stop: bool
 
 
 class Findings:
@@ -352,7 +332,7 @@ class Findings:
         self._found.append(Problem(code, message, self.position))
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
-        """Reports every misfit. False: the value can not be looked at further (an unknown key alone does no harm)."""
+        """Reports every misfit. False: the value cannot be judged further (an unknown key alone does no harm)."""
         usable = True
         for code, message in misfits(shape, value):
             self.add(code, message)
@@ -369,22 +349,25 @@ class Findings:
         return found
 
 
-def declared(findings: Findings, options: Options, name: Any) -> None:
+def check_declared(findings: Findings, options: Options, name: Any) -> None:
     """A call may only name a tool that the client declared."""
     if options.tools is not None and name not in options.tools:
         findings.add("undeclared_tool", f"the called tool {name!r} was not declared")
 
 
-def check_usage(
-    findings: Findings,
-    shapes: Sequence[tuple[str | None, ObjectShape]],
-    usage: Mapping[str, Any],
-    parts: tuple[str, str],
-) -> None:
-    """Judges a usage object: its own shape, its detail objects, and that the total is the sum."""
-    for key, shape in shapes:
-        value = usage if key is None else usage.get(key)
-        if (key is None or value is not None) and not findings.fits(shape, value):
+def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any]) -> None:
+    """Judges a usage object, its details, and that the total is the sum."""
+    if not findings.fits(shapes.usage, usage):
+        return
+    for key, shape in shapes.details.items():
+        if usage.get(key) is not None and not findings.fits(shape, usage[key]):
             return
-    if usage["total_tokens"] != usage[parts[0]] + usage[parts[1]]:
-        findings.add("usage_total", f"total_tokens {usage['total_tokens']} is not {parts[0]} + {parts[1]}")
+    first, second = shapes.parts
+    if usage["total_tokens"] != usage[first] + usage[second]:
+        findings.add("usage_total", f"total_tokens {usage['total_tokens']} is not {first} + {second}")
+
+
+def check_arguments(findings: Findings, name: str, verdict: tuple[str, str] | None) -> None:
+    """Reports the verdict on a call's arguments, if there is one."""
+    if verdict:
+        findings.add(verdict[0], f"call {name!r}: {verdict[1]}")

@@ -19,7 +19,7 @@ from toolwire.emulate.dialects.shapes import (
     TagBlock,
 )
 
-# --- JSON objects with the name in them: `{"name": …, "arguments": …}` ---------------------------
+# --- JSON objects with the name in them: `{"name": …, "arguments": …}` ---
 
 _FENCED = JsonBlock(closers=("```",), exact=True)
 _FENCE_WORDS = ("json", "tool_call", "tool_calls", "tool", "")
@@ -72,7 +72,7 @@ ENVELOPED = (
 )
 
 
-# --- the name in a header of markers, then the arguments as JSON ---------------------------------
+# --- the name in a header of markers, then the arguments as JSON ---
 #
 # Dialects with the same markers are read alike, whichever of them is on: the text after the marker decides.
 # They differ in how `render.py` writes calls.
@@ -173,7 +173,7 @@ HEADED: tuple[Dialect, ...] = (
 )
 
 
-# --- tags, with values as text between them ------------------------------------------------------
+# --- tags, with values as text between them ---
 
 _NAME_ATTRIBUTE = r"""\s+name\s*=\s*["']([^"'<>]+)["']\s*>"""
 _LOOSE_NAME = r"""\s+name\s*=\s*["']?([^"'<>]+?)["']?\s*>"""
@@ -300,7 +300,7 @@ TAGGED = (
 )
 
 
-# --- literals: Python calls, and Gemma's own -----------------------------------------------------
+# --- literals: Python calls, and Gemma's own ---
 
 LITERAL: tuple[Dialect, ...] = (
     Dialect(

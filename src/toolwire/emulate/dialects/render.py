@@ -21,7 +21,7 @@ Render = Callable[[str, str, Schema], str]
 
 _dumps = partial(json.dumps, ensure_ascii=False)
 
-# --- JSON ----------------------------------------------------------------------------------------
+# --- JSON ---
 #
 # `{call}` is an object with name and arguments. No marker inside a JSON string can end the arguments.
 
@@ -72,7 +72,7 @@ def _write_json(form: str, name: str, arguments: str, schema: Schema) -> str:
     return form.format(call=envelope(name, arguments), quoted=_dumps(name), value=_json(arguments))
 
 
-# --- literals ------------------------------------------------------------------------------------
+# --- literals ---
 
 _KEYWORD = re.compile(r"[A-Za-z_]\w{0,99}\Z", re.ASCII)
 _WORDS = {True: "True", False: "False", None: "None"}
@@ -115,7 +115,7 @@ def _gemma(name: str, arguments: str, schema: Schema) -> str:
     return f"<|tool_call>call:{name}{arguments if values is None else _gemma_value(values)}<tool_call|>"
 
 
-# --- tags ----------------------------------------------------------------------------------------
+# --- tags ---
 
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
 _PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")

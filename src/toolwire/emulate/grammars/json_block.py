@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolwire.emulate.arguments import JsonFlow, StringFlow
+from toolwire.emulate.arguments import HEX, SPACE, JsonFlow
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import HeadedBlock
 from toolwire.emulate.grammars.reading import (
@@ -16,9 +16,14 @@ from toolwire.emulate.grammars.reading import (
     LONGEST,
     OK,
     Reading,
+    cut_off,
+    discard,
+    end_call,
     give_up,
     is_complete,
+    json_value,
     literal,
+    more,
     object_arguments,
     peek,
     string,
@@ -29,16 +34,11 @@ if TYPE_CHECKING:
 
 
 class Envelope:
-    """One `{"name": …, "arguments": …}` as far as it has been read.
-
-    `parts`: arguments that come before the name.
-    """
-
-    __slots__ = ("complete", "issues", "name", "nested", "object", "other", "parts")
+    """One `{"name": …, "arguments": …}` as far as it has been read."""
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.parts: list[str] = []
+        self.parts: list[str] = []  # arguments that come before the name
         self.complete = False
         self.object = True
         self.issues: list[str] = []
@@ -93,10 +93,9 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
         return scan.close_call("truncated")
     if read == FAIL:
         call.issues.append("unclosed_envelope")
-    closed = read != FAIL or (
-        not block.exact and not envelope.nested and scan.buffer[scan.position] in "<]"
-    )  # only the last brace is missing
-    if not closed or not (yield from is_complete(scan)):
+    followed = scan.buffer.startswith(("<", "]"), scan.position)
+    only_brace_missing = followed and not block.exact and not envelope.nested
+    if (read == FAIL and not only_brace_missing) or not (yield from is_complete(scan)):
         yield from give_up(scan, (*block.closers, "\n"))
         return scan.candidate_open
     return scan.close_call("ok" if envelope.object else "invalid")
@@ -150,7 +149,7 @@ def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: b
         if envelope.complete and _may_be_argument(scan, envelope, key):
             return FAIL
         envelope.other = True
-    return (yield from skip(scan))
+    return (yield from json_value(scan, JsonFlow(), discard))  # a value that is not part of the call
 
 
 def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool:
@@ -160,55 +159,29 @@ def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool
     return not properties or not isinstance(properties, Mapping) or key in properties
 
 
-def skip(scan: ToolCallParser) -> Reading:
-    """Skips a value that is not part of the call."""
-    flow = JsonFlow()
-    while True:
-        scan.position = flow.run(scan.buffer, scan.position)
-        flow.out.clear()
-        if flow.done:
-            return OK
-        if flow.failed:
-            return FAIL
-        if scan.ended:
-            return CUT
-        yield
-
-
 def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
     """Reads the arguments: an object, a string that contains JSON, or null for none."""
     if envelope.complete:
         return FAIL
     if envelope.name is not None:
         scan.open_call(envelope.name, hold=block.exact)
-    if char == '"':
-        scan.position += 1
-    flow: JsonFlow | StringFlow = StringFlow() if char == '"' else JsonFlow()
-    emit: Callable[[str], None] = scan.write if scan.call is not None else envelope.parts.append
-    if char in "nN":
-        emit = _discard  # null: no arguments
-    while True:
-        scan.position = flow.run(scan.buffer, scan.position)
-        if flow.out:
-            emit(flow.take())
-        if flow.done:
-            break
-        if isinstance(flow, JsonFlow) and flow.failed:
-            return (yield from give_up(scan, ends(block, *block.closers))) if scan.call is not None else FAIL
-        if scan.ended:
-            if scan.call is None:
-                return CUT
-            emit(scan.buffer[scan.position :])
-            scan.position = len(scan.buffer)
-            scan.close_call("truncated")
-            return CLOSED
-        yield
+    in_string = char == '"'
+    scan.position += in_string
+    flow: JsonFlow | StringFlow = StringFlow() if in_string else JsonFlow()
+    emit = scan.write if scan.call is not None else envelope.parts.append
+    read = yield from json_value(scan, flow, discard if char in "nN" else emit)
+    if read == FAIL and scan.call is not None:
+        return (yield from give_up(scan, ends(block, *block.closers)))
+    if read == CUT and scan.call is not None:
+        return cut_off(scan, with_rest=char not in "nN")
+    if read != OK:
+        return read
     envelope.complete = True
-    envelope.nested = isinstance(flow, JsonFlow) and flow.nested
     envelope.issues += flow.issues
-    envelope.object = (
-        (not flow.bad and flow.first in ("", "{")) if isinstance(flow, StringFlow) else char in "{nN"
-    )
+    if isinstance(flow, JsonFlow):
+        envelope.nested, envelope.object = flow.nested, char in "{nN"
+    else:
+        envelope.object = not flow.bad and flow.first in ("", "{")
     return OK
 
 
@@ -217,14 +190,121 @@ def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
     return (*closers, "\n") if block.open_ended or not closers else closers
 
 
-def _discard(text: str) -> None:
-    pass
+# --- arguments in a string ---
+
+_STRING_BODY = re.compile(r'[^"\\]*')
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/", "'": "'"}
 
 
-# --- headed blocks -------------------------------------------------------------------------------
+class StringFlow:
+    """Reads arguments written as a JSON string that contains JSON, from after its opening quote.
+
+    Removes one level of escapes and passes the text to a `JsonFlow`.
+    """
+
+    failed = False
+
+    def __init__(self) -> None:
+        self.inner = JsonFlow()
+        self.out: list[str] = []
+        self.done = False
+        self.bad = False  # the string does not contain JSON: from here on it passes unchanged
+        self.first = ""  # the first character that is not white space
+        self._rest = ""
+        self._high = ""
+
+    @property
+    def issues(self) -> list[str]:
+        return self.inner.issues
+
+    def take(self) -> str:
+        text = "".join(self.out)
+        self.out.clear()
+        return text
+
+    def run(self, buffer: str, position: int) -> int:
+        end = len(buffer)
+        while position < end and not self.done:
+            stop = _STRING_BODY.match(buffer, position).end()  # type: ignore[union-attr]
+            if stop > position:
+                self._pass(buffer[position:stop])
+                position = stop
+                continue
+            if buffer[position] == '"':
+                self._pass("")
+                self.done = True
+                self._settle()
+                return position + 1
+            size = self._unescape(buffer, position, end)
+            if not size:
+                break
+            position += size
+        return position
+
+    def _unescape(self, buffer: str, position: int, end: int) -> int:
+        """Reads one escape and returns its size; 0 if the chunk ends inside it."""
+        if position + 1 >= end:
+            return 0
+        char = buffer[position + 1]
+        if char != "u":
+            self._pass(_UNESCAPED.get(char, "\\" + char))
+            return 2
+        digits = buffer[position + 2 : position + 6]
+        if all(digit in HEX for digit in digits):
+            if len(digits) < 4:
+                return 0
+            self._unit(int(digits, 16))
+            return 6
+        self._pass("\\u")
+        return 2
+
+    def _unit(self, code: int) -> None:
+        if 0xDC00 <= code <= 0xDFFF and self._high:
+            high, self._high = int(self._high[2:], 16), ""
+            self._pass(chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)))
+        elif 0xD800 <= code <= 0xDFFF:
+            self._pass("")
+            self._high = f"\\u{code:04x}"  # half a pair stays an escape, which means the same inside JSON
+            if code >= 0xDC00:
+                self._pass("")
+        else:
+            self._pass(chr(code))
+
+    def _pass(self, text: str) -> None:
+        if self._high:
+            if self._rest == "\\" and not self.bad:  # the backslash before it escapes nothing
+                self._rest = "\\\\"
+                self.inner.note_repair("bad_escape")
+            text, self._high = self._high + text, ""
+        if self.bad:
+            self.out.append(text)
+            return
+        text = self._rest + text
+        if not self.first:
+            text = text.lstrip(SPACE)  # white space alone is no arguments
+        position = 0 if self.inner.done else self.inner.run(text, 0)
+        self.out.extend(self.inner.out)
+        self.inner.out.clear()
+        self.first = self.first or text.lstrip(SPACE)[:1]
+        self._rest = text[position:]
+        if self.inner.failed or (self.inner.done and self._rest.strip(SPACE)):
+            self.bad = True
+            self.out.append(self._rest)
+            self._rest = ""
+
+    def _settle(self) -> None:
+        self.inner.finish()
+        self.out.extend(self.inner.out)
+        self.inner.out.clear()
+        if self.first and not self.inner.done:
+            self.bad = True
+            self.out.append(self._rest)
+
+
+# --- headed blocks ---
 #
-# The name is in a header of markers; the arguments follow as JSON, and then closers that may be missing. A
-# header is short (`LONGEST`), so a marker that only looks like a call costs little.
+# The name is in a header of markers, at most `LONGEST` long; the arguments follow as JSON, and then closers
+# that may be missing.
 
 _FENCE = "```"
 
@@ -252,22 +332,17 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     if char:
         if char != "{" and (yield from literal(scan, closers(block, text))) is None:
             return False
-    elif (
-        scan.reason != "length"
-        or not text.rstrip().endswith(block.marks)
-        or scan.registry.resolve(found["name"]) is None
+    elif not (scan.reason == "length" and text.rstrip().endswith(block.marks)) or (
+        scan.registry.resolve(found["name"]) is None
     ):
         return False
     scan.open_call(found["name"], id=found.groupdict().get("id") or None)
     if char != "{":  # no arguments, or the text ended before them
         is_call = scan.close_call("ok" if char else "truncated")
-    elif (yield from object_arguments(scan, ends(block, block.call_close, *block.wrapper_closers))) == CLOSED:
-        is_call = scan.candidate_open
-    elif not (yield from is_complete(scan)):
-        yield from give_up(scan, (block.call_close, *block.wrapper_closers, "\n"))
-        is_call = scan.candidate_open
     else:
-        is_call = scan.close_call()
+        closing = (block.call_close, *block.wrapper_closers)
+        read = yield from object_arguments(scan, ends(block, *closing))
+        is_call = yield from end_call(scan, read, closing)
     if is_call:
         yield from skip_closers(scan, closers(block, text))
     return is_call
@@ -278,10 +353,8 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     text = ""
     marks = block.marks
     while len(text) <= LONGEST:
-        while scan.position >= len(scan.buffer):
-            if scan.ended:
-                return text
-            yield
+        if not (yield from more(scan)):
+            return text
         words = block.words.match(scan.buffer, scan.position, scan.position + LONGEST + 1 - len(text))
         if words is not None:
             text += words.group()
@@ -298,10 +371,8 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
 def match_header(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
     """The match of a header; one with a known tool comes first, because names may contain separators."""
     readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
-    return next(
-        (found for found in readings if scan.registry.resolve(found["name"]) is not None),
-        readings[0] if readings else None,
-    )
+    known = [found for found in readings if scan.registry.resolve(found["name"]) is not None]
+    return next(iter(known or readings), None)
 
 
 def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:

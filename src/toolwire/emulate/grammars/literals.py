@@ -1,4 +1,4 @@
-"""Reads values in Python's or Gemma's literals and sends them as JSON while the model writes them.
+"""Reads values in Python's or Gemma's literals and sends them as JSON; the grammar of Gemma's calls.
 
 `literal_value` reads objects, lists and tuples, without recursion and at most `MAX_DEPTH` deep. A `Language`
 reads keys and scalars. JSON that was sent is never taken back, so a parenthesis waits until it is clear
@@ -7,11 +7,28 @@ whether it begins a tuple.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolwire.emulate.arguments import MAX_DEPTH, JsonFlow
-from toolwire.emulate.grammars.reading import CUT, FAIL, OK, Reading, peek
+from toolwire.emulate.dialects.shapes import GemmaBlock
+from toolwire.emulate.grammars.reading import (
+    CUT,
+    FAIL,
+    OK,
+    Reading,
+    bare_name,
+    end_call,
+    json_value,
+    literal,
+    match,
+    peek,
+    short_text,
+    until,
+)
+from toolwire.emulate.grammars.tag_values import escaped, property_schema, typed
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -40,19 +57,13 @@ class Language(Protocol):
 class _Open:
     """An open container. `undecided`: parentheses that may or may not be a tuple."""
 
-    __slots__ = ("closer", "count", "keys", "undecided")
-
     def __init__(self, closer: str) -> None:
-        self.closer = closer
-        self.count = 0
+        self.closer, self.count, self.undecided = closer, 0, closer == ")"
         self.keys: set[str] = set()
-        self.undecided = closer == ")"
 
 
 class _Nesting:
     """The open containers, and the JSON that they become."""
-
-    __slots__ = ("_emit", "_waiting", "stack")
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -175,20 +186,11 @@ def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> R
 
 
 def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
-    """Reads a JSON string."""
     flow = JsonFlow()
-    while True:
-        scan.position = flow.run(scan.buffer, scan.position)
-        if flow.out:
-            emit(flow.take())
-        if flow.done:
-            note_repair(scan, *flow.issues)
-            return OK
-        if flow.failed:
-            return FAIL
-        if scan.ended:
-            return CUT
-        yield
+    read = yield from json_value(scan, flow, emit)
+    if read == OK:
+        note_repair(scan, *flow.issues)
+    return read
 
 
 def note_repair(scan: ToolCallParser, *issues: str) -> None:
@@ -200,19 +202,109 @@ def note_repair(scan: ToolCallParser, *issues: str) -> None:
 
 def streamed(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
     """Runs a reading that emits into `parts`, and sends the JSON of each chunk of text as one piece."""
-    while True:
+    result, running = None, True
+    while running:
         try:
             next(reading)
         except StopIteration as end:
-            scan.write("".join(parts))
-            parts.clear()
-            return end.value
+            result, running = end.value, False
         scan.write("".join(parts))
         parts.clear()
-        yield
+        if running:
+            yield
+    return result
 
 
-def ended_call(scan: ToolCallParser) -> None:
-    """Closes a call whose text ended inside the arguments."""
-    scan.position = len(scan.buffer)
-    scan.close_call("truncated")
+# --- Gemma's calls: `call:NAME{key:value, …}` ---
+#
+# Keys are words without quotes. Strings have Gemma's own quotes and no escapes, or are JSON strings.
+
+_CALL = "call:"
+_BARE_KEY = re.compile(r"""[^\s:,{}\[\]<>"']+""")
+_BARE_VALUE = re.compile(r"""[^,{}\[\]<>"'\n:][^,{}\[\]<>"'\n]*""")
+WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
+_GEMMA_WORDS = {**WORDS, "none": "null"}
+_TYPES = ("integer", "number", "boolean", "array", "object", "null")
+
+
+def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
+    """Reads calls one after another and the closer. False: there was no closer."""
+    calls = 0
+    while True:
+        char = yield from peek(scan)
+        if calls and char == "<":
+            return (yield from literal(scan, block.wrapper_closers)) is not None
+        if char != "c" or (calls and scan.at_call_limit) or (yield from literal(scan, (_CALL,))) is None:
+            return False
+        if not (yield from gemma_call(scan, block)):
+            return False
+        calls += 1
+
+
+def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
+    """Reads one call. True: it is a call."""
+    name = yield from bare_name(scan)
+    if name is None or scan.buffer[scan.position] != "{":
+        return False
+    scan.open_call(name)
+    parts: list[str] = []
+    language = Gemma(block, scan.call.tool.parameters)  # type: ignore[union-attr]
+    read = yield from streamed(scan, parts, literal_value(scan, language, parts.append))
+    return (yield from end_call(scan, read, block.wrapper_closers))
+
+
+class Gemma:
+    """Gemma's literals, as a `Language`."""
+
+    brackets = {"{": "}", "[": "]"}  # noqa: RUF012
+
+    def __init__(self, block: GemmaBlock, schema: Mapping[str, Any]) -> None:
+        self._quote = block.quote
+        self._schema = schema if block.untyped else {}
+        self._key = ""  # of the current argument
+
+    def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+        if (yield from literal(scan, (self._quote,))) is not None:
+            key = yield from short_text(scan, self._quote)
+            if key is None:
+                return CUT if scan.ended else FAIL
+        elif scan.buffer.startswith('"', scan.position):
+            return (yield from json_string(scan, emit))
+        else:
+            key = yield from match(scan, _BARE_KEY)
+            if key is None:
+                return CUT if scan.ended else FAIL
+            scan.position += len(key)
+        if depth == 1:
+            self._key = key
+        emit(json.dumps(key, ensure_ascii=False))
+        return OK
+
+    def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+        if (yield from literal(scan, (self._quote,))) is not None:
+            return (yield from self._string(scan, emit, depth))
+        if scan.buffer.startswith('"', scan.position):
+            return (yield from json_string(scan, emit))
+        raw = yield from match(scan, _BARE_VALUE)
+        if raw is None:
+            return CUT if scan.ended else FAIL
+        scan.position += len(raw)
+        text = raw.strip()
+        written = _GEMMA_WORDS.get(text) or (text if JSON_NUMBER.match(text) else None)
+        if written is None:
+            note_repair(scan, "unquoted_string")
+            written = json.dumps(text, ensure_ascii=False)
+        emit(written)
+        return OK
+
+    def _string(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+        """Reads a string; its text is sent at once, unless the schema says that another type is in quotes."""
+        pieces: list[str] = []
+        is_typed = depth == 1 and property_schema(self._schema, self._key).get("type") in _TYPES
+        emit("" if is_typed else '"')
+        push = pieces.append if is_typed else lambda text: emit(escaped(text))
+        if not (yield from until(scan, (self._quote,), len(self._quote) - 1, push)):
+            return CUT
+        emit(typed(scan, "".join(pieces), is_string=False) if is_typed else '"')
+        return OK

@@ -6,6 +6,7 @@ not a call but a list, a link or a sum.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import unicodedata
@@ -14,25 +15,27 @@ from typing import TYPE_CHECKING
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import PythonBlock
 from toolwire.emulate.grammars.json_block import envelope_call
-from toolwire.emulate.grammars.literals import Emit, ended_call, literal_value, note_repair, streamed
+from toolwire.emulate.grammars.literals import JSON_NUMBER, WORDS, Emit, literal_value, note_repair, streamed
 from toolwire.emulate.grammars.reading import (
     CUT,
     FAIL,
     LONGEST,
     OK,
     Reading,
-    give_up,
-    is_complete,
+    bare_name,
+    cut_name,
+    end_call,
     literal,
+    match,
+    more,
     peek,
 )
-from toolwire.emulate.grammars.tag_block import bare_name, cut_call
 from toolwire.emulate.grammars.tag_values import escaped
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
-# --- values --------------------------------------------------------------------------------------
+# --- values ---
 #
 # Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False, None, lists, tuples
 # and dicts. `true`, `false` and `null` count too, because models mix them in. A line break inside a simple
@@ -46,39 +49,15 @@ _RUNS = {
 }
 _QUOTES = "\"'"
 _PREFIXES = "rRuU"
-_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _TOKEN = re.compile(r"[-+]?[\w.]*(?:(?<=[eE])[-+]\w*)?", re.ASCII)
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
-_PYTHON_INTEGER = re.compile(
-    r"[-+]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0(?:_?0)*)\Z",
-    re.ASCII,
-)
-_DIGITS = r"[0-9](?:_?[0-9])*"
-_PYTHON_FLOAT = re.compile(
-    rf"[-+]?(?:{_DIGITS}\.(?:{_DIGITS})?|\.{_DIGITS}|{_DIGITS}(?=[eE]))(?:[eE][-+]?{_DIGITS})?\Z", re.ASCII
-)
 _LONGEST_TOKEN = 4096
-_SIMPLE = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "\n": "",
-}
-_CODES = {
-    "x": re.compile(r"[0-9a-fA-F]{0,2}"),
-    "u": re.compile(r"[0-9a-fA-F]{0,4}"),
-    "U": re.compile(r"[0-9a-fA-F]{0,8}"),
-}
-_SIZES = {"x": 2, "u": 4, "U": 8}
-_OCTAL = re.compile(r"[0-7]{1,3}")
-_NAMED = re.compile(r"\{([^{}\n]{0,80})(\}?)")
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""}
+_SIMPLE |= {char: char for char in "\\'\""}
+_CODED = re.compile(
+    r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|(?P<octal>[0-7]{1,3})"
+    r"|N\{(?P<N>[^{}\n]{0,80})\})"
+)
+_LONGEST_CODE = {"N": len(r"\N{}") + 80, "U": 10}
 
 
 class Python:
@@ -87,25 +66,23 @@ class Python:
     brackets = {"{": "}", "[": "]", "(": ")"}  # noqa: RUF012
 
     def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
-        char = scan.buffer[scan.position]
-        if char in _QUOTES or (char in _PREFIXES and (yield from prefixed(scan))):
+        if (yield from at_string(scan)):
             return (yield from string(scan, emit))
-        token = yield from whole_token(scan)
-        written = integer(token) if token else None
-        if token is None or written is None:
+        token = yield from match(scan, _TOKEN, _LONGEST_TOKEN)
+        written = number(token) if token else None
+        if token is None or written is None or not written.lstrip("-").isdigit():
             return CUT if scan.ended and scan.position + len(token or "") >= len(scan.buffer) else FAIL
         scan.position += len(token)
-        emit(f'"{written}"')
+        emit(f'"{int(written)}"')
         return OK
 
     def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
-        char = scan.buffer[scan.position]
-        if char in _QUOTES or (char in _PREFIXES and (yield from prefixed(scan))):
+        if (yield from at_string(scan)):
             return (yield from string(scan, emit))
-        token = yield from whole_token(scan)
+        token = yield from match(scan, _TOKEN, _LONGEST_TOKEN)
         if token is None:
             return CUT if scan.ended else FAIL
-        written = _WORDS.get(token) or number(token)
+        written = WORDS.get(token) or number(token)
         if written is None:
             return FAIL
         scan.position += len(token)
@@ -116,43 +93,23 @@ class Python:
 PYTHON = Python()
 
 
-def whole_token(scan: ToolCallParser) -> Reading:
-    """A word or a number, not consumed; None if it is too long or not certainly complete."""
-    while True:
-        found = _TOKEN.match(scan.buffer, scan.position, scan.position + _LONGEST_TOKEN + 1)
-        assert found is not None
-        if len(found.group()) > _LONGEST_TOKEN:
-            return None
-        if found.end() < len(scan.buffer):
-            return found.group()
-        if scan.ended:
-            return None
-        yield
-
-
 def number(token: str) -> str | None:
-    """A Python number as JSON; verbatim if it is also a JSON number."""
-    if _JSON_NUMBER.match(token):
+    """A Python number as JSON, verbatim if it is also a JSON number; None if it is no finite number."""
+    if JSON_NUMBER.match(token):
         return token
-    if _PYTHON_INTEGER.match(token):
-        return integer(token)
-    value = float(token) if _PYTHON_FLOAT.match(token) else None
-    return json.dumps(value) if value is not None and value - value == 0 else None
-
-
-def integer(token: str) -> str | None:
-    """A Python integer in decimal digits; None if it is not one, or has more digits than Python converts."""
     try:
-        return str(int(token, 0)) if _PYTHON_INTEGER.match(token) else None
-    except ValueError:
+        value = ast.literal_eval(token)
+        return json.dumps(value, allow_nan=False) if type(value) in (int, float) else None
+    except (ValueError, SyntaxError):
         return None
 
 
-def prefixed(scan: ToolCallParser) -> Reading:
-    """Whether the letter here is a string's prefix and not a word."""
-    while scan.position + 1 >= len(scan.buffer) and not scan.ended:
-        yield
-    return scan.position + 1 < len(scan.buffer) and scan.buffer[scan.position + 1] in _QUOTES
+def at_string(scan: ToolCallParser) -> Reading:
+    """Whether a string begins here, with or without a prefix."""
+    char = scan.buffer[scan.position]
+    if char not in _PREFIXES:
+        return char in _QUOTES
+    return (yield from more(scan, 2)) and scan.buffer[scan.position + 1] in _QUOTES
 
 
 def string(scan: ToolCallParser, emit: Emit) -> Reading:
@@ -162,8 +119,7 @@ def string(scan: ToolCallParser, emit: Emit) -> Reading:
         read = yield from one_string(scan, emit)
         if read != OK:
             return read
-        char = yield from peek(scan)
-        if not char or not (char in _QUOTES or (char in _PREFIXES and (yield from prefixed(scan)))):
+        if not (yield from peek(scan)) or not (yield from at_string(scan)):
             emit('"')
             return OK
 
@@ -211,79 +167,44 @@ def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
 
 def escape(scan: ToolCallParser, emit: Emit, raw: bool) -> Reading:
     """Reads an escape; one that Python does not know keeps its backslash."""
-    while scan.position + 1 >= len(scan.buffer):
-        if scan.ended:
-            return CUT
-        yield
+    if not (yield from more(scan, 2)):
+        return CUT
     char = scan.buffer[scan.position + 1]
-    if raw:
-        emit(escaped("\\" + char))
+    if raw or char in _SIMPLE:
+        emit(escaped("\\" + char if raw else _SIMPLE[char]))
         scan.position += 2
         return OK
-    if char in _SIMPLE:
-        emit(escaped(_SIMPLE[char]))
-        scan.position += 2
-        return OK
-    if char in "xuU01234567N":
-        return (yield from coded(scan, emit, char))
+    character = None
+    if char in "xuUN01234567":
+        yield from more(scan, _LONGEST_CODE.get(char, 6))
+        found = _CODED.match(scan.buffer, scan.position)
+        character = _character(found) if found else None
+        if found is not None and character is not None:
+            emit(character)
+            scan.position = found.end()
+            return OK
+        note_repair(scan, "bad_escape")
     emit("\\\\")
     scan.position += 1
     return OK
 
 
-def coded(scan: ToolCallParser, emit: Emit, kind: str) -> Reading:
-    """Reads an escape with a character's number or name. A wrong one is repaired: it keeps its backslash."""
-    pattern = _CODES.get(kind) or (_NAMED if kind == "N" else _OCTAL)
-    start = scan.position + (1 if kind in "01234567" else 2)
-    while True:
-        found = pattern.match(scan.buffer, start)
-        whole = found is not None and (
-            found.group(2) == "}" if kind == "N" else len(found.group()) == _SIZES.get(kind, 3)
-        )
-        if (
-            whole
-            or scan.ended
-            or (len(scan.buffer) > start if found is None else found.end() < len(scan.buffer))
-        ):
-            break
-        start -= scan.position
-        yield
-        start += scan.position
-    character = (
-        _character(kind, found.group(1) if kind == "N" else found.group())
-        if found and (whole or kind in "01234567")
-        else None
-    )
-    if character is None:
-        if scan.ended and (found is None or found.end() == len(scan.buffer)):
-            return CUT
-        note_repair(scan, "bad_escape")
-        emit("\\\\")
-        scan.position += 1
-        return OK
-    emit(character)
-    assert found is not None
-    scan.position = found.end()
-    return OK
-
-
-def _character(kind: str, code: str) -> str | None:
-    """One character as the inside of a JSON string.
-
-    Halves of a surrogate pair stay escapes; JSON joins them.
-    """
+def _character(found: re.Match[str]) -> str | None:
+    """One character as the inside of a JSON string. Halves of a surrogate pair stay escapes; JSON joins them."""
+    kind = str(found.lastgroup)
+    code = found[kind]
     if kind == "N":
         try:
             return escaped(unicodedata.lookup(code))
         except KeyError:
             return None
-    point = int(code, 8 if kind in "01234567" else 16)
+    point = int(code, 8 if kind == "octal" else 16)
     if 0xD800 <= point <= 0xDFFF:
         return f"\\u{point:04x}"
     return escaped(chr(point)) if point < 0x110000 else None
 
 
-# --- calls ---------------------------------------------------------------------------------------
+# --- calls ---
 
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
@@ -324,13 +245,9 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
 
 def any_call(scan: ToolCallParser, block: PythonBlock, char: str) -> Reading:
     """Reads one call, also as a JSON envelope. True: it is a call."""
-    if char == "{":
-        return (
-            False
-            if block.exact
-            else (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
-        )
-    return (yield from python_call(scan, block))
+    if char != "{":
+        return (yield from python_call(scan, block))
+    return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
@@ -341,7 +258,7 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
     scan.position += 1
     read = yield from first_argument(scan)
     if read == CUT:
-        return cut_call(scan, name)
+        return cut_name(scan, name)
     if read == FAIL:
         return False
     scan.open_call(name, hold=block.exact)
@@ -355,25 +272,12 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
         done = done if done != OK or last == ")" else FAIL if last else CUT
     else:
         done = yield from streamed(scan, parts, keyword_arguments(scan, read, parts.append))
-    if done == CUT:
-        ended_call(scan)
-        return scan.candidate_open
-    if done == FAIL:
-        yield from give_up(scan, block.wrapper_closers or ("\n",))
-        return scan.candidate_open
-    scan.position += 1
-    if not (yield from is_complete(scan)):
-        yield from give_up(scan, (*block.wrapper_closers, "\n"))
-        return scan.candidate_open
-    return scan.close_call()
+    scan.position += done == OK
+    return (yield from end_call(scan, done, block.wrapper_closers))
 
 
 def first_argument(scan: ToolCallParser) -> Reading:
-    """Reads the beginning of the arguments.
-
-    Returns `=` and the first keyword (consumed with its sign), `**` before a dict, "" without arguments, CUT
-    or FAIL.
-    """
+    """Reads the beginning of the arguments: `keyword`'s result, `**` before a dict, or "" without arguments."""
     char = yield from peek(scan)
     if char == ")":
         return ""

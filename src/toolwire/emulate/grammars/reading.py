@@ -1,9 +1,8 @@
-"""The steps that grammars are built from: generators that read the scanner's buffer and yield to get more
-text.
+"""The steps that grammars are built from: generators that read the scanner's buffer and yield for more text.
 
 A generator decides nothing before it has the characters that decide it, so the cuts between chunks do not
-matter (law 4). When the end of the text is known, it does not yield any more. Text that it consumed without
-making a call becomes text again, because the scanner knows where the block began.
+matter (law 4). It does not yield once the end of the text is known. Text that it consumed without making a
+call becomes text again, because the scanner knows where the block began.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 Reading = Generator[None, None, Any]
 
-OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
 # The result of a step. OK: read to its end. CUT: the text ended first. FAIL: the grammar does not allow this.
 # CLOSED: the call has already been closed.
+OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
 
 LONGEST = 512  # characters of a name, a key or a tag
 
@@ -30,6 +29,7 @@ _WHITE = re.compile(r"\s*")
 _LITERAL = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SINGLE = re.compile(r"'[^'\\\x00-\x1f]*'")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[\w.-]*", re.ASCII)
 _TAG = re.compile(r"<[^<>\n]*")
 _CLOSING = re.compile(r"(?:[^\S\n]|[}\]),;])*")
 _REST = re.compile(r"[^\n<\[{]*")  # the rest of a line, up to what may be another call
@@ -46,6 +46,48 @@ def peek(scan: ToolCallParser) -> Reading:
         if scan.ended:
             return ""
         yield
+
+
+def more(scan: ToolCallParser, size: int = 1) -> Reading:
+    """Whether `size` characters follow, once that is known."""
+    while len(scan.buffer) - scan.position < size:
+        if scan.ended:
+            return False
+        yield
+    return True
+
+
+def match(scan: ToolCallParser, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
+    """The text that the pattern matches, not consumed; None if there is none, or it is too long or cut."""
+    while True:
+        found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)
+        if found is None or found.end() - scan.position > limit:
+            return None
+        if found.end() < len(scan.buffer):
+            return found.group()
+        if scan.ended:
+            return None
+        yield
+
+
+def bare_name(scan: ToolCallParser) -> Reading:
+    """Consumes a name without quotes; None if there is none."""
+    name = yield from match(scan, _NAME)
+    scan.position += len(name or "")
+    return name or None
+
+
+def short_text(scan: ToolCallParser, closer: str) -> Reading:
+    """Consumes the text up to `closer`, and the closer; None if it is too long or the text ends first."""
+    while (end := scan.buffer.find(closer, scan.position)) < 0:
+        if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
+            return None
+        yield
+    text = scan.buffer[scan.position : end]
+    if len(text) > LONGEST:
+        return None
+    scan.position = end + len(closer)
+    return text
 
 
 def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
@@ -76,10 +118,7 @@ def tag(scan: ToolCallParser) -> Reading:
 
 
 def string(scan: ToolCallParser, bare: bool = False) -> Reading:
-    """Consumes and decodes a short string; None if there is none.
-
-    `bare`: a word without quotes counts too.
-    """
+    """Consumes and decodes a short string; None if there is none. `bare`: a word without quotes counts too."""
     char = scan.buffer[scan.position]
     pattern = _LITERAL if char == '"' else _SINGLE if char == "'" else _WORD if bare else None
     if pattern is None:
@@ -108,9 +147,8 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
     Holds back `keep` characters that may be the beginning of a closer.
     """
     while True:
-        found = [
-            (start, closer) for closer in closers if (start := scan.buffer.find(closer, scan.position)) >= 0
-        ]
+        starts = [(scan.buffer.find(closer, scan.position), closer) for closer in closers]
+        found = [pair for pair in starts if pair[0] >= 0]
         if found:
             start, closer = min(found)
             emit(scan.buffer[scan.position : start])
@@ -127,23 +165,60 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
         yield
 
 
+def json_value(scan: ToolCallParser, flow: Any, emit: Callable[[str], None]) -> Reading:
+    """Reads one JSON value and passes it to `emit` as strict JSON. Returns OK, CUT or FAIL."""
+    while True:
+        scan.position = flow.run(scan.buffer, scan.position)
+        if flow.out:
+            emit(flow.take())
+        if flow.done:
+            return OK
+        if flow.failed:
+            return FAIL
+        if scan.ended:
+            return CUT
+        yield
+
+
 def object_arguments(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
     """Reads arguments that are one JSON object. `closers`: the texts that end arguments that are not JSON."""
     flow = JsonFlow()
-    while True:
-        scan.position = flow.run(scan.buffer, scan.position)
-        scan.write(flow.take())
-        if flow.done:
-            scan.call.issues += flow.issues  # type: ignore[union-attr]
-            return OK
-        if flow.failed:
-            return (yield from give_up(scan, closers))
-        if scan.ended:
-            scan.write(scan.buffer[scan.position :])
-            scan.position = len(scan.buffer)
-            scan.close_call("truncated")
-            return CLOSED
-        yield
+    read = yield from json_value(scan, flow, scan.write)
+    if read == OK:
+        scan.call.issues += flow.issues  # type: ignore[union-attr]
+        return OK
+    return (yield from give_up(scan, closers)) if read == FAIL else cut_off(scan, with_rest=True)
+
+
+def cut_off(scan: ToolCallParser, *, with_rest: bool = False) -> str:
+    """Closes a call whose text ended inside it. `with_rest`: the rest of the text belongs to the arguments."""
+    if with_rest:
+        scan.write(scan.buffer[scan.position :])
+    scan.position = len(scan.buffer)
+    scan.close_call("truncated")
+    return CLOSED
+
+
+def cut_name(scan: ToolCallParser, name: str) -> bool:
+    """The text ended right after a name: a truncated call if the token limit cut it off, else no call."""
+    if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
+        return False
+    scan.open_call(name, hold=True)
+    cut_off(scan)
+    return scan.candidate_open
+
+
+def end_call(scan: ToolCallParser, read: str, closers: tuple[str, ...]) -> Reading:
+    """Closes the call after its arguments, of which `read` is the result. True: it is a call."""
+    if read == CUT:
+        cut_off(scan)
+    elif read == FAIL:
+        yield from give_up(scan, closers or ("\n",))
+    elif read == OK and not (yield from is_complete(scan)):
+        yield from give_up(scan, (*closers, "\n"))
+    elif read == OK:
+        scan.close_call()
+    return scan.candidate_open
 
 
 def is_complete(scan: ToolCallParser) -> Reading:
@@ -166,18 +241,17 @@ def is_complete(scan: ToolCallParser) -> Reading:
 
 
 def give_up(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
-    """Closes a call whose arguments cannot be repaired.
-
-    A held call becomes text; else the rest is sent verbatim.
-    """
+    """Closes a call whose arguments cannot be repaired: a held one becomes text, else the rest is sent."""
     call = scan.call
     assert call is not None
     keep = max(map(len, closers)) - 1
-    if call.held:
-        call.refused = True
-        yield from until(scan, closers, keep, lambda _: None)
-    else:
+    call.refused = call.held
+    if not call.held:
         call.issues.append("malformed_json")
-        yield from until(scan, closers, keep, scan.write)
+    yield from until(scan, closers, keep, discard if call.held else scan.write)
     scan.close_call("invalid")
     return CLOSED
+
+
+def discard(text: str) -> None:
+    """Drops a text that belongs to the markup."""

@@ -1,7 +1,4 @@
-"""Grammars of calls between tags.
-
-Arguments are values between tags, or JSON, or YAML.
-"""
+"""Grammars of calls between tags. Arguments are values between tags, or JSON, or YAML."""
 
 from __future__ import annotations
 
@@ -18,13 +15,19 @@ from toolwire.emulate.dialects.shapes import TOOL, ElementBlock
 from toolwire.emulate.grammars.json_block import envelope_call
 from toolwire.emulate.grammars.reading import (
     CLOSED,
+    FAIL,
     LONGEST,
     OK,
     Reading,
+    bare_name,
+    cut_name,
+    cut_off,
     give_up,
+    json_value,
     literal,
     object_arguments,
     peek,
+    short_text,
     tag,
     until,
 )
@@ -32,8 +35,6 @@ from toolwire.emulate.grammars.tag_values import attribute, declared, parameter,
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
-
-_NAME = re.compile(r"[\w.-]*", re.ASCII)
 
 
 def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
@@ -90,8 +91,7 @@ def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: st
     scan.open_call(name.strip())
     if opened.endswith("/>"):
         return scan.close_call()
-    read = yield from tag_arguments(scan, block)
-    return scan.candidate_open if read == CLOSED else scan.close_call()
+    return (yield from tag_arguments(scan, block))
 
 
 def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
@@ -102,33 +102,9 @@ def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
     char = yield from peek(scan)
     text = yield from whole_tag(scan, block)
     if char != "{" and text != block.call_close and not (text and block.parameter_tag.fullmatch(text)):
-        return cut_call(scan, name) if not char or (char == "<" and text is None) else False
+        return cut_name(scan, name) if not char or (char == "<" and text is None) else False
     scan.open_call(name)
-    read = yield from tag_arguments(scan, block)
-    return scan.candidate_open if read == CLOSED else scan.close_call()
-
-
-def bare_name(scan: ToolCallParser) -> Reading:
-    """Consumes a name without quotes when the character after it shows that it is complete; else None."""
-    while True:
-        stop = _NAME.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
-        size = stop - scan.position
-        if stop < len(scan.buffer) and 0 < size <= LONGEST:
-            name = scan.buffer[scan.position : stop]
-            scan.position = stop
-            return name
-        if scan.ended or stop < len(scan.buffer) or size > LONGEST:
-            return None
-        yield
-
-
-def cut_call(scan: ToolCallParser, name: str) -> bool:
-    """The text ended right after a name: a truncated call if the token limit cut it off, else no call."""
-    if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
-        return False
-    scan.open_call(name, hold=True)
-    scan.position = len(scan.buffer)
-    return scan.close_call("truncated")
+    return (yield from tag_arguments(scan, block))
 
 
 def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
@@ -141,20 +117,17 @@ def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
     return None if name is None else unescape(name)
 
 
-def short_text(scan: ToolCallParser, closer: str) -> Reading:
-    """Consumes the text up to `closer`, and the closer; None if it is too long or the text ends first."""
-    while (end := scan.buffer.find(closer, scan.position)) < 0:
-        if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
-            return None
-        yield
-    if end - scan.position > LONGEST:
-        return None
-    text = scan.buffer[scan.position : end]
-    scan.position = end + len(closer)
-    return text
-
-
 def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
+    """Reads the arguments, and closes the call. True: it is a call."""
+    read = yield from tag_members(scan, block)
+    if read == FAIL:  # neither a parameter nor the end: the text ended inside a tag, or breaks the grammar
+        read = cut_off(scan) if scan.ended else (yield from give_up(scan, (block.call_close,)))
+    if read == OK:
+        scan.close_call()
+    return scan.candidate_open
+
+
+def tag_members(scan: ToolCallParser, block: TagBlock) -> Reading:
     """Reads the parameters and the call's closing tag."""
     given: set[str] = set()
     while True:
@@ -170,49 +143,32 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
             return OK
         if text and not given and block.body_tags and block.body_tags[0].fullmatch(text):
             scan.position += len(text)
-            return (
-                (yield from json_body(scan, block))
-                if (yield from peek(scan)) == "{"
-                else (yield from broken(scan, block))
-            )
+            return (yield from json_body(scan, block)) if (yield from peek(scan)) == "{" else FAIL
         found = block.parameter_tag.fullmatch(text) if text else None
         if found is None:
-            return (yield from broken(scan, block))
+            return FAIL
         scan.position += len(text)
-        key = (
-            (yield from key_between(scan, block.key_tags))
-            if block.key_tags
-            else attribute(block, found.group(1))
-        )
-        if key is None or key in given or (block.call_close == f"</{key}>" and declared(scan, key) is None):
-            return (yield from broken(scan, block))  # a repeated parameter or a nested call is ambiguous
+        key = attribute(block, found.group(1)) if found.re.groups else None
+        if block.key_tags:
+            key = yield from key_between(scan, block.key_tags)
+        nested = block.call_close == f"</{key}>" and declared(scan, key) is None
+        if key is None or key in given or nested:  # a repeated parameter or a nested call is ambiguous
+            return FAIL
         scan.write((", " if given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
         given.add(key)
-        if (
-            yield from parameter(scan, block, key, found.group(2) if found.re.groups > 1 else None, given)
-        ) == CLOSED:
+        kind = found.group(2) if found.re.groups > 1 else None
+        if (yield from parameter(scan, block, key, kind, given)) == CLOSED:
             return CLOSED
 
 
 def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, given: set[str]) -> bool:
     """Whether the call's closing tag is missing: the wrapper closes here, or the next call begins."""
-    if (
-        not text
-        or not _has_required(scan, given)
-        or not (text in block.wrapper_closers or (given and block.call_tag.fullmatch(text)))
-    ):
+    if not text or not _has_required(scan, given):
+        return False
+    if text not in block.wrapper_closers and not (given and block.call_tag.fullmatch(text)):
         return False
     scan.call.issues.append("unclosed")  # type: ignore[union-attr]
     return True
-
-
-def broken(scan: ToolCallParser, block: TagBlock) -> Reading:
-    """Neither a parameter nor the end follows: the text ended inside a tag, or breaks the grammar."""
-    if scan.ended:
-        scan.position = len(scan.buffer)
-        scan.close_call("truncated")
-        return CLOSED
-    return (yield from give_up(scan, (block.call_close,)))
 
 
 def _end_between(scan: ToolCallParser, given: set[str]) -> str:
@@ -233,15 +189,9 @@ def _has_required(scan: ToolCallParser, given: set[str]) -> bool:
 def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
     """Consumes a key between its own tags, and the tag that opens its value; None if they are not here."""
     key = yield from short_text(scan, tags[0])
-    if (
-        key is None
-        or "<" in key
-        or "\n" in key
-        or (yield from peek(scan)) != "<"
-        or (yield from literal(scan, (tags[1],))) is None
-    ):
+    if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<":
         return None
-    return key.strip()
+    return key.strip() if (yield from literal(scan, (tags[1],))) else None
 
 
 def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
@@ -261,12 +211,11 @@ def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
     return OK if text and text in block.wrapper_closers else (yield from give_up(scan, (block.call_close,)))
 
 
-# --- element blocks ------------------------------------------------------------------------------
+# --- element blocks ---
 #
-# The tag is the tool's name: `<NAME>` … `</NAME>`. The first character inside decides what follows: `<` child
-# elements with the arguments, `{` a JSON object, anything else a YAML mapping. The tag may be ordinary markup
-# with the name of a tool, so the call is held until it is complete, unless its first child is a declared
-# parameter.
+# The tag is the tool's name. The first character inside decides what follows: `<` child elements, `{` a JSON
+# object, anything else a YAML mapping. The tag may be ordinary markup with the name of a tool, so the call is
+# held until it is complete, unless its first child is a declared parameter.
 
 _FIRST_KEY = re.compile(r"[^<>\n]{0,512}?:[ \t\r\n]")
 _WHITE = re.compile(r"\s*")
@@ -315,28 +264,21 @@ def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Readi
     properties = tool.parameters.get("properties") if tool is not None else None
     known = found is None or (isinstance(properties, Mapping) and found.group(1) in properties)
     scan.open_call(name, hold=not known)
-    read = yield from tag_arguments(scan, children)
-    return scan.candidate_open if read == CLOSED else scan.close_call()
+    return (yield from tag_arguments(scan, children))
 
 
 def json_call(scan: ToolCallParser, closer: str) -> Reading:
     """Reads a call whose arguments are one JSON object, with nothing after it before the closing tag."""
-    call = scan.call
-    assert call is not None
     flow = JsonFlow()
-    while not (flow.done or flow.failed or scan.ended):
-        scan.position = flow.run(scan.buffer, scan.position)
-        scan.write(flow.take())
-        if not (flow.done or flow.failed):
-            yield
-    if flow.done:
-        call.issues += flow.issues
+    read = yield from json_value(scan, flow, scan.write)
+    if read == OK:
+        scan.call.issues += flow.issues  # type: ignore[union-attr]
         yield from peek(scan)
         if (yield from literal(scan, (closer,))) is not None:
             return scan.close_call()
-    if not flow.failed and scan.ended and (not flow.done or closer.startswith(scan.buffer[scan.position :])):
-        scan.position = len(scan.buffer)
-        return scan.close_call("truncated")
+    if read != FAIL and scan.ended and (read != OK or closer.startswith(scan.buffer[scan.position :])):
+        cut_off(scan)
+        return scan.candidate_open
     return scan.close_call("invalid")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import TagBlock
-from toolwire.emulate.grammars.reading import CLOSED, LONGEST, OK, Reading, give_up
+from toolwire.emulate.grammars.reading import LONGEST, OK, Reading, cut_off, give_up, more
 
 if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
@@ -29,50 +29,40 @@ def attribute(block: TagBlock, text: str | None) -> str | None:
 
 
 def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
-    """Reads one value. A string's text is sent while the model writes it; other values when they are
-    complete.
+    """Reads one value. A string's text is sent while the model writes it, other values when complete.
 
     `kind`: the type that the model wrote, in dialects that write types; else the schema decides. `given`: the
     parameters so far, with this one.
     """
     verbatim = kind in _TEXT_KINDS
     is_string = verbatim or (kind is None and wants_string(scan.call.tool.parameters, key))  # type: ignore[union-attr]
-    while scan.position >= len(scan.buffer) and not scan.ended:
-        yield
-    newline = block.trim_newline and scan.buffer.startswith("\n", scan.position)
-    if newline:
+    yield from more(scan)
+    if block.trim_newline and scan.buffer.startswith("\n", scan.position):
         scan.position += 1
-        while scan.position >= len(scan.buffer) and not scan.ended:
-            yield
+        yield from more(scan)
     stream = verbatim or (is_string and not (yield from _is_quoted(scan, block.entities)))
-    pieces: list[str] = []
     if stream:
         scan.write('"')
         last = _Held(scan, block)
         closed = yield from value_text(scan, block, key, given, last.push)
-        if closed is None:
-            last.flush(False)
-            return (yield from give_up(scan, (block.call_close,)))
-        last.flush(closed)
+        last.flush(bool(closed))
         scan.write('"' if closed else "")
     else:
+        pieces: list[str] = []
         closed = yield from value_text(scan, block, key, given, pieces.append)
         raw = "".join(pieces)
-        if closed is None:
-            scan.write(escaped(raw, opened=True))
-            return (yield from give_up(scan, (block.call_close,)))
         if closed and block.trim_newline:
             raw = raw.removesuffix("\n")
-        if block.entities:
+        if block.entities and closed is not None:
             raw = unescape(raw)
         if closed and not is_string and _is_malformed(scan, key, kind, raw):
             scan.write(raw)
-            return (yield from give_up(scan, (block.call_close,)))
-        scan.write(typed(scan, raw, is_string) if closed else escaped(raw, opened=True))
-    if closed:
-        return OK
-    scan.close_call("truncated")
-    return CLOSED
+            closed = None
+        else:
+            scan.write(typed(scan, raw, is_string) if closed else escaped(raw, opened=True))
+    if closed is None:
+        return (yield from give_up(scan, (block.call_close,)))
+    return OK if closed else cut_off(scan)
 
 
 def value_text(
@@ -118,30 +108,14 @@ class _Value:
     buffer changed, so the known positions of tags are invalid.
     """
 
-    __slots__ = (
-        "_block",
-        "_emit",
-        "_given",
-        "_line",
-        "_positions",
-        "_scan",
-        "closer",
-        "held",
-        "keep",
-        "moved",
-    )
-
     def __init__(
         self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
     ) -> None:
         self._scan, self._block, self._given, self._emit = scan, block, given, emit
         self.closer = block.parameter_close.replace("{key}", key)
-        others = (
-            block.parameter_start,
-            block.call_close,
-            *(mark.replace("{key}", key) for mark in block.not_inside),
-        )
-        self._positions = {self.closer: -1, **{mark: -1 for mark in others if mark and mark != self.closer}}
+        inside = [mark.replace("{key}", key) for mark in block.not_inside]
+        marks = (self.closer, block.parameter_start, block.call_close, *inside)
+        self._positions = dict.fromkeys(filter(None, marks), -1)  # the closer first
         self.moved = True
         self.keep = max(map(len, self._positions)) - 1
         self._line = ""  # "<" if the last line so far has a tag in it, "x" if it has other text
@@ -156,9 +130,8 @@ class _Value:
         stop = len(scan.buffer)
         for mark, at in positions.items():  # the closer comes first; the others are searched before it
             if self.moved or 0 <= at < scan.position:
-                positions[mark] = at = scan.buffer.find(
-                    mark, scan.position, stop if stop == len(scan.buffer) else stop + len(mark) - 1
-                )
+                limit = stop if stop == len(scan.buffer) else stop + len(mark) - 1
+                positions[mark] = at = scan.buffer.find(mark, scan.position, limit)
             if mark == self.closer and at >= 0:
                 stop = at
         self.moved = False
@@ -180,9 +153,6 @@ class _Value:
             self._emit(text)
             scan.position += len(text)
 
-    def _is_clean(self) -> bool:
-        return self._line != "<"
-
     def ends_at(self, mark: str) -> Reading:
         """Whether the value ends before this tag without its closer; None if that is uncertain."""
         if mark == self._block.parameter_start:
@@ -199,15 +169,12 @@ class _Value:
             rest = scan.buffer[start : start + LONGEST].lstrip()
             if rest.startswith(block.wrapper_closers) or (not rest and scan.ended):
                 break
-            if scan.ended or (
-                rest and not any(closing.startswith(rest) for closing in block.wrapper_closers)
-            ):
-                return False
-            if len(scan.buffer) - start >= LONGEST:
+            may_follow = not rest or any(closing.startswith(rest) for closing in block.wrapper_closers)
+            if scan.ended or not may_follow or len(scan.buffer) - start >= LONGEST:
                 return False
             yield
             self.moved = True
-        if not self._is_clean():
+        if self._line == "<":
             return None
         scan.position += self.held
         return True
@@ -221,13 +188,11 @@ class _Value:
             rest = scan.buffer[start : start + LONGEST]
             end = block.key_tags[0] if block.key_tags else block.tag_end
             at = rest.find(end, len(block.parameter_start))
+            if at >= 0 and block.key_tags:
+                key = rest[len(block.parameter_start) : at].strip()
+            elif at >= 0 and (found := block.parameter_tag.fullmatch(rest[: at + len(end)])):
+                key = attribute(block, found.group(1))
             if at >= 0:
-                found = None if block.key_tags else block.parameter_tag.fullmatch(rest[: at + len(end)])
-                key = (
-                    rest[len(block.parameter_start) : at].strip()
-                    if block.key_tags
-                    else found and attribute(block, found.group(1))
-                )
                 break
             if scan.ended or len(rest) == LONGEST:
                 break
@@ -235,17 +200,14 @@ class _Value:
             self.moved = True
         if key is None:
             return False
-        if not self.held or not self._is_clean() or key in self._given or declared(scan, key) is None:
+        if not self.held or self._line == "<" or key in self._given or declared(scan, key) is None:
             return None
         scan.position += self.held
         return True
 
 
 def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
-    """Whether the value begins with a quote, also as an entity.
-
-    It may be a JSON string, which only its end shows.
-    """
+    """Whether the value begins with a quote, also as an entity: only its end shows if it is a JSON string."""
     while entities and _PARTIAL_ENTITY.fullmatch(scan.buffer, scan.position) and not scan.ended:
         yield
     found = _ENTITY.match(scan.buffer, scan.position) if entities else None
@@ -254,8 +216,6 @@ def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
 
 class _Held:
     """Sends text as the inside of a JSON string. Holds back a newline or part of an entity at its end."""
-
-    __slots__ = ("_entities", "_rest", "_scan", "_trim")
 
     def __init__(self, scan: ToolCallParser, block: TagBlock) -> None:
         self._scan = scan
@@ -287,38 +247,40 @@ def escaped(text: str, opened: bool = False) -> str:
     return json.dumps(text, ensure_ascii=False)[0 if opened else 1 : -1]
 
 
-def wants_string(schema: Any, key: str) -> bool:
-    """Whether the schema allows only strings for this key, so that the text itself is the value."""
+def property_schema(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The schema of one property; empty if there is none."""
     properties = schema.get("properties")
     one = properties.get(key) if isinstance(properties, Mapping) else None
-    kind = one.get("type") if isinstance(one, Mapping) else None
-    return kind == "string" or kind == ["string"]
+    return one if isinstance(one, Mapping) else {}
 
 
-def declared(scan: ToolCallParser, key: str) -> Mapping[str, Any] | None:
+def wants_string(schema: Mapping[str, Any], key: str) -> bool:
+    """Whether the schema allows only strings for this key, so that the text itself is the value."""
+    return property_schema(schema, key).get("type") in ("string", ["string"])
+
+
+def declared(scan: ToolCallParser, key: str | None) -> Mapping[str, Any] | None:
     """The schema of a parameter of the called tool; None if the tool does not declare it."""
-    properties = scan.call.tool.parameters.get("properties")  # type: ignore[union-attr]
-    one = properties.get(key) if isinstance(properties, Mapping) else None
-    return (
-        one
-        if isinstance(one, Mapping)
-        else {}
-        if isinstance(properties, Mapping) and key in properties
-        else None
-    )
+    parameters = scan.call.tool.parameters  # type: ignore[union-attr]
+    properties = parameters.get("properties")
+    if key is None or not isinstance(properties, Mapping) or key not in properties:
+        return None
+    return property_schema(parameters, key)
 
 
 def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) -> bool:
     """Whether a value that must be JSON, by the model's or the schema's type, cannot be read as JSON."""
     text = raw.strip()
-    if kind is None and not (
-        text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
-    ):
-        return False
+    wanted = text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
+    return (kind is not None or wanted) and repaired(text) is None
+
+
+def repaired(text: str) -> JsonFlow | None:
+    """The flow that has read the whole text as one JSON value; None if it is not one."""
     flow = JsonFlow()
     stop = flow.run(text, 0)
     flow.finish()
-    return not (flow.done and stop == len(text))
+    return flow if flow.done and stop == len(text) else None
 
 
 def unescape(text: str) -> str:
@@ -346,11 +308,8 @@ def typed(scan: ToolCallParser, raw: str, is_string: bool) -> str:
         if not is_string or isinstance(value, str):
             return text
     except (ValueError, RecursionError):
-        if not is_string:
-            flow = JsonFlow()
-            stop = flow.run(text, 0)
-            flow.finish()
-            if flow.done and stop == len(text):
-                scan.call.issues += flow.issues  # type: ignore[union-attr]
-                return flow.take()
+        flow = None if is_string else repaired(text)
+        if flow is not None:
+            scan.call.issues += flow.issues  # type: ignore[union-attr]
+            return flow.take()
     return json.dumps(raw, ensure_ascii=False)

@@ -157,7 +157,7 @@ class _Bounding:
             return self._enum(keywords, types)
         return _any_of([self._typed(type, keywords, scope) for type in types])
 
-    # --- references ------------------------------------------------------------------------------
+    # --- references ---
 
     def _refer(self, target: str, scope: _Scope) -> Schema | None:
         """A reference to our own copy of the definition; there is one for every level of recursion."""
@@ -205,7 +205,7 @@ class _Bounding:
                 return True
         return found
 
-    # --- joining ---------------------------------------------------------------------------------
+    # --- joining ---
 
     def _flat(self, schema: Any, scope: _Scope) -> tuple[Schema, _Scope] | None:
         """The keywords of a schema and of its `$ref`, `allOf` and `if`, joined; choices are `groups`."""
@@ -234,7 +234,7 @@ class _Bounding:
             keywords, scope = joined, flat[1]
         return keywords, scope
 
-    # --- types -----------------------------------------------------------------------------------
+    # --- types ---
 
     def _typed(self, type: str, keywords: Schema, scope: _Scope) -> Schema | None:
         inner = replace(scope, depth=scope.depth + 1)

@@ -69,7 +69,7 @@ class SchemaCheck:
         return issues
 
 
-# --- what decoders enforce -----------------------------------------------------------------------
+# --- what decoders enforce ---
 #
 # Decoders enforce the keywords of `KEPT`. A schema with any other keyword is enforced only in part, so its
 # calls are checked when they are complete.

@@ -35,7 +35,7 @@ ANSWER, ARGUMENTS = "answer", "arguments"
 """The rules of a grammar that contain a schema: of a JSON answer, and of each tool (with its number)."""
 
 
-# --- schemas -------------------------------------------------------------------------------------
+# --- schemas ---
 
 
 def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
@@ -78,7 +78,7 @@ def _renamed(schema: Any, prefix: str) -> Any:
     return out
 
 
-# --- grammars ------------------------------------------------------------------------------------
+# --- grammars ---
 
 
 def lark(

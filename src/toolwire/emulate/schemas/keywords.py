@@ -187,7 +187,7 @@ def identity(value: Any) -> Hashable:
     return isinstance(value, bool), value
 
 
-# --- listed values -------------------------------------------------------------------------------
+# --- listed values ---
 #
 # The values of `enum` and `const` are judged by the bounds beside them. The client's patterns never run here.
 
@@ -260,7 +260,7 @@ def distinct(listed: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- numbers ---
 #
 # llguidance as llama.cpp ships it cannot generate a negative multiple: it drops the whole grammar without an
 # error. A range of multiples below zero therefore becomes a list of values. (llguidance 1.9 generates them.)
@@ -344,7 +344,7 @@ def _plain(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-# --- patterns ------------------------------------------------------------------------------------
+# --- patterns ---
 #
 # JSON Schema has ECMAScript's regular expressions, llguidance has Rust's. They agree on most patterns, and
 # llguidance's `\d` and `\w` are ASCII as in ECMAScript. The rest is rewritten: Rust's dot matches more, and

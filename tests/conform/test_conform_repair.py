@@ -1,4 +1,4 @@
-"""One fault is one failure: a small slip is told once and hides nothing of what comes after it."""
+"""One fault is one failure: a small deviation is reported once and hides nothing of what comes after it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ TWO = answer(
 
 
 def streamed(raw: bytes, question: str = "chat.parallel.stream", **asked: Any) -> ProbeExchange:
-    family: Any = question.partition(".")[0]
     return ProbeExchange(
         question,
-        family,
         ProbeRequest("/chat/completions", {"stream": True, **asked}),
         200,
         {"content-type": "text/event-stream"},
@@ -97,12 +95,7 @@ def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str
 def test_a_right_stream_and_a_right_body_are_right() -> None:
     assert topics([*TWO, DONE]) == set()
     exchange = ProbeExchange(
-        "chat.call.body",
-        "chat",
-        ProbeRequest("/chat/completions", {}),
-        200,
-        {},
-        json.dumps(completion(TWO)).encode(),
+        "chat.call.body", ProbeRequest("/chat/completions", {}), 200, {}, json.dumps(completion(TWO)).encode()
     )
     assert problems_of(exchange) == ()
 
@@ -217,7 +210,6 @@ def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None
     ) == {"null_key"}
     exchange = ProbeExchange(
         "chat.text.body",
-        "chat",
         ProbeRequest("/chat/completions", {}),
         200,
         {},
@@ -226,7 +218,7 @@ def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None
     assert {topic for topic, _ in problems_of(exchange)} == {"null_key"}
     bare = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": None}
     body = json.dumps({**response("completed"), "usage": bare}).encode()
-    kept = ProbeExchange("responses.text.body", "responses", ProbeRequest("/responses", {}), 200, {}, body)
+    kept = ProbeExchange("responses.text.body", ProbeRequest("/responses", {}), 200, {}, body)
     assert {topic for topic, _ in problems_of(kept)} == {"usage_details"}
 
 

@@ -10,24 +10,24 @@ import json
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from toolwire.conform.judge import Problem, fold, frames_of, judge_body, judge_error, judge_sse, same
+from toolwire.conform.judge import (
+    JudgeOptions,
+    Problem,
+    fold,
+    frames_of,
+    judge_body,
+    judge_error,
+    judge_sse,
+    same,
+)
 from toolwire.core.turn import Api
 
 if typing.TYPE_CHECKING:
     import httpx2
     from openai import OpenAI
     from pydantic import BaseModel
-
-
-class JudgeOptions(TypedDict, total=False):
-    """What was asked for; see `toolwire.conform.judge.OrderJudge`."""
-
-    include_usage: bool
-    legacy: bool
-    tools: list[str] | None
-    allow_done_on_responses: bool
 
 
 # --- the SDK's types ---------------------------------------------------------------------------------------------------------------------------
@@ -333,25 +333,6 @@ class Judge:
 
     def error(self, status: int, body: dict[str, Any]) -> None:
         _assert_none(self.error_problems(status, body), f"HTTP {status} {json.dumps(body)}")
-
-
-def judge_all(
-    raw_or_body: bytes | dict[str, Any],
-    api: Api,
-    *,
-    expected: dict[str, Any] | None = None,
-    **options: Unpack[JudgeOptions],
-) -> list[Problem]:
-    """Every judge on a stream's bytes or on a body."""
-    judge = _shared_judge()
-    if isinstance(raw_or_body, dict):
-        return judge.body_problems(raw_or_body, api, **options)
-    return judge.stream_problems(raw_or_body, api, expected, **options)
-
-
-@cache
-def _shared_judge() -> Judge:
-    return Judge()
 
 
 def _assert_none(problems: list[Problem], evidence: str) -> None:

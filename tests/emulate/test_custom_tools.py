@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.core.turn import ToolSpec
-from toolwire.emulate.freeform import InputDecoder, Unwrap, as_function, wrap
+from toolwire.emulate.tools import InputDecoder, Unwrap, as_function, wrap
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
 PATCH = ToolSpec(
