@@ -321,10 +321,10 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from toolwire.store.disk import why
+        from toolwire.store.engine import disk_error
 
         _silence(sys.stdout)
-        print(f"toolwire: the output could not be written: {why(error)}", file=sys.stderr)
+        print(f"toolwire: the output could not be written: {disk_error(error)}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR) from None
 
 
