@@ -29,6 +29,7 @@ T = TypeVar("T")
 UNREADABLE = (ValueError, KeyError, TypeError)
 FULL = "the disk is full"
 _DISK_ERRORS = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: "the disk is read-only"}
+IN_MEMORY = ("sqlite://", "sqlite:///:memory:", ":memory:")
 NEEDED = "store.url: PostgreSQL needs the extra 'service': pip install 'toolwire[service]'"
 EXPECTED = "store.url: expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
@@ -135,7 +136,7 @@ def engine_of(url: str) -> Engine:
         return PostgresEngine(url)
     from toolwire.store.sqlite import SqliteEngine
 
-    if url in ("sqlite://", "sqlite:///:memory:", ":memory:"):
+    if url in IN_MEMORY:
         return SqliteEngine(":memory:")
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return SqliteEngine(url.removeprefix("sqlite:///"))
