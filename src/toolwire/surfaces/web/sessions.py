@@ -1,9 +1,10 @@
-"""Signs people in, by a one-time link or an admin key, never by being on this machine.
+"""Signs people in by a one-time link or an admin key.
 
-A local program, or the agent itself, must not approve its own calls. The token is in a cookie that scripts
-and other sites do not get; the store has only its hash. Browsers send a cookie to every port of a host, so
-each request also carries the session's page key, which only the page's own origin can read. A link works
-once, on any node or worker. A session that a stored key started ends with that key.
+Being on this machine is not enough: a local program, or the agent itself, must not approve its own calls. The
+session's token is in a cookie that scripts and other sites cannot read; the store has only its hash. Browsers
+send a cookie to every port of a host, so each request also carries the session's page key, which only the
+page's own origin can read. A link works once, on any node or worker. A session that was started with a stored
+key ends with that key.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ class Sessions:
     async def enter(self, token: str) -> str | None:
         """The session that a one-time token starts; None: the token is used or unknown."""
         query = "DELETE FROM web_sessions WHERE token_sha256 = ? AND expires_at > ?"
-        return await self._begin("link") if await self._write(query, _offer(token), self._clock()) else None
+        used = await self._write(query, _offer(token), self._clock())
+        return await self._begin("link") if used else None
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
-        # compares with every key, so that the time reveals nothing
+        # Compares with every key, so that the time reveals nothing.
         if sum(hmac.compare_digest(digest, known) for known in self._admin):
             return await self._begin("key")
         holder = await self._keys.admin(key) if self._keys is not None else None
@@ -102,12 +104,12 @@ class Sessions:
             seen, ends = now, now + LIFETIME_S
             query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
             if await self._write(query, now, ends, hashed) == 0:
-                return False  # it ended meanwhile
+                return False  # the session has ended meanwhile
         self._known[hashed] = (ends, seen, started_by)
         return True
 
     async def page_key(self, token: str) -> str:
-        """The second secret, which only the session's own pages have."""
+        """The session's second secret, which only its pages have."""
         secret = await self._page_secret()
         return hmac.new(secret, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:40]
 
