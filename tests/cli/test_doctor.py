@@ -113,7 +113,7 @@ def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_pat
         and f"{tmp_path}/nope cannot be read: No such file or directory" in page
         and "correct vault.root" in page
     )
-    assert f"{store}, made when it is first needed" in page and not store.parent.exists()
+    assert f"{store}, created at first use" in page and not store.parent.exists()
     (tmp_path / "nope").mkdir()
     status, page = run(config, "--json")
     findings = {finding["subject"]: finding for finding in json.loads(page)}

@@ -125,7 +125,7 @@ def test_a_key_is_revoked_by_name_id_or_the_beginning_of_it(keys: Any) -> None:
     keys("revoke", "a")
     assert "within 5 s" in keys("revoke", ids[1])
     assert keys("revoke", ids[2].removeprefix("key_")[:8], "--json") == {"revoked": [ids[2]]}
-    assert keys("list") == "there are no keys; toolwire keys add NAME makes one\n"
+    assert keys("list") == "there are no keys; toolwire keys add NAME creates one\n"
     assert keys("list", "--all").count("revoked") == 3
 
 

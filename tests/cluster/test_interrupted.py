@@ -1,10 +1,10 @@
-"""A stream whose writer is gone, wherever it was cut: its end is legal, and contradicts nothing that has passed."""
+"""A stream whose node is lost: its end is legal, and contradicts nothing that was sent before."""
 
 from __future__ import annotations
 
 import pytest
 
-from toolwire.cluster.forward import Passing
+from toolwire.cluster.relay import Passing
 from toolwire.conform.judge import fold, frames_of, judge_sse
 from toolwire.core.events import (
     CallArgs,

@@ -330,7 +330,7 @@ def closed_port() -> int:
         (("http://me:pass-word@[::1",), "[::1: Invalid IPv6 URL"),
         (
             ("http://127.0.0.1:1/v1", "--api-key", "env:NOT_SET_ANYWHERE"),
-            "the variable NOT_SET_ANYWHERE is not set",
+            "the environment variable NOT_SET_ANYWHERE is not set",
         ),
         (("http://127.0.0.1:1/v1", "--only", "chat.nothing"), "no check is called 'chat.nothing'"),
         (("http://127.0.0.1:1/v1", "--timeout", "0"), "--timeout"),

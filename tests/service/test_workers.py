@@ -19,7 +19,7 @@ import pytest
 
 from doubles.nodes import Node, RedisServer, missing
 from toolwire.access.keys import KeyRecords
-from toolwire.cluster.siblings import merged
+from toolwire.cluster.forward import merged
 from toolwire.store.store import Store
 
 TOOLS = [
@@ -204,7 +204,7 @@ async def test_a_worker_that_is_killed_is_started_again(
     kinds = await asyncio.gather(*(loop(client, workers.url) for _ in range(10)))
     assert set(kinds) <= {"resumed", "replayed"}
     await until(lambda: len(now := workers.children()) == 3 and before[1] not in now)
-    await until(lambda: "was ended by signal 9: it is started again" in workers.log.read_text())
+    await until(lambda: "was ended by signal 9; it restarts" in workers.log.read_text())
     assert workers.log.read_text().count("works once") == 1
 
 

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from toolwire.core.errors import ToolwireError
-from toolwire.store import disk
+from toolwire.store.engine import disk_error
+from toolwire.store.sqlite import not_writable
 from toolwire.store.store import Store
 
 
@@ -103,22 +104,22 @@ async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
 
 def test_refusals_of_a_disk_have_words() -> None:
     assert (
-        disk.why(OSError(errno.ENOSPC, "No space left on device"))
-        == disk.why(OSError(errno.EDQUOT, "x"))
+        disk_error(OSError(errno.ENOSPC, "No space left on device"))
+        == disk_error(OSError(errno.EDQUOT, "x"))
         == "the disk is full"
     )
-    assert disk.why(OSError(errno.EROFS, "x")) == "the disk is read-only"
+    assert disk_error(OSError(errno.EROFS, "x")) == "the disk is read-only"
     assert (
-        disk.why(OSError(errno.EIO, "Input/output error")) == "Input/output error"
-        and disk.why(OSError("so")) == "so"
+        disk_error(OSError(errno.EIO, "Input/output error")) == "Input/output error"
+        and disk_error(OSError("so")) == "so"
     )
 
 
 def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) -> None:
-    assert disk.hindrance(tmp_path / "a" / "b" / "c.db", 1) == ""
+    assert not_writable(tmp_path / "a" / "b" / "c.db", 1) == ""
     (tmp_path / "file").touch()
-    assert disk.hindrance(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
-    assert disk.hindrance(tmp_path / "c.db", 1 << 62) == "the disk is full"
+    assert not_writable(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
+    assert not_writable(tmp_path / "c.db", 1 << 62) == "the disk is full"
 
 
 WRITES = """

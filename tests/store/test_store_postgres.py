@@ -298,4 +298,4 @@ async def test_a_node_that_runs_goes_on_when_a_newer_one_has_brought_the_schema_
     await store.run(lambda c: c.execute(query), "write")
     await refused(store.run(lambda c: c.execute("SELECT pg_terminate_backend(pg_backend_pid())"), "write"))
     assert await soon(lambda: store.get("r1", "")) == response("r1")
-    assert "a newer Toolwire has brought the schema forward" in caplog.text
+    assert "a newer Toolwire has migrated the schema" in caplog.text

@@ -1,4 +1,4 @@
-"""`toolwire conform URL`: the command.
+"""`toolwire conform URL`: judges an endpoint, and prints a table, JSON or JUnit XML.
 
 Exit status 0: every check that ran passes; 1: some fail; 2: the run could not begin or was not complete.
 """
@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
@@ -19,45 +20,27 @@ from xml.sax.saxutils import escape, quoteattr
 from toolwire.conform.engine import CATALOGUE, CheckFinding, ConformOutcome
 from toolwire.conform.probe import shown
 from toolwire.core.display import one_line
+from toolwire.settings.load import secret
+from toolwire.settings.types import ConfigError
 
 if TYPE_CHECKING:
     from toolwire.conform.checks_both import Check
-    from toolwire.conform.engine import CheckFinding, ConformOutcome
     from toolwire.conform.probe import Probe
 
-PASSED, FAILED, NOT_RUN = 0, 1, 2
 LIMIT_S = 60.0
 
 
 def conform_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the endpoint's base, such as http://127.0.0.1:8788/v1")
-    parser.add_argument(
-        "--model",
-        metavar="M",
-        default="",
-        help="the model to ask; default: the first that the endpoint lists",
-    )
-    parser.add_argument(
-        "--api-key",
-        metavar="K",
-        default="",
-        help="the key, or env:NAME for a variable that holds it; never shown",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="IDS",
-        default="",
-        help="only these checks, by id or its beginning: chat.stream,http.cors",
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="S",
-        type=float,
-        default=LIMIT_S,
-        help="seconds that one answer may take; default: 60",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--junit", metavar="FILE", help="write the findings as JUnit XML, too")
+    add = parser.add_argument
+    add("url", metavar="URL", help="the endpoint's base, such as http://127.0.0.1:8788/v1")
+    add("--model", metavar="M", default="", help="the model to ask; default: the first one listed")
+    add("--api-key", metavar="K", default="", help="the key, env:NAME or file:PATH; never shown")
+    only = "only these checks, by id or its beginning: chat.stream,http.cors"
+    add("--only", metavar="IDS", default="", help=only)
+    timeout = "seconds that one answer may take; default: 60"
+    add("--timeout", metavar="S", type=float, default=LIMIT_S, help=timeout)
+    add("--json", action="store_true", help="one JSON object instead of the table")
+    add("--junit", metavar="FILE", help="write the findings as JUnit XML, too")
 
 
 def run_conform(arguments: argparse.Namespace) -> int:
@@ -65,42 +48,37 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from importlib.metadata import version
 
     from toolwire.conform.engine import NothingToJudge, chosen
-    from toolwire.conform.probe import AddressError, Probe, base_of, shown
+    from toolwire.conform.probe import AddressError, Probe, base_of
 
     try:
-        base, key, checks = (
-            base_of(arguments.url),
-            key_of(arguments.api_key, os.environ),
-            chosen(arguments.only),
-        )
+        base, checks = base_of(arguments.url), chosen(arguments.only)
     except KeyError as error:
-        return _said(f"no check is called {error.args[0]!r}; the list stands in docs/conform.md")
-    except (AddressError, LookupError) as error:
-        return _said(str(error))
+        raise ConfigError(f"no check is called {error.args[0]!r}; docs/conform.md lists them") from None
+    except AddressError as error:
+        raise ConfigError(str(error)) from None
+    key = secret(arguments.api_key, "--api-key", os.environ) or arguments.api_key
     if not 0 < arguments.timeout < float("inf"):
-        return _said("--timeout: expected a number of seconds above 0")
-    table = Table()
+        raise ConfigError("--timeout: expected a number of seconds above 0")
     probe = Probe(base, key, arguments.timeout, waiting=_waits)
     try:
-        outcome = asyncio.run(_judge(probe, arguments.model, checks, None if arguments.json else table))
-        print(
-            json.dumps(as_json(outcome, version("toolwire"))) if arguments.json else f"\n{summary(outcome)}",
-            flush=True,
-        )
+        outcome = asyncio.run(_judge(probe, arguments.model, checks, None if arguments.json else Table()))
     except NothingToJudge as error:
-        return _said(f"{shown(base)}: {error}")
+        raise ConfigError(one_line(f"{shown(base)}: {error}", 400)) from None
+    if arguments.json:
+        print(json.dumps(as_json(outcome, version("toolwire"))), flush=True)
+    else:
+        print(f"\n{summary(outcome)}", flush=True)
     if arguments.junit:
         try:
             Path(arguments.junit).write_text(junit(outcome), "utf-8")
         except OSError as error:
-            return _said(f"{arguments.junit}: {error.strerror or error}")
+            raise ConfigError(f"{arguments.junit}: {error.strerror or error}") from None
     if outcome.count("fail"):
-        return FAILED
-    return (
-        _said(f"{shown(base)} had no time for {outcome.busy} of the checks: this is not its whole score")
-        if outcome.busy
-        else PASSED
-    )
+        return 1
+    if outcome.busy:
+        missing = f"had no time for {outcome.busy} of the checks: this is not its whole score"
+        raise ConfigError(f"{shown(base)} {missing}")
+    return 0
 
 
 async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table | None) -> ConformOutcome:
@@ -110,7 +88,7 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
         model = await choose_model(probe, model)
         if table is None:
             return await conform(probe, model, checks)
-        lines = table.head(probe.base, model)  # shown with the first finding: without one there is no table
+        lines = table.head(probe.base, model)  # printed with the first finding
 
         def show(finding: CheckFinding) -> None:
             lines.extend(table.lines(finding))
@@ -121,41 +99,21 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
         return await conform(probe, model, checks, show)
 
 
-def key_of(given: str, environment: Mapping[str, str]) -> str:
-    """The key itself. Raises LookupError where `env:NAME` names a variable that is not set."""
-    if not given.startswith("env:"):
-        return given
-    name = given.removeprefix("env:")
-    if not environment.get(name):
-        raise LookupError(f"--api-key: the variable {name} is not set")
-    return environment[name]
-
-
 def _waits(status: int, wait_s: float) -> None:
     print(f"toolwire: HTTP {status}: the endpoint asks to wait {wait_s:.3g} s", file=sys.stderr, flush=True)
 
 
-def _said(line: str) -> int:
-    from toolwire.core.display import one_line
-
-    print(f"toolwire: {one_line(line, 400)}", file=sys.stderr)
-    return NOT_RUN
-
-
 # --- report
-#
-# An outcome, shown: a table for people, JSON and JUnit for machines. Foreign text is made safe to show.
-# Pure.
 
 WIDTH = 100
+LEVELS = ("required", "optional")
 MARKS = {"pass": "pass", "fail": "FAIL", "not-run": "-"}
 _IDS = max(len(check.id) for check in CATALOGUE)
-_INDENT = " " * 6
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Table:
-    """The lines of the table, finding by finding, so that they can be shown as they come."""
+    """The lines of the table, finding by finding."""
 
     def __init__(self) -> None:
         self._absent: set[str] = set()
@@ -168,69 +126,52 @@ class Table:
         if finding.absent:
             if check.family not in self._absent:
                 self._absent.add(check.family)
-                yield one_line(
-                    f"{MARKS['not-run']:<4}  {check.family + '.*':<{_IDS}}  not run: {verdict.seen}", WIDTH
-                )
+                start = f"{MARKS['not-run']:<4}  {check.family + '.*':<{_IDS}}  "
+                yield one_line(f"{start}not run: {verdict.seen}", WIDTH)
             return
         start = f"{MARKS[verdict.result]:<4}  {check.id:<{_IDS}}  "
         if verdict.result == "not-run":
-            yield from textwrap.wrap(
-                one_line(f"not run: {verdict.seen}", 3 * WIDTH),
-                WIDTH,
-                initial_indent=start,
-                subsequent_indent=" " * len(start),
-            )
+            yield from _wrapped(start, f"not run: {verdict.seen}")
             return
         yield one_line(start + check.demands, WIDTH)
-        if verdict.result != "fail":
-            return
-        level = "" if check.level == "required" else " (optional)"
-        rows = [("demands", check.demands + level), ("seen", verdict.seen)]
-        if verdict.excerpt:
-            rows.append(("in", f"{verdict.question}: {verdict.excerpt}"))
-        for word, text in rows:
-            flat = one_line(text, 4 * WIDTH)
-            yield from textwrap.wrap(
-                flat, WIDTH, initial_indent=f"{_INDENT}{word:<8}", subsequent_indent=f"{_INDENT}{'':<8}"
-            )
+        if verdict.result == "fail":
+            level = "" if check.level == "required" else " (optional)"
+            yield from _wrapped("      demands ", check.demands + level)
+            yield from _wrapped("      seen    ", verdict.seen)
+            if verdict.excerpt:
+                yield from _wrapped("      in      ", f"{verdict.question}: {verdict.excerpt}")
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    flat = one_line(text, 4 * WIDTH)
+    return textwrap.wrap(flat, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
 
 
 def summary(outcome: ConformOutcome) -> str:
-    """The last line: the score, and what it is made of."""
+    """The last line: the score and its parts."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
-    required = (
-        outcome.count("pass", "required"),
-        outcome.count("pass", "required") + outcome.count("fail", "required"),
-    )
-    return (
-        f"score {score(outcome)} %: {passed} of {passed + failed} checks pass "
-        f"({required[0]} of {required[1]} required), "
-        f"{failed} fail, {outcome.count('not-run')} not run"
-    )
+    required = outcome.count("pass", "required")
+    of_required = required + outcome.count("fail", "required")
+    passes = f"{passed} of {passed + failed} checks pass ({required} of {of_required} required)"
+    return f"score {score(outcome)} %: {passes}, {failed} fail, {outcome.count('not-run')} not run"
 
 
 def score(outcome: ConformOutcome) -> int:
-    """Of the checks that could be run, how many in a hundred pass; 100 only when all do."""
+    """The percentage of the checks that ran and pass; 100 only if all do."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 
 
 def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
     """Stable: keys are only added."""
-    levels = {
-        level: {result: outcome.count(result, level) for result in ("pass", "fail", "not-run")}
-        for level in ("required", "optional")
-    }
+    counts: dict[str, Any] = {result: outcome.count(result) for result in MARKS}
+    levels = {level: {result: outcome.count(result, level) for result in MARKS} for level in LEVELS}
     return {
         "toolwire": version,
         "url": shown(outcome.base),
         "model": outcome.model,
         "score": score(outcome),
-        "summary": {
-            **{result: outcome.count(result) for result in ("pass", "fail", "not-run")},
-            "kept": outcome.busy,
-            **levels,
-        },
+        "summary": {**counts, "kept": outcome.busy, **levels},
         "absent": dict(outcome.absent),
         "requests": outcome.requests,
         "checks": [_row(finding) for finding in outcome.findings],
@@ -239,36 +180,22 @@ def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
 
 def _row(finding: CheckFinding) -> dict[str, Any]:
     check, verdict = finding.check, finding.verdict
-    return {
-        "id": check.id,
-        "api": check.family,
-        "level": check.level,
-        "result": verdict.result,
-        "demands": check.demands,
-        "source": check.source,
-        "fails": check.fails,
-        "asks": list(check.asks),
-        "seen": verdict.seen,
-        "question": verdict.question,
-        "excerpt": verdict.excerpt,
-    }
+    head = {"id": check.id, "api": check.family, "level": check.level, "result": verdict.result}
+    about = {"demands": check.demands, "source": check.source, "fails": check.fails, "asks": list(check.asks)}
+    found = {"seen": verdict.seen, "question": verdict.question, "excerpt": verdict.excerpt}
+    return {**head, **about, **found}
 
 
 def junit(outcome: ConformOutcome) -> str:
     """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
-    lines = [
-        '<?xml version="1.0" encoding="utf-8"?>',
-        f"<testsuites name={_attribute('toolwire conform ' + shown(outcome.base))}>",
-    ]
+    name = _attribute(f"toolwire conform {shown(outcome.base)}")
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites name={name}>"]
     for family in ("http", "chat", "responses"):
         own = [finding for finding in outcome.findings if finding.check.family == family]
         if own:
-            fails = sum(finding.verdict.result == "fail" for finding in own)
-            skipped = sum(finding.verdict.result == "not-run" for finding in own)
-            lines.append(
-                f'  <testsuite name="{family}" tests="{len(own)}" failures="{fails}" '
-                f'errors="0" skipped="{skipped}">'
-            )
+            results = Counter(finding.verdict.result for finding in own)
+            counts = f'tests="{len(own)}" failures="{results["fail"]}" skipped="{results["not-run"]}"'
+            lines.append(f'  <testsuite name="{family}" errors="0" {counts}>')
             lines += [line for finding in own for line in _case(finding)]
             lines.append("  </testsuite>")
     return "\n".join([*lines, "</testsuites>", ""])
@@ -282,11 +209,9 @@ def _case(finding: CheckFinding) -> Iterator[str]:
         return
     yield f"{opening}>"
     if verdict.result == "fail":
-        text = _plain(
-            f"demands: {check.demands}\nseen: {verdict.seen}\n"
-            f"in {verdict.question}: {verdict.excerpt}\nsource: {check.source}"
-        )
-        yield f"      <failure message={_attribute(verdict.seen)}>{escape(text)}</failure>"
+        text = f"demands: {check.demands}\nseen: {verdict.seen}\n"
+        text += f"in {verdict.question}: {verdict.excerpt}\nsource: {check.source}"
+        yield f"      <failure message={_attribute(verdict.seen)}>{escape(_plain(text))}</failure>"
     else:
         yield f"      <skipped message={_attribute(verdict.seen)}/>"
     yield "    </testcase>"

@@ -1,22 +1,26 @@
-"""`toolwire doctor`: what is there, what works, what is missing, and the command that fixes it.
+"""`toolwire doctor`: what works, what is missing, and the command that fixes it.
 
-Each check is a row of `CHECKS`. A check is quick, changes nothing of the user's and sends nothing to a model.
+Each check is a row of `CHECKS`. A check is quick, changes nothing and sends nothing to a model.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
+import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolwire.core.display import one_line
 from toolwire.settings.discover import KEYS, SERVERS, address, is_key, key_in
+from toolwire.settings.load import load
 from toolwire.settings.types import Settings
 
 if TYPE_CHECKING:
+    from toolwire.backends.base import Backend
     from toolwire.gateway.catalog import Catalog
 
 Mark = Literal["ok", "missing", "problem"]
@@ -36,42 +40,52 @@ class Finding:
     fix: str = ""
 
 
+def doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Exit status 1: there is a problem."""
+    findings = asyncio.run(examine(load(arguments.config, os.environ, {})))
+    print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
+    return 1 if any(finding.mark == "problem" for finding in findings) else 0
+
+
+OWN_CHECK = ("local", "codex", "cursor", "acp")
+"""Backends that have a check of their own."""
+_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
+
+
 async def _configured(settings: Settings) -> list[Finding]:
-    """The configured models: could each serve now?"""
+    """Whether each configured model could serve now."""
     from toolwire.gateway.pipeline import Gateway
 
-    out = []
     gateway = Gateway(settings)
+    catalog = gateway.catalog
     try:
-        for id, backend in gateway.models.items():
-            kind = gateway.catalog.kind(id)
-            if kind in CLOSER:
-                continue  # has a check of its own below
-            try:
-                await backend.prepare()
-                ready = await backend.ready()
-            except Exception as error:
-                out.append(Finding(f"model {id}", "problem", _first_line(error)))
-                continue
-            told = f"{kind}, tools {backend.strategy}"
-            down = Finding(f"model {id}", "problem", f"{told}: does not answer", _REPAIR.get(kind, ""))
-            out.append(Finding(f"model {id}", "ok", told) if ready else down)
-        for id in gateway.catalog.sources:
-            if gateway.catalog.kind(id) not in CLOSER:
-                out.append(await _source(gateway.catalog, id))
+        models = [id for id in (*gateway.models, *catalog.sources) if catalog.kind(id) not in OWN_CHECK]
+        return [await _model(catalog, id, gateway.models.get(id)) for id in models]
     finally:
         await gateway.close()
-    return out
 
 
-async def _source(catalog: Catalog, id: str) -> Finding:
-    """A server with models of its own."""
-    kind = catalog.kind(id)
+async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
+    """One model, or without a backend a server with models of its own."""
+    subject, kind = f"model {id}", catalog.kind(id)
+    fix = _REPAIR.get(kind, "")
     try:
-        names = await catalog.sources[id].names()
+        if backend is None:
+            return Finding(subject, "ok", f"{kind}, {_listed(id, await catalog.sources[id].names())}")
+        await backend.prepare()
+        ready = await backend.ready()
     except Exception as error:
-        return Finding(f"model {id}", "problem", _first_line(error), _REPAIR.get(kind, ""))
-    return Finding(f"model {id}", "ok", f"{kind}, {_listed(id, names)}")
+        return Finding(subject, "problem", _first_line(error), fix)
+    told = f"{kind}, tools {backend.strategy}"
+    return (
+        Finding(subject, "ok", told)
+        if ready
+        else Finding(subject, "problem", f"{told}: does not answer", fix)
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -82,9 +96,8 @@ def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
     """The options of every configured model with this backend."""
     from toolwire.backends.registry import check
 
-    return {
-        f"model {one.id}": check(backend, one.options) for one in settings.models if one.backend == backend
-    }
+    models = (one for one in settings.models if one.backend == backend)
+    return {f"model {one.id}": check(backend, one.options) for one in models}
 
 
 def _listed(id: str, names: Sequence[str]) -> str:
@@ -92,22 +105,15 @@ def _listed(id: str, names: Sequence[str]) -> str:
     return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
 
 
-CLOSER = ("local", "codex", "cursor", "acp")
-_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
-
-
 async def _codex(settings: Settings) -> list[Finding]:
     """Codex: every model that uses it, or the one on PATH."""
-    from toolwire.backends.codex import CodexOptions
+    from toolwire.backends.codex import CodexOptions, inspect
 
     models = _of_backend(settings, "codex") or {"codex": CodexOptions()}
-    return [await _one_codex(subject, options) for subject, options in models.items()]
+    return [_codex_finding(subject, options, await inspect(options)) for subject, options in models.items()]
 
 
-async def _one_codex(subject: str, options: Any) -> Finding:
-    from toolwire.backends.codex import inspect
-
-    facts = await inspect(options)
+def _codex_finding(subject: str, options: Any, facts: dict[str, Any]) -> Finding:
     if not facts["installed"]:
         mark: Mark = "problem" if subject != "codex" else "missing"
         return Finding(subject, mark, f"no command {options.bin!r}", "npm install -g @openai/codex")
@@ -126,16 +132,18 @@ async def _local(settings: Settings) -> list[Finding]:
 
     models = _of_backend(settings, "local")
     mark: Mark = "problem" if models else "missing"
-    return [
-        Finding(subject, mark, *lacks)
-        if (lacks := lacking(options))
-        else Finding(subject, "ok", f"{os.path.basename(key_of(options)[0])}, tools constrained")
-        for subject, options in (models or {"embedded model": LocalOptions()}).items()
-    ]
+    out = []
+    for subject, options in (models or {"embedded model": LocalOptions()}).items():
+        if missing := lacking(options):
+            out.append(Finding(subject, mark, *missing))
+        else:
+            file = os.path.basename(key_of(options)[0])
+            out.append(Finding(subject, "ok", f"{file}, tools constrained"))
+    return out
 
 
 async def _servers(settings: Settings) -> list[Finding]:
-    """Servers of models on this machine."""
+    """Model servers on this machine."""
     return list(await asyncio.gather(*(_server(id, profile, variable) for id, profile, variable in SERVERS)))
 
 
@@ -158,14 +166,14 @@ async def _server(id: str, profile: str, variable: str) -> Finding:
 
 
 async def _keys(settings: Settings) -> list[Finding]:
-    """Keys in the environment, and what they open."""
+    """Keys in the environment, and the models that they give access to."""
     out = []
     for id, variables, backend, _ in KEYS:
         found, key = key_in(os.environ, variables)
         if not found:
             out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
         elif not is_key(key):
-            told = f"{found} is set, but holds a character that no key has"
+            told = f"{found} is set, but has a character that no key has"
             out.append(Finding(id, "problem", told, f"set {found} again"))
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
             told = f"{found} is set, but the provider library is not installed"
@@ -176,7 +184,7 @@ async def _keys(settings: Settings) -> list[Finding]:
 
 
 async def _cursor(settings: Settings) -> list[Finding]:
-    """Cursor: every model that uses it, or the bridge that is found."""
+    """Cursor: every model that uses it, or the installed bridge."""
     from toolwire.backends.cursor import CursorOptions, inspect
 
     out = []
@@ -184,15 +192,15 @@ async def _cursor(settings: Settings) -> list[Finding]:
         facts = await inspect(options)
         wanted = subject != "Cursor" or facts["key"]
         if facts["problem"]:
-            words, _, fix = facts["problem"].partition(" Install it with: ")
-            out.append(Finding(subject, "problem" if wanted else "missing", words, fix))
+            problem, _, fix = facts["problem"].partition(" Install it with: ")
+            out.append(Finding(subject, "problem" if wanted else "missing", problem, fix))
         else:
             out.append(Finding(subject, "ok", f"bridge at {facts['path']}, tools parked"))
     return out
 
 
 async def _agents(settings: Settings) -> list[Finding]:
-    """Agents that speak ACP: every model that is one is started, those on PATH are only looked for."""
+    """ACP agents: those of configured models are started, those on PATH are only looked for."""
     from toolwire.backends.acp.backend import START, inspect, installed
     from toolwire.backends.acp.profiles import PROFILES
 
@@ -223,7 +231,7 @@ async def _vault(settings: Settings) -> list[Finding]:
         os.scandir(root).close()
     except OSError as error:
         told = f"{root} cannot be read: {error.strerror or error}"
-        return [Finding("vault", "problem", told, "make the folder, or correct vault.root")]
+        return [Finding("vault", "problem", told, "create the folder, or correct vault.root")]
     return [Finding("vault", "ok", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")]
 
 

@@ -19,144 +19,119 @@ from toolwire.settings.types import ConfigError
 from toolwire.store.store import Store
 from toolwire.surfaces.tables import table
 
-ACTIONS = ("add", "list", "revoke", "rotate")
 GRACE = "24h"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-LIMITS: dict[str, str] = {
-    "requests_per_minute": "requests a minute",
-    "tokens_per_minute": "tokens a minute",
-    "concurrent": "requests at once",
-    "parked": "runs that wait for a tool's result",
-    "budget_requests": "requests a month",
-    "budget_tokens": "tokens a month",
+LIMITS = {
+    "requests_per_minute": ("requests a minute", "req/min"),
+    "tokens_per_minute": ("tokens a minute", "tok/min"),
+    "concurrent": ("requests at once", "at once"),
+    "parked": ("runs that wait for a tool's result", "parked"),
+    "budget_requests": ("requests a month", "req/month"),
+    "budget_tokens": ("tokens a month", "tok/month"),
 }
-SHORT = {
-    "requests_per_minute": "req/min",
-    "tokens_per_minute": "tok/min",
-    "concurrent": "at once",
-    "parked": "parked",
-    "budget_requests": "req/month",
-    "budget_tokens": "tok/month",
-}
-assert set(LIMITS) == {field.name for field in fields(KeyLimits)} == set(SHORT)
+"""By name: for the help, and for the list."""
+assert set(LIMITS) == {field.name for field in fields(KeyLimits)}
 
 
 def keys_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="the key's name; revoke and rotate also take its id, or the beginning of it",
+    add = parser.add_argument
+    add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help="default: list")
+    name = "the key's name; revoke and rotate also take its id, or the beginning of it"
+    add("name", nargs="?", metavar="NAME", help=name)
+    add("--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *")
+    add("--no-tools", action="store_true", help="add: requests with tools are refused")
+    add(
+        "--admin", action="store_true", help="add: the key opens the web pages and sees the usage of all keys"
     )
-    parser.add_argument(
-        "--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *"
-    )
-    parser.add_argument("--no-tools", action="store_true", help="add: requests that bring tools are refused")
-    parser.add_argument(
-        "--admin", action="store_true", help="add: it opens the web pages and sees the usage of all keys"
-    )
-    for name, what in LIMITS.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", metavar="N", type=int, help=f"add: so many {what}; 0: any number"
-        )
-    parser.add_argument(
-        "--grace",
-        metavar="TIME",
-        default=GRACE,
-        help=f"rotate: so long the old key works on: 90s, 30m, 24h, 7d; default {GRACE}",
-    )
-    parser.add_argument("--all", action="store_true", help="list: those that were revoked too")
-    parser.add_argument("--json", action="store_true", help="JSON, for scripts")
+    for limit, (what, _) in LIMITS.items():
+        add(_option(limit), metavar="N", type=int, help=f"add: at most N {what}; 0: no limit")
+    grace = f"rotate: how long the old key still works: 90s, 30m, 24h, 7d; default {GRACE}"
+    add("--grace", metavar="TIME", default=GRACE, help=grace)
+    add("--all", action="store_true", help="list: revoked keys, too")
+    add("--json", action="store_true", help="JSON, for scripts")
 
 
 def run_keys(arguments: argparse.Namespace) -> int:
-
     if arguments.action != "list" and not arguments.name:
         raise ConfigError(f"keys {arguments.action}: a name is missing")
-    return asyncio.run(
-        _run(arguments, Store(load(arguments.config, os.environ, {}, exposed=False).store.url))
-    )
+    settings = load(arguments.config, os.environ, {}, exposed=False)
+    return asyncio.run(_run(arguments, Store(settings.store.url)))
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
     async with store:
-        value, lines = await _DO[arguments.action](KeyRecords(store), arguments)
+        value, lines = await _ACTIONS[arguments.action](KeyRecords(store), arguments)
     print(as_json(value) if arguments.json else "\n".join(lines))
     return 0
 
 
-Told = tuple[Any, Sequence[str]]
+# --- actions
+
+Output = tuple[Any, Sequence[str]]
+"""The value for --json, and the lines."""
 
 
-async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Told:
+async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     models = [one.strip() for given in arguments.models or () for one in given.split(",") if one.strip()]
     scopes = {"models": models or ["*"], "tools": not arguments.no_tools, "admin": arguments.admin}
     limits = {name: getattr(arguments, name) for name in LIMITS if getattr(arguments, name) is not None}
     for name, value in limits.items():
         if value < 0:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected a number from 0, got {value}")
-    return _made(*await records.add(arguments.name, scopes, limits))
+            raise ConfigError(f"{_option(name)}: expected a number from 0, got {value}")
+    return _created(*await records.add(arguments.name, scopes, limits))
 
 
-async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Told:
+async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     grace_s = _seconds(arguments.grace)
-    living = [key for key in await _living(records, arguments.name) if key.revoked_at is None]
-    if len({key.id for key in living}) != 1:
-        raise ConfigError(
-            f"key {arguments.name}: {'there is none to rotate' if not living else 'several begin like this'}"
-        )
-    value, lines = _made(*await records.rotate(living[0].id, grace_s))
-    return value, [
-        *lines,
-        f"the old one, {living[0].id}, works for {arguments.grace} more; "
-        f"toolwire keys revoke {living[0].id} ends it now",
-    ]
+    active = [key for key in await _found(records, arguments.name) if key.revoked_at is None]
+    if len(active) != 1:
+        problem = "several keys begin like this" if active else "there is none to rotate"
+        raise ConfigError(f"key {arguments.name}: {problem}")
+    old = active[0].id
+    value, lines = _created(*await records.rotate(old, grace_s))
+    more = f"the old one, {old}, works for {arguments.grace} more; toolwire keys revoke {old} ends it now"
+    return value, [*lines, more]
 
 
-def _made(key: StoredKey, text: str) -> Told:
-    lines = [
-        f"{key.id} {one_line(key.name)}: {_scopes(key)}; {_limits(key)}",
+def _created(key: StoredKey, text: str) -> Output:
+    head = f"{key.id} {one_line(key.name)}: {_scopes(key)}; {_limits(key)}"
+    return {**key.public(), "key": text}, [
+        head,
         "",
         f"  {text}",
         "",
         "shown this once; only its hash is kept",
     ]
-    return {**key.public(), "key": text}, lines
 
 
-async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Told:
+async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     now = time.time()
     every = await records.all()
     keys = [key for key in every if arguments.all or key.lives(now)]
     newest = {key.identity: key.id for key in sorted(every, key=lambda key: key.created_at)}
     rows = [("ID", "NAME", "KEY", "SCOPES", "LIMITS", "USED", "STATE")]
     for key in keys:
-        told = (
-            _scopes(key),
-            _limits(key),
-            _ago(key.last_used_at, now),
-            _state(key, now, replaced=newest[key.identity] != key.id),
-        )
-        rows.append((key.id, one_line(key.name, 40), f"{key.prefix}…", *told))
-    return [key.public() for key in keys], table(rows) if keys else [
-        "there are no keys; toolwire keys add NAME makes one"
-    ]
+        used = "never" if key.last_used_at is None else f"{_span(now - key.last_used_at)} ago"
+        state = _state(key, now, replaced=newest[key.identity] != key.id)
+        name = one_line(key.name, 40)
+        rows.append((key.id, name, f"{key.prefix}…", _scopes(key), _limits(key), used, state))
+    none = ["there are no keys; toolwire keys add NAME creates one"]
+    return [key.public() for key in keys], table(rows) if keys else none
 
 
-async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Told:
-    ended = await _living(records, arguments.name)
-    if not ended:
+async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Output:
+    keys = await _found(records, arguments.name)
+    if not keys:
         raise ConfigError(f"key {arguments.name}: there is none")
-    if len({key.name for key in ended}) > 1:
-        raise ConfigError(f"key {arguments.name}: {len(ended)} begin like this")
-    for key in ended:
+    if len({key.name for key in keys}) > 1:
+        raise ConfigError(f"key {arguments.name}: {len(keys)} keys begin like this")
+    for key in keys:
         await records.revoke(key.id)
-    ids = [key.id for key in ended]
+    ids = [key.id for key in keys]
     return {"revoked": ids}, [f"{id}: revoked; every server knows within {FRESH_S:g} s" for id in ids]
 
 
-_DO: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Told]]] = {
+_ACTIONS: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Output]]] = {
     "add": _add,
     "list": _list,
     "revoke": _revoke,
@@ -164,20 +139,22 @@ _DO: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Told]]] = {
 }
 
 
-async def _living(records: KeyRecords, named: str) -> list[StoredKey]:
+async def _found(records: KeyRecords, text: str) -> list[StoredKey]:
     """By name: the key and its rotated predecessor. By id or the start of an id: that key alone."""
     now = time.time()
     keys = [key for key in await records.all() if key.lives(now)]
-    by_name = [key for key in keys if key.name == named]
-    exact = [key for key in keys if key.id == named]
     return (
-        by_name
-        or exact
-        or [key for key in keys if key.id.startswith(named) or key.id.removeprefix("key_").startswith(named)]
+        [key for key in keys if key.name == text]
+        or [key for key in keys if key.id == text]
+        or [key for key in keys if key.id.startswith((text, f"key_{text}"))]
     )
 
 
-# --- words
+# --- text
+
+
+def _option(limit: str) -> str:
+    return f"--{limit.replace('_', '-')}"
 
 
 def _seconds(text: str) -> float:
@@ -189,28 +166,25 @@ def _seconds(text: str) -> float:
 
 def _scopes(key: StoredKey) -> str:
     models = ", ".join(one_line(pattern, 40) for pattern in key.scopes.get("models") or ["*"])
-    words = ["all models" if models == "*" else models]
-    words += ["no tools"] * (not key.scopes.get("tools", True)) + ["admin"] * bool(key.scopes.get("admin"))
-    return ", ".join(words)
+    scopes = ["all models" if models == "*" else models]
+    if not key.scopes.get("tools", True):
+        scopes.append("no tools")
+    if key.scopes.get("admin"):
+        scopes.append("admin")
+    return ", ".join(scopes)
 
 
 def _limits(key: StoredKey) -> str:
-    return (
-        ", ".join(f"{key.limits[name]:,} {word}" for name, word in SHORT.items() if name in key.limits)
-        or "the settings' limits"
-    )
+    limits = (f"{key.limits[name]:,} {short}" for name, (_, short) in LIMITS.items() if name in key.limits)
+    return ", ".join(limits) or "the settings' limits"
 
 
 def _state(key: StoredKey, now: float, replaced: bool) -> str:
-    """`replaced`: a rotation made a newer one of it."""
+    """`replaced`: a rotation has created a newer key."""
     if key.revoked_at is None:
         return "active"
-    word = "replaced" if replaced else "revoked"
-    return f"{word}, ends in {_span(key.revoked_at - now)}" if key.lives(now) else word
-
-
-def _ago(at: float | None, now: float) -> str:
-    return "never" if at is None else f"{_span(now - at)} ago"
+    state = "replaced" if replaced else "revoked"
+    return f"{state}, ends in {_span(key.revoked_at - now)}" if key.lives(now) else state
 
 
 def _span(seconds: float) -> str:

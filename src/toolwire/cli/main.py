@@ -9,7 +9,7 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -18,8 +18,6 @@ from toolwire.settings.types import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway
-    from toolwire.observe.logs import LogFormat
-    from toolwire.observe.masking import Mask
     from toolwire.settings.types import Settings
 
 USAGE_ERROR = 2
@@ -34,50 +32,56 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module`: has `NAME_arguments` and `run_NAME`, unless `arguments` and `run` are given."""
+    """The module has `NAME_arguments`, which adds arguments, and `run_NAME`, which returns the exit status."""
 
     name: str
     help: str
     example: str
-    arguments: Callable[[argparse.ArgumentParser], None] | None = None
-    run: Callable[[argparse.Namespace], int] | None = None
-    module: str = ""
+    module: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        (self.arguments or getattr(import_module(self.module), f"{self.name}_arguments"))(parser)
+        getattr(import_module(f"toolwire.cli.{self.module}"), f"{self.name}_arguments")(parser)
 
     def start(self, arguments: argparse.Namespace) -> int:
-        run = self.run or getattr(import_module(self.module), f"run_{self.name}")
-        status: int = run(arguments)
+        status: int = getattr(import_module(f"toolwire.cli.{self.module}"), f"run_{self.name}")(arguments)
         return status
+
+
+COMMANDS = (
+    Command("serve", "run the gateway", "serve --port 8788", "main"),
+    Command("models", "list the configured models", "models --config toolwire.toml", "main"),
+    Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
+    Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
+    Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
+    Command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"', "vault"),
+    Command("mcp", "offer a vault's tools over MCP", "mcp --vault ~/notes", "mcp"),
+    Command("approvals", "decide what tools may do", "approvals list", "terminal"),
+    Command("keys", "API keys with names, scopes and budgets", "keys add laptop", "keys"),
+    Command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl", "main"),
+    Command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),
+    Command("local", "fetch the model that runs inside Toolwire", "local pull", "main"),
+    Command("doctor", "show what works, what is missing, and how to fix it", "doctor", "doctor"),
+)
 
 
 # --- serve
 
 
-def _serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host", metavar="H", help="address to listen on; another one than loopback needs server.keys"
-    )
-    parser.add_argument("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
-    parser.add_argument(
-        "--print-config", action="store_true", help="show the settings in force, secrets masked, and exit"
-    )
+def serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", metavar="H", help="address to listen on; any but loopback needs server.keys")
+    add("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
+    add("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
     levels = f"{', '.join(LOG_LEVELS)}; info logs one line a request"
-    parser.add_argument("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
-    parser.add_argument(
-        "--log-format",
-        metavar="F",
-        choices=LOG_FORMATS,
-        default="text",
-        help="text, or json: every line is an object",
-    )
+    add("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
+    formats = "text, or json: every line is an object"
+    add("--log-format", metavar="F", choices=LOG_FORMATS, default="text", help=formats)
 
 
-def _serve(arguments: argparse.Namespace) -> int:
-    settings = _settings(
-        arguments, {"server.host": arguments.host, "server.port": arguments.port}, exposed=False
-    )
+def run_serve(arguments: argparse.Namespace) -> int:
+    given = {"server.host": arguments.host, "server.port": arguments.port}
+    given = {key: value for key, value in given.items() if value is not None}
+    settings = _settings(arguments, given, exposed=False)
     _check_exposed(settings)
     from toolwire.settings.discover import with_discovered
 
@@ -86,11 +90,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
         print(print_config(with_discovered(settings)), end="")
         return 0
+    from toolwire.observe import logs
     from toolwire.observe.masking import Mask
-
-    configure_logging(arguments.log_level, arguments.log_format, Mask.of(settings, os.environ))
     from toolwire.surfaces.http.server import serve
 
+    logs.configure(arguments.log_level, arguments.log_format, Mask.of(settings, os.environ))
     first_run = settings.models is DEFAULT_MODELS
     return serve(with_discovered(settings), announce=_show_found if first_run else None)
 
@@ -117,36 +121,25 @@ def _show_found(gateway: Gateway) -> None:
     from toolwire.surfaces.tables import model_rows, table
 
     rows = model_rows(gateway.catalog)
-    shown, more = rows[:MOST_ROWS], len(rows) - MOST_ROWS
-    cells = [("MODEL", "BACKEND", "TOOLS"), *((row["id"], row["backend"], row["tools"]) for row in shown)]
-    lines = [*table(cells), *([f"… and {more} more: toolwire models"] if more > 0 else [])]
+    cells = [(row["id"], row["backend"], row["tools"]) for row in rows[:MOST_ROWS]]
+    lines = table([("MODEL", "BACKEND", "TOOLS"), *cells])
+    if len(rows) > MOST_ROWS:
+        lines.append(f"… and {len(rows) - MOST_ROWS} more: toolwire models")
     if not any(row["backend"] == "local" for row in rows):
-        lines.append(
-            "no embedded model: pip install 'toolwire[local]', then toolwire local pull; "
-            "until then the scripted demo answers"
-        )
+        install = "pip install 'toolwire[local]', then toolwire local pull"
+        lines.append(f"no embedded model: {install}; until then the scripted demo answers")
     lines += ["nothing is configured: this is what was found; toolwire doctor explains the rest", ""]
     say("\n".join(lines), event="models", models=rows)
-
-
-def configure_logging(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
-    """Logs go to stderr, masked."""
-    from toolwire.observe.logs import configure
-
-    configure(level, format, mask)
 
 
 # --- models
 
 
-def _models_arguments(parser: argparse.ArgumentParser) -> None:
+def models_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
 
 
-_doctor_arguments = _models_arguments
-
-
-def _models(arguments: argparse.Namespace) -> int:
+def run_models(arguments: argparse.Namespace) -> int:
     import asyncio
     import json
 
@@ -154,26 +147,22 @@ def _models(arguments: argparse.Namespace) -> int:
     from toolwire.settings.discover import with_discovered
     from toolwire.surfaces.tables import model_rows, table
 
-    gateway = Gateway(with_discovered(_settings(arguments, {})))
+    gateway = Gateway(with_discovered(_settings(arguments)))
     asyncio.run(_prepare(gateway))
     rows = model_rows(gateway.catalog)
     if arguments.json:
         print(json.dumps(rows))
         return 0
-    cells: list[tuple[str, ...]] = [("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES")]
-    cells += [
-        (
-            *(row[key] or "-" for key in ("id", "backend", "tools", "dialect")),
-            ", ".join(row["capabilities"]) or "-",
-        )
-        for row in rows
-    ]
-    print("\n".join(table(cells)))
+    columns = ("id", "backend", "tools", "dialect", "capabilities")
+    for row in rows:
+        row["capabilities"] = ", ".join(row["capabilities"])
+    cells = [[row[name] or "-" for name in columns] for row in rows]
+    print("\n".join(table([("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES"), *cells])))
     return 0
 
 
 async def _prepare(gateway: Gateway) -> None:
-    """Every backend finds out what it can do; one that cannot be reached keeps what it assumes."""
+    """Every backend finds out what it can do; one that cannot be reached keeps its assumptions."""
     from toolwire.core.display import one_line
     from toolwire.core.errors import ToolwireError
 
@@ -188,84 +177,85 @@ async def _prepare(gateway: Gateway) -> None:
         await gateway.close()
 
 
-# --- doctor
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    import asyncio
-    import json
-    from dataclasses import asdict
-
-    from toolwire.cli.doctor import examine, report
-
-    findings = asyncio.run(examine(_settings(arguments, {})))
-    print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
-    return 1 if any(finding.mark == "problem" for finding in findings) else 0
-
-
 # --- local
 
 
-def _local_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=("pull",), help="pull: fetch the embedded model, with a progress bar and a checksum"
-    )
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="which one; default: the small one that toolwire serve uses"
-    )
+def local_arguments(parser: argparse.ArgumentParser) -> None:
+    pull = "pull: fetch the embedded model, with a progress bar and a checksum"
+    parser.add_argument("action", choices=("pull",), help=pull)
+    name = "which one; default: the small one that toolwire serve uses"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=name)
 
 
-def _local(arguments: argparse.Namespace) -> int:
+def run_local(arguments: argparse.Namespace) -> int:
     from toolwire.backends.local.pull import pull
 
     print(pull(arguments.name))
     return 0
 
 
-def _command(name: str, help: str, example: str, module: str = "") -> Command:
-    return Command(name, help, f"toolwire {example}", module=f"toolwire.cli.{module or name}")
+# --- replay
 
 
-COMMANDS = (
-    Command("serve", "run the gateway", "toolwire serve --port 8788", _serve_arguments, _serve),
-    Command(
-        "models",
-        "list the configured models",
-        "toolwire models --config toolwire.toml",
-        _models_arguments,
-        _models,
-    ),
-    _command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
-    _command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
-    _command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
-    _command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"'),
-    _command("mcp", "offer a vault's tools over MCP", "mcp --vault ~/notes"),
-    _command("approvals", "decide what tools may do", "approvals list", "terminal"),
-    _command("keys", "API keys with names, scopes and budgets", "keys add laptop"),
-    _command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl"),
-    _command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1"),
-    Command(
-        "local", "fetch the model that runs inside Toolwire", "toolwire local pull", _local_arguments, _local
-    ),
-    Command(
-        "doctor",
-        "show what works, what is missing, and how to fix it",
-        "toolwire doctor",
-        _doctor_arguments,
-        _doctor,
-    ),
-)
+def replay_arguments(parser: argparse.ArgumentParser) -> None:
+    fixture = "a fixture: downloaded from the wire page, or from the folder journal/turns"
+    parser.add_argument("file", metavar="FILE", help=fixture)
+    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """Exit status 0: the client would get the same; 1: something else; 2: the file cannot be compared."""
+    import json
+
+    from toolwire.observe.fixture import read
+    from toolwire.observe.recording import RecordingError
+    from toolwire.observe.replay import replay
+
+    try:
+        with open(arguments.file, "rb") as file:
+            result = replay(read(file.read().splitlines()))
+    except (OSError, RecordingError) as error:
+        from toolwire.core.display import one_line
+
+        reason = error.strerror if isinstance(error, OSError) else None
+        print(f"toolwire: {arguments.file}: {one_line(reason or str(error), 400)}", file=sys.stderr)
+        return USAGE_ERROR
+    print(json.dumps(result.as_json()) if arguments.json else _compared(result.differences))
+    return 0 if result.same else 1
+
+
+def _compared(differences: list[dict[str, Any]]) -> str:
+    if not differences:
+        return "same: the client would get what it got"
+    lines = []
+    for one in differences:
+        lines += [
+            _visible(one["where"]),
+            f"  then  {_visible(one['then'])}",
+            f"  now   {_visible(one['now'])}",
+        ]
+    return "\n".join(
+        [*lines, f"different: {len(differences)} {'place' if len(differences) == 1 else 'places'}"]
+    )
+
+
+def _visible(text: str, width: int = 400) -> str:
+    """The text on one line, control characters escaped."""
+    shown = text[:width].replace("\r", "\\r").replace("\n", "\\n")
+    shown = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in shown)
+    return shown + ("…" if len(text) > width else "") or "(nothing)"
 
 
 # --- the frame around the commands
 
 
-def _settings(arguments: argparse.Namespace, overrides: dict[str, Any], exposed: bool = True) -> Settings:
+def _settings(
+    arguments: argparse.Namespace, overrides: dict[str, Any] | None = None, exposed: bool = True
+) -> Settings:
     """`exposed` False: does not check that an exposed server has keys; they may be in the store."""
     from toolwire.settings.load import load
 
-    given = {key: value for key, value in overrides.items() if value is not None}
-    return load(arguments.config, os.environ, given, exposed=exposed)
+    return load(arguments.config, os.environ, overrides or {}, exposed=exposed)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -278,20 +268,15 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     about = "OpenAI-grade tool calling for any model."
     parser = _Parser(prog="toolwire", description=about, epilog="example: toolwire serve")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    traceback = "show the traceback of an error"
+    parser.add_argument("--debug", action="store_true", help=traceback)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    config = "settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory"
     for command in COMMANDS:
-        sub = commands.add_parser(
-            command.name, help=command.help, description=command.help, epilog=f"example: {command.example}"
-        )
-        sub.add_argument(
-            "--config",
-            metavar="F",
-            help="settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory",
-        )
-        sub.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
+        about, example = command.help, f"example: toolwire {command.example}"
+        sub = commands.add_parser(command.name, help=about, description=about, epilog=example)
+        sub.add_argument("--config", metavar="F", help=config)
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=traceback)
         if chosen is None or command.name == chosen:
             command.add_arguments(sub)
         sub.set_defaults(run=command.start)
@@ -321,10 +306,10 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from toolwire.store.disk import why
+        from toolwire.store.engine import disk_error
 
         _silence(sys.stdout)
-        print(f"toolwire: the output could not be written: {why(error)}", file=sys.stderr)
+        print(f"toolwire: the output could not be written: {disk_error(error)}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR) from None
 
 
@@ -354,11 +339,11 @@ def _main(given: list[str]) -> int:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _flush()  # reports the error, if the disk of the output is full
-        _complain(_one_line(error), getattr(arguments, "log_format", "text"))
+        _report(_one_line(error), getattr(arguments, "log_format", "text"))
         return USAGE_ERROR
 
 
-def _complain(line: str, format: str) -> None:
+def _report(line: str, format: str) -> None:
     if format == "json":
         from toolwire.observe.logs import as_object
 
@@ -371,14 +356,15 @@ def _complain(line: str, format: str) -> None:
 
 
 def _broken_outputs() -> list[TextIO]:
-    """The outputs whose reader is gone, as in `toolwire models | head`."""
+    """The outputs whose reader has closed its end, as in `toolwire models | head`."""
     import select
 
     broken = []
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
         poll.register(stream, 0)  # errors are reported in any case
-        broken += [stream] if poll.poll(0) else []
+        if poll.poll(0):
+            broken.append(stream)
     return broken
 
 

@@ -9,12 +9,13 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolwire.settings.load import load, secret
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.tools.approvals import LIFETIME_S
 
@@ -26,56 +27,30 @@ MISSING = "toolwire mcp needs the MCP SDK: pip install 'toolwire[mcp]'"
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--vault",
-        metavar="DIR",
-        required=True,
-        help="the folder of notes; naming it offers its tools, and each call is asked about",
-    )
-    parser.add_argument(
-        "--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio"
-    )
-    parser.add_argument("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
-    parser.add_argument(
-        "--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}"
-    )
-    parser.add_argument(
-        "--bearer",
-        metavar="SECRET",
-        help="with --http: env:NAME or file:PATH; default: a fresh one, printed once",
-    )
-    ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--inbox",
-        action="store_true",
-        default=None,
-        help="ask by toolwire approvals only; default: by the client's form, else by the inbox",
-    )
-    ways.add_argument(
-        "--no-inbox",
-        action="store_false",
-        dest="inbox",
-        default=None,
-        help="ask by the client's own form only",
-    )
-    parser.add_argument(
-        "--lifetime",
-        metavar="S",
-        type=float,
-        default=LIFETIME_S,
-        help="seconds that a question waits for its decision; default 600",
-    )
+    add = parser.add_argument
+    add("--vault", metavar="DIR", required=True, help="the folder of notes whose tools are offered")
+    add("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
+    add("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
+    add("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
+    bearer = "with --http: env:NAME or file:PATH; default: a fresh one, printed once"
+    add("--bearer", metavar="SECRET", help=bearer)
+    question = parser.add_mutually_exclusive_group()
+    inbox = "ask only in the inbox (toolwire approvals); default: in the client's form, or else in the inbox"
+    question.add_argument("--inbox", action="store_true", default=None, help=inbox)
+    form = "ask only in the client's own form"
+    question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
+    lifetime = "seconds that a question waits for its decision; default 600"
+    add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
 
 
 def run_mcp(arguments: argparse.Namespace) -> int:
-    from toolwire.cli.main import configure_logging
-    from toolwire.settings.load import load
+    from toolwire.observe.logs import configure
 
     root = Path(arguments.vault).expanduser()
     if not root.is_dir():
         raise ConfigError(f"--vault: {root} is not a folder")
     if not arguments.lifetime > 0:
-        raise ConfigError("--lifetime: more than 0 seconds")
+        raise ConfigError("--lifetime: expected more than 0 seconds")
     for name in ("host", "port", "bearer"):
         if not arguments.http and getattr(arguments, name) is not None:
             raise ConfigError(f"--{name}: only with --http")
@@ -83,20 +58,18 @@ def run_mcp(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config, os.environ, {})
     if find_spec("mcp") is None:
         raise ConfigError(MISSING)
-    configure_logging("warning")
-    root = root.resolve()
-    return asyncio.run(
-        _serve_http(arguments, settings, root, bearer)
-        if arguments.http
-        else _serve_stdio(arguments, settings, root)
-    )
+    configure("warning")
+    vault = _opened(arguments, settings, root.resolve())
+    if arguments.http:
+        return asyncio.run(_serve_http(arguments, vault, settings, bearer))
+    return asyncio.run(_serve_stdio(vault))
 
 
 @asynccontextmanager
 async def _opened(
     arguments: argparse.Namespace, settings: Settings, root: Path
 ) -> AsyncIterator[VaultServer]:
-    """The server over the opened vault and store. Leaving ends every call, and expires every question."""
+    """The server with its vault and store open. Leaving ends every call and expires every question."""
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
     from toolwire.tools.approvals import Approvals
@@ -107,8 +80,8 @@ async def _opened(
     try:
         async with Store(settings.store.url) as store, opened(settings, root) as tools:
             approvals = Approvals(store, lifetime_s=arguments.lifetime)
-            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
+            asks = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_say, **asks)
             try:
                 yield server
             finally:
@@ -117,18 +90,18 @@ async def _opened(
         raise ConfigError(str(refused)) from None
 
 
-def _tell(line: str) -> None:
+def _say(line: str) -> None:
     print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
 
 
 # --- stdio
 
 
-async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: Path) -> int:
+async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer]) -> int:
     from mcp.server.stdio import stdio_server
 
     async def serve() -> None:
-        async with _opened(arguments, settings, root) as vault, stdio_server() as (reading, writing):
+        async with opened as vault, stdio_server() as (reading, writing):
             await vault.server.run(reading, writing, vault.server.create_initialization_options())
 
     serving = asyncio.ensure_future(serve())
@@ -140,7 +113,7 @@ async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: 
     if not serving.done():
         serving.cancel()
         await asyncio.wait({serving}, timeout=5)
-        os._exit(0)  # a thread still waits for a line of stdin, and nothing but its end would wake it
+        os._exit(0)  # a thread is still reading stdin, and cannot be interrupted
     stopping.cancel()
     await serving
     return 0
@@ -149,43 +122,39 @@ async def _serve_stdio(arguments: argparse.Namespace, settings: Settings, root: 
 # --- HTTP
 
 
-async def _serve_http(arguments: argparse.Namespace, settings: Settings, root: Path, bearer: str) -> int:
+async def _serve_http(
+    arguments: argparse.Namespace,
+    opened: AbstractAsyncContextManager[VaultServer],
+    settings: Settings,
+    bearer: str,
+) -> int:
     from toolwire.surfaces.http.server import DrainingServer, bind
     from toolwire.surfaces.mcp.http import DRAIN_S, PATH, HttpApp
 
     host = HOST if arguments.host is None else arguments.host
     server_settings = replace(settings.server, host=host)
-    async with _opened(arguments, settings, root) as vault:
+    async with opened as vault:
         sockets = bind(host, PORT if arguments.port is None else arguments.port)
         try:
             app: Any = HttpApp(vault, server_settings, bearer)
             shown = f"[{host.strip('[]')}]" if ":" in host else host
             line = f"listening on http://{shown}:{sockets[0].getsockname()[1]}{PATH}"
             if arguments.bearer is None:
-                _tell(f"bearer for this run: {bearer}")
+                _say(f"bearer for this run: {bearer}")
             async with app.running():
                 await DrainingServer(app, DRAIN_S, lambda: print(line, flush=True)).serve(sockets=sockets)
         finally:
-            for one in sockets:
-                one.close()
+            for each in sockets:
+                each.close()
     return 0
 
 
 def _bearer(written: str | None) -> str:
-    """The secret that `--bearer` refers to, or a fresh one. Others can read a command line."""
+    """The secret that `--bearer` refers to, or a fresh one."""
     if written is None:
         return secrets.token_urlsafe(32)
-    kind, colon, name = written.partition(":")
-    if not colon or kind not in ("env", "file"):
-        raise ConfigError(
-            "--bearer: write env:NAME or file:PATH; a secret on the command line can be read by others"
-        )
-    try:
-        found = os.environ.get(name, "") if kind == "env" else Path(name).expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--bearer: {name} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
-        ) from error
-    if not found.strip():
-        raise ConfigError(f"--bearer: {written} is empty or not set")
-    return found.strip()
+    found = secret(written, "--bearer", os.environ)
+    if found is None:
+        others = "a secret on the command line can be read by others"
+        raise ConfigError(f"--bearer: write env:NAME or file:PATH; {others}")
+    return found

@@ -20,36 +20,29 @@ from toolwire.surfaces.terminal.indexing import refreshed
 from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
 from toolwire.vault.search import MOST_RESULTS, search
 
-_WITHOUT = re.compile(r"-(?!h\Z)[^-]", re.S)
-"""An argument that is a word of the query: no option of the command has a single minus, but for -h."""
+_EXCLUDED = re.compile(r"-(?!h\Z)[^-]", re.S)
+"""An argument that excludes a word: no option of the command has a single minus, except -h."""
 
 
 def vault_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action",
-        choices=("index", "search"),
-        help="index: build or refresh the index; search: look for notes",
-    )
-    parser.add_argument("folder", metavar="DIR", help="the folder of notes")
-    parser.add_argument(
-        "query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word'
-    )
-    parser.add_argument(
-        "--limit", type=int, default=10, metavar="N", help="so many results at most; default 10, 50 at most"
-    )
-    parser.add_argument("--json", action="store_true", help="JSON, for scripts")
-    _take_words(parser)
+    add, actions = parser.add_argument, "index: build or refresh the index; search: find notes"
+    add("action", choices=("index", "search"), help=actions)
+    add("folder", metavar="DIR", help="the folder of notes")
+    add("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
+    add("--limit", type=int, default=10, metavar="N", help="at most N results; default 10, at most 50")
+    add("--json", action="store_true", help="JSON, for scripts")
+    _allow_query_words(parser)
 
 
-def _take_words(parser: argparse.ArgumentParser) -> None:
+def _allow_query_words(parser: argparse.ArgumentParser) -> None:
     """Allows words of the query after options and with a leading minus, unlike argparse."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        without = [one for one in given or () if _WITHOUT.match(one)]
-        found, others = parse([one for one in given or () if not _WITHOUT.match(one)], namespace)
+        excluded = [one for one in given or () if _EXCLUDED.match(one)]
+        found, others = parse([one for one in given or () if not _EXCLUDED.match(one)], namespace)
         words = [one for one in others if not one.startswith("--")]
-        found.query = [*found.query, *words, *without]
+        found.query = [*found.query, *words, *excluded]
         return found, [one for one in others if one.startswith("--")]
 
     parser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
@@ -58,10 +51,8 @@ def _take_words(parser: argparse.ArgumentParser) -> None:
 def run_vault(arguments: argparse.Namespace) -> int:
     query = " ".join(arguments.query)
     if arguments.action == "search" and not query.strip():
-        raise ConfigError(
-            "vault search: there is nothing to look for "
-            '(example: toolwire vault search ~/notes "machine learning")'
-        )
+        example = 'example: toolwire vault search ~/notes "machine learning"'
+        raise ConfigError(f"vault search: there is nothing to look for ({example})")
     root = Path(arguments.folder).expanduser()
     patterns = load(arguments.config, os.environ, {}).vault
     configured = Path(patterns.root).expanduser().resolve() == root.resolve()
@@ -70,36 +61,35 @@ def run_vault(arguments: argparse.Namespace) -> int:
         with Vault(root, include, exclude) as vault, Index(vault) as index:
             done = refreshed(index)
             if arguments.action == "index":
-                _tell_refresh(done, index.count(), arguments.json)
+                _print_refresh(done, index.count(), arguments.json)
                 return 0
-            return _tell_found(search(index, query, arguments.limit), arguments.json)
+            return _print_found(search(index, query, arguments.limit), arguments.json)
     except PathRefused as refused:
         raise ConfigError(str(refused)) from None
 
 
-def _tell_refresh(done: Refresh, count: int, as_json: bool) -> None:
+def _print_refresh(done: Refresh, count: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"notes": count, **asdict(done)}))
         return
-    changes = f"{done.added} new, {done.changed} changed, {done.removed} gone"
+    changes = f"{done.added} new, {done.changed} changed, {done.removed} removed"
     print(f"{count} notes indexed: {changes}; {done.seconds:.2f} s{', rebuilt' if done.rebuilt else ''}")
     for reason in done.reasons:
         print(f"  skipped {clean(reason)}")
 
 
-def _tell_found(found: Found, as_json: bool) -> int:
-    """Exit status 1 when nothing was found, as grep has it."""
+def _print_found(found: Found, as_json: bool) -> int:
+    """Exit status 1 when nothing was found, as in grep."""
     if as_json:
         print(display.as_json(asdict(found)))
     else:
         for hit in found.hits:
             where = f" › {' › '.join(hit.headings)}" if hit.headings else ""
             print(f"{clean(hit.path)}:{hit.line}{clean(where)}  ({hit.matches})\n    {clean(hit.preview)}")
-        told = found.hint or ("" if found.hits else "no note matches")
+        hint = found.hint or ("" if found.hits else "no note matches")
         if found.truncated:
-            told = f"{len(found.hits)} of {found.total}" + (
-                "; --limit N shows more" if len(found.hits) < MOST_RESULTS else ""
-            )
-        if told:
-            print(clean(told), file=sys.stderr)
+            more = "; --limit N shows more" if len(found.hits) < MOST_RESULTS else ""
+            hint = f"{len(found.hits)} of {found.total}{more}"
+        if hint:
+            print(clean(hint), file=sys.stderr)
     return 0 if found.hits else 1

@@ -1,7 +1,8 @@
-"""How a serving process finds its place among others: what its settings must say, where it is reached, and which of them it knows.
+"""How a serving process joins the other nodes: its settings, its address, and what it knows of them.
 
-A node is one process. Where `server.workers` makes several on one host, each has a listener of its own for what other nodes pass on, because a
-connection to the shared sockets could reach any of them, and one more that the parent keeps open, by which the workers know each other.
+A node is one process. Each of several workers has a listener of its own for requests of other nodes, because a
+connection to the shared sockets could reach any worker. It has one more, which the parent keeps open, for
+requests of the other workers.
 """
 
 from __future__ import annotations
@@ -11,36 +12,36 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from toolwire.cluster.forward import Forwarding
+from toolwire.cluster.forward import Forwarding, Siblings
 from toolwire.cluster.nodes import Nodes
-from toolwire.cluster.siblings import Siblings
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import RequestLog
 from toolwire.observe.metrics import Metrics
 from toolwire.settings.types import ConfigError, ServerSettings, Settings, is_loopback
+from toolwire.store.engine import IN_MEMORY
 
 ANY = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What is one worker's own. `siblings` are the addresses by which the workers know each other, this one's among them."""
+    """One worker's own things. `siblings` are the addresses of all workers, including this one."""
 
     number: int = 0
     siblings: Sequence[str] = ()
     address: str = ""
     private: Sequence[socket.socket] = ()
     lifeline: int = -1
-    """A pipe that ends with the parent."""
+    """A pipe that closes when the parent ends."""
 
 
 ALONE = WorkerContext()
 
 
 class NodeApp(Protocol):
-    """The application that serves on this node, as far as the other nodes concern it."""
+    """The application on this node, as far as the other nodes are concerned."""
 
     log: RequestLog
     metrics: Metrics
@@ -49,37 +50,28 @@ class NodeApp(Protocol):
 
 
 def check(settings: Settings) -> None:
-    """Raises unless the settings fit for several nodes, or are those of a single one."""
+    """Raises if these settings cannot work with several workers or nodes."""
     server, store = settings.server, settings.store
+    problem = ""
     if server.workers > 1:
         if not hasattr(os, "fork"):
-            raise ConfigError(
-                "server.workers: several workers need a system that can fork; run several servers behind a load balancer"
-            )
-        if not store.redis:
-            raise ConfigError(
-                'server.workers: several workers find each other through Redis; set store.redis, e.g. "redis://127.0.0.1:6379/0"'
-            )
-        if store.url in ("sqlite://", "sqlite:///:memory:", ":memory:"):
-            raise ConfigError(
-                "server.workers: several workers need a store that they share; store.url names one that lives in a single process"
-            )
-    if store.redis:
-        at = (
-            _host(server.advertise)
-            if server.advertise
-            else "127.0.0.1"
-            if server.workers > 1
-            else server.host
-        )
-        if not server.node_secret and not is_loopback(at):
-            raise ConfigError(
-                'server.node_secret: nodes that share a Redis need a secret of their own, e.g. "env:TOOLWIRE_NODE_SECRET"'
-            )
+            problem = "several workers need a system with fork; run several servers behind a load balancer"
+        elif not store.redis:
+            problem = "several workers find each other through Redis; set store.redis, "
+            problem += 'e.g. "redis://127.0.0.1:6379/0"'
+        elif store.url in IN_MEMORY:
+            problem = "several workers need a store that they share; store.url is one in memory"
+    if problem:
+        raise ConfigError(f"server.workers: {problem}")
+    if store.redis and not server.node_secret:
+        host = "127.0.0.1" if server.workers > 1 else server.host
+        if not is_loopback(_host(server.advertise) if server.advertise else host):
+            problem = 'nodes that share a Redis need a secret, e.g. "env:TOOLWIRE_NODE_SECRET"'
+            raise ConfigError(f"server.node_secret: {problem}")
 
 
 def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: WorkerContext) -> Nodes | None:
-    """Gives the application what it needs to know of the others. The node still has to be started. None: it is alone."""
+    """Connects the application with the other nodes; the caller starts the result. None: there are none."""
     if not settings.store.redis:
         return None
     address = part.address or node_address(settings, port)
@@ -90,24 +82,27 @@ def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: Wo
     app.forwarding = Forwarding(nodes, gateway.parking, app.metrics.registry, own, app.log)
     app.metrics.watch_nodes(nodes)
     if part.siblings:
-        app.siblings = Siblings(part.number, part.siblings, app.forwarding.seals, app.forwarding.courier)
+        app.siblings = Siblings(part.number, part.siblings, app.forwarding.client)
     return nodes
+
+
+# --- addresses ----------------------------------------------------------------------------------------------
 
 
 def node_address(settings: Settings, port: int) -> str:
     """Where other nodes reach this one: as advertised, or by host and port."""
     server = settings.server
     if server.advertise:
-        return _base_url(server.advertise)
+        scheme = _split(server.advertise).scheme
+        return f"{scheme}://{_bracketed(_host(server.advertise))}:{_port(server.advertise)}"
     host = server.host.strip("[]")
     if host in ANY:
         host = _address_towards(settings.store.redis)
-    scheme = "https" if getattr(server, "tls_cert", "") else "http"
-    return f"{scheme}://{_bracketed(host)}:{port}"
+    return f"{'https' if server.tls_cert else 'http'}://{_bracketed(host)}:{port}"
 
 
 def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
-    """Where a worker listens for other nodes: on this machine only, unless an address is advertised; then at the ports that follow that one's."""
+    """Where a worker listens for other nodes: on loopback, or at a port after the advertised one."""
     if not server.advertise:
         return "127.0.0.1", 0
     return server.host, _port(server.advertise) + 1 + number
@@ -115,30 +110,34 @@ def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
 
 def advertised(server: ServerSettings, port: int) -> str:
     """A worker's own address, for other nodes."""
-    return f"http://{_bracketed(_host(server.advertise)) if server.advertise else '127.0.0.1'}:{port}"
+    host = _bracketed(_host(server.advertise)) if server.advertise else "127.0.0.1"
+    return f"http://{host}:{port}"
 
 
-def _base_url(text: str) -> str:
-    parts = urlsplit(text if "://" in text else f"http://{text}")
-    return f"{parts.scheme}://{_bracketed(_host(text))}:{_port(text)}"
+def _split(address: str) -> SplitResult:
+    return urlsplit(address if "://" in address else f"http://{address}")
 
 
-def _host(text: str) -> str:
-    host = urlsplit(text if "://" in text else f"http://{text}").hostname
+def _host(address: str) -> str:
+    host = _split(address).hostname
     if not host:
-        raise ConfigError(f'server.advertise: expected "host:port" or a URL, got "{text}"')
+        raise _invalid(address)
     return host
 
 
-def _port(text: str) -> int:
-    parts = urlsplit(text if "://" in text else f"http://{text}")
+def _port(address: str) -> int:
+    parts = _split(address)
     try:
         port = parts.port
     except ValueError:
         port = 0
     if parts.scheme not in ("http", "https") or parts.path not in ("", "/") or port == 0:
-        raise ConfigError(f'server.advertise: expected "host:port" or a URL, got "{text}"')
+        raise _invalid(address)
     return port or (443 if parts.scheme == "https" else 80)
+
+
+def _invalid(address: str) -> ConfigError:
+    return ConfigError(f'server.advertise: expected "host:port" or a URL, got "{address}"')
 
 
 def _bracketed(host: str) -> str:
@@ -146,15 +145,13 @@ def _bracketed(host: str) -> str:
 
 
 def _address_towards(redis: str) -> str:
-    """This machine's address on the way to Redis, which all nodes can reach. Nothing is sent."""
+    """This machine's address on the route to Redis, which all nodes can reach. Sends nothing."""
     host = urlsplit(redis).hostname or "127.0.0.1"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
-            found: str = probe.getsockname()[0]
-            return found
+            return str(probe.getsockname()[0])
     except OSError:
-        raise ConfigError(
-            "server.advertise: set where the other nodes reach this one, host:port; it can not be told from server.host"
-        ) from None
+        message = "set host:port where the other nodes reach this one; server.host does not show it"
+        raise ConfigError(f"server.advertise: {message}") from None

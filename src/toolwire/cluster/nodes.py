@@ -1,13 +1,13 @@
-"""Which node owns a parked run: the board in Redis that all nodes read and write.
+"""Which node owns a parked run: rows in Redis that all nodes read and write.
 
-    toolwire:node:ID      where a node is reached; it expires unless the node renews it
-    toolwire:park:CALL    which node holds the run that waits for this call's result, and whose key asked for it; it expires with the park
+    toolwire:node:ID      the address of a node; expires unless the node renews it
+    toolwire:park:CALL    the node whose run waits for this call's result, and the caller's key; expires with the park
 
-Rules:
-- A node that can not reach Redis serves on: its own parks are known to itself, and what others hold is replayed cold. Only the first one who asks
-  waits for the failure; from then on the heartbeat alone tries, and puts everything up again when Redis is back or has forgotten it.
-- Nothing that Redis says is believed unless a node has signed it: whoever can write there can make runs be replayed, and nothing more.
-- A node that drains takes itself and its parks off the board before anything else.
+- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others. Only the
+  first request waits for the failure. After that only the heartbeat tries, and writes all rows again when Redis is
+  back or has lost them.
+- Every row is signed by a node. Somebody else who writes to Redis can cause replays, and nothing more.
+- A node that drains first deletes its rows.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ WITHIN_S = 1.0
 MOST_CONNECTIONS = 16
 """Connections of one client to Redis. A command takes a fraction of a millisecond."""
 SHUNNED_S = 5.0
-MOST_IDS = 256
-"""So many call ids of one request are looked up: the last ones."""
+MAX_IDS = 256
+"""At most this many call ids of a request are looked up: the last ones."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
 Waiting = tuple[Collection[str], str, float]
-"""A park: the ids of its calls, the id of its key, and how many seconds it has left."""
+"""A park: the ids of its calls, the id of its key, and the seconds that it has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,10 @@ class Peer:
 
 
 class Nodes:
-    """This node's place among the others. `secret` is what all nodes share; "" lets them keep one of their own in Redis, for nodes on one machine."""
+    """This node's rows, and those of the others.
+
+    All nodes share `secret`. If it is "", they agree on one in Redis, which is enough on a single machine.
+    """
 
     def __init__(
         self, url: str, address: str, secret: str = "", waiting: Callable[[], Iterable[Waiting]] = tuple
@@ -68,82 +71,80 @@ class Nodes:
         self.up = True
         self._waiting = waiting
         self._redis = connect(url)
-        self._keeps_secret = not secret
+        self._agrees = not secret
         self._candidate = secrets.token_hex(32)
         self._key = _derived(secret) if secret else b""
-        self._known = False  # whether Redis has this node on its board, as far as is known
+        self._written = False  # whether Redis has this node's rows, as far as is known
         self._left = False
-        self._beating: asyncio.Task[None] | None = None
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._withdrawals: set[asyncio.Task[Any]] = set()
         self._shunned: dict[str, float] = {}
-        self._stumbled = asyncio.Event()
-
-    # --- being there ---------------------------------------------------------------------------------------------------------------------------
+        self._failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Joins the others. A Redis that is not there yet is tried again and again."""
+        """Writes this node's row, and renews it from now on. Retries while Redis cannot be reached."""
         await self._beat()
-        self._beating = asyncio.ensure_future(self._live())
+        self._heartbeat = asyncio.ensure_future(self._beat_forever())
 
     async def leave(self) -> None:
-        """Takes this node and its parks off the board: from now on nobody passes anything on to it."""
+        """Deletes the rows of this node and its parks: from now on nothing is forwarded to it."""
         if self._left:
             return
         self._left = True
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
         keys = [NODE + self.id, *(PARK + call for calls, _, _ in self._waiting() for call in calls)]
         await self._ask(lambda redis: redis.unlink(*keys), None)
 
     async def close(self) -> None:
         await self.leave()
-        for errand in self._errands:
-            errand.cancel()
-        await asyncio.gather(*self._errands, return_exceptions=True)
+        for task in self._withdrawals:
+            task.cancel()
+        await asyncio.gather(*self._withdrawals, return_exceptions=True)
         await self._redis.aclose()
 
-    async def _live(self) -> None:
+    async def _beat_forever(self) -> None:
         while not self._left:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
-                    await self._stumbled.wait()
+                    await self._failed.wait()
                 await asyncio.sleep(RETRY_S)
             try:
                 await self._beat()
             except Exception:
-                log.exception("this node could not renew its place among the others")
+                log.exception("this node could not renew its row in Redis")
 
     async def _beat(self) -> None:
-        """Renews this node's place, and finds out whether Redis has forgotten it."""
-        if self._keeps_secret:
+        """Renews this node's row, and writes all its parks if Redis has lost the row."""
+        if self._agrees:
             await self._ask(self._agree, None, probing=True)
             if not self._key:
                 return
         row = msgspec.json.encode([self.address, self.sign("node", self.id, self.address)])
-        lasting = int(NODE_TTL_S * 1000)
+        ttl = int(NODE_TTL_S * 1000)
         before = await self._ask(
-            lambda redis: redis.set(NODE + self.id, row, px=lasting, get=True), ..., probing=True
+            lambda redis: redis.set(NODE + self.id, row, px=ttl, get=True), ..., probing=True
         )
         if before is ...:
-            self._known = False
-        elif before is None or not self._known:
-            self._known = True
+            self._written = False
+        elif before is None or not self._written:
+            self._written = True
             for calls, key_id, left_s in list(self._waiting()):
                 await self.announce(calls, key_id, left_s)
 
     async def _agree(self, redis: Redis) -> None:
-        """The secret that the first node put there. Should Redis forget it, the first to come back puts the same one there again."""
+        """Takes the secret of the first node. If Redis loses it, the first node to return writes it again."""
         await redis.set(SECRET, self._candidate, nx=True)
         agreed = await redis.get(SECRET)
         if agreed:
             self._candidate = agreed if isinstance(agreed, str) else agreed.decode()
             self._key = _derived(self._candidate)
 
-    # --- parks ---------------------------------------------------------------------------------------------------------------------------------
+    # --- parks ----------------------------------------------------------------------------------------------
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
-        """Tells the others that the run which waits for these calls is here. Done before the calls reach their client, who may be fast."""
+        """Writes that the run waiting for these calls is here, before a fast client gets the calls."""
         if self._left or not self._key or not self.up:
             return
 
@@ -157,33 +158,39 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """The run is not parked any more. Nobody waits for Redis here: a row that stays behind is only asked for in vain."""
+        """Deletes the rows of a run that is no longer parked, without waiting: a row too many does no harm."""
         if self._left or not self.up or not calls:
             return
         keys = [PARK + call for call in calls]
-        errand = asyncio.ensure_future(self._ask(lambda redis: redis.unlink(*keys), None))
-        self._errands.add(errand)
-        errand.add_done_callback(self._errands.discard)
+        task = asyncio.ensure_future(self._ask(lambda redis: redis.unlink(*keys), None))
+        self._withdrawals.add(task)
+        task.add_done_callback(self._withdrawals.discard)
 
     async def owner(self, calls: Collection[str], key_id: str) -> Peer | None:
-        """The other node that holds the run which waits for one of these calls, and is alive as far as is known."""
+        """The other node that holds the run waiting for one of these calls, if it is alive."""
         if not self._key or not calls:
             return None
-        asked = list(calls)[-MOST_IDS:]
-        rows = await self._ask(lambda redis: redis.mget([PARK + call for call in asked]), [None] * len(asked))
-        for call, row in zip(reversed(asked), reversed(rows), strict=True):
-            told = _strings(row, 3)
-            if told is None or told[1] != key_id or not self.signed(told[2], "park", call, told[0], told[1]):
+        wanted = list(calls)[-MAX_IDS:]
+        rows = await self._ask(
+            lambda redis: redis.mget([PARK + call for call in wanted]), [None] * len(wanted)
+        )
+        for call, row in zip(reversed(wanted), reversed(rows), strict=True):
+            found = _strings(row, 3)
+            if found is None:
                 continue
-            return None if told[0] == self.id or self._shuns(told[0]) else await self._peer(told[0])
+            node, key, signature = found
+            if key == key_id and self.signed(signature, "park", call, node, key):
+                return None if node == self.id or self._shuns(node) else await self._peer(node)
         return None
 
     async def _peer(self, id: str) -> Peer | None:
-        told = _strings(await self._ask(lambda redis: redis.get(NODE + id), None), 2)
-        return Peer(id, told[0]) if told is not None and self.signed(told[1], "node", id, told[0]) else None
+        found = _strings(await self._ask(lambda redis: redis.get(NODE + id), None), 2)
+        if found is None or not self.signed(found[1], "node", id, found[0]):
+            return None
+        return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """A node that could not be reached is left in peace for a moment: its runs are replayed at once."""
+        """Replays the runs of a node that could not be reached, for a moment, instead of trying it again."""
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S
@@ -191,23 +198,21 @@ class Nodes:
     def _shuns(self, id: str) -> bool:
         return self._shunned.get(id, 0.0) > time.monotonic()
 
-    # --- signatures ----------------------------------------------------------------------------------------------------------------------------
+    # --- signatures -----------------------------------------------------------------------------------------
 
     def sign(self, *facts: str) -> str:
-        """What only a node can write beside these facts."""
         return hmac.new(self._key, msgspec.json.encode(facts), hashlib.sha256).hexdigest()
 
     def signed(self, signature: str, *facts: str) -> bool:
-        return bool(self._key) and hmac.compare_digest(
-            signature.encode("utf-8", "replace"), self.sign(*facts).encode()
-        )
+        given = signature.encode("utf-8", "replace")
+        return bool(self._key) and hmac.compare_digest(given, self.sign(*facts).encode())
 
-    # --- asking Redis --------------------------------------------------------------------------------------------------------------------------
+    # --- Redis ----------------------------------------------------------------------------------------------
 
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """What Redis says; `otherwise` where it can not be asked."""
+        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries while it is down, too."""
         from redis.exceptions import RedisError
 
         if not self.up and not probing:
@@ -217,16 +222,16 @@ class Nodes:
                 found = await work(self._redis)
         except (RedisError, OSError, TimeoutError) as error:
             if self.up:
-                self.up = self._known = False
-                self._stumbled.set()
+                self.up = self._written = False
+                self._failed.set()
+                reason = str(error) or type(error).__name__
                 log.warning(
-                    "redis can not be reached (%s): runs that other nodes hold are replayed until it is back",
-                    _reason(error),
+                    "redis cannot be reached (%s); runs of other nodes are replayed until it is", reason
                 )
             return otherwise
         if not self.up:
             self.up = True
-            self._stumbled.clear()
+            self._failed.clear()
             log.warning("redis is back")
         return found
 
@@ -242,9 +247,8 @@ def connect(url: str) -> Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
-        raise ConfigError(
-            "store.redis: the Redis client is missing; pip install 'toolwire[service]'"
-        ) from None
+        message = "store.redis: the Redis client is missing; pip install 'toolwire[service]'"
+        raise ConfigError(message) from None
     try:
         pool = BlockingConnectionPool.from_url(
             url,
@@ -260,18 +264,14 @@ def connect(url: str) -> Redis:
 
 
 def _derived(secret: str) -> bytes:
-    """The key that nodes sign with. The secret itself may serve for other things too."""
+    """The key that nodes sign with, so that the secret may have other uses."""
     return hmac.new(secret.encode(), b"toolwire nodes, version 1", hashlib.sha256).digest()
 
 
 def _strings(row: Any, count: int) -> list[str] | None:
     """A row as it was written; None for anything else."""
     try:
-        told = msgspec.json.decode(row or b"null", type=list[str])
+        found = msgspec.json.decode(row or b"null", type=list[str])
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
         return None
-    return told if len(told) == count else None
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return found if len(found) == count else None

@@ -1,7 +1,9 @@
-"""Several worker processes on one set of sockets. The parent binds them, starts the workers and watches over them; it serves nothing itself.
+"""Several worker processes on one set of sockets. The parent binds the sockets and supervises the workers.
 
-Rules: a worker that dies is started again, after a wait that grows while it keeps dying. Signals go from the parent to all of them, in process groups
-of their own, so that a Ctrl-C reaches each of them once. A worker whose parent is gone drains and ends. Where one can not start at all, none does.
+- A worker that dies is restarted, after a wait that grows while it keeps dying. If one cannot start at all, the
+  server does not start.
+- The parent sends its signals to all workers. Each is in a process group of its own, so Ctrl-C reaches it once.
+- A worker whose parent is gone drains and ends.
 """
 
 from __future__ import annotations
@@ -27,22 +29,24 @@ from toolwire.settings.types import ConfigError
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 SETTLED_S = 30.0
-"""A worker that has lived so long starts its count of failures anew."""
+"""A worker that ran this long starts with no failures again."""
 MARGIN_S = 15.0
-"""What workers may take beyond the time to drain; then they are killed."""
+"""How much longer than the time to drain workers may take before they are killed."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 log = logging.getLogger("toolwire.workers")
 Tell = Callable[[dict[str, Any]], None]
+"""Reports to the parent."""
 
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """`pid` 0: it does not run, and is due again at `due`. `post` is the end of a pipe from which it says that it is ready, or why it is not."""
+    """`pid` 0: not running, restarted at `due`. `pipe`: where it reports that it is ready, or its error."""
 
     number: int
     pid: int = 0
-    post: int = -1
-    said: bytes = b""
+    pipe: int = -1
+    unread: bytes = b""
     ready: bool = False
     started: float = 0.0
     failures: int = 0
@@ -50,9 +54,10 @@ class WorkerProcess:
 
 
 class Workers:
-    """`work` runs in each worker with its number, the way to tell the parent, and a pipe that ends with the parent; it gives the exit status.
+    """Runs `work` in each worker: with its number, `Tell`, and a pipe that closes when the parent ends.
 
-    `on_ready` is told once what the first worker had to say, when all are there; `on_stop` closes what the parent holds open for them.
+    `on_ready` is called once, with the first worker's report, when all are ready. `on_stop` closes what the
+    parent holds open for the workers.
     """
 
     def __init__(
@@ -69,31 +74,30 @@ class Workers:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._stopping_until: float | None = None
-        self._announced = False
-        self._first_words: dict[str, Any] = {}
+        self._all_ready = False
+        self._first_report: dict[str, Any] = {}
         self._status = 0
-        self._complaint = ""
+        self._problem = ""
         self._lifeline = (-1, -1)
 
     def run(self, drain_s: float) -> int:
-        """Until all workers have ended on a signal. Raises where they could not start."""
+        """Returns when all workers have ended after a signal. Raises if they could not start."""
         woken, waker = socket.socketpair()
         for end in (woken, waker):
             end.setblocking(False)
         self._lifeline = os.pipe()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-        previous = [(number, signal.signal(number, self._note)) for number in numbers]
-        waking = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        previous = [(number, signal.signal(number, self._note)) for number in SIGNALS]
+        wakeup = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         self._selector.register(woken, selectors.EVENT_READ)
         try:
-            while not self._over():
+            while self._stopping_until is None or any(worker.pid for worker in self._workers):
                 self._start_due()
-                self._listen(woken)
-                self._obey(drain_s)
+                self._wait(woken)
+                self._handle_signals(drain_s)
                 self._reap()
         finally:
             self._kill_all()
-            signal.set_wakeup_fd(waking)
+            signal.set_wakeup_fd(wakeup)
             for number, handler in previous:
                 signal.signal(number, handler)
             self._selector.close()
@@ -101,18 +105,15 @@ class Workers:
                 os.close(descriptor)
             woken.close()
             waker.close()
-        if self._complaint:
-            raise ConfigError(self._complaint)
+        if self._problem:
+            raise ConfigError(self._problem)
         return self._status
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGCHLD:
             self._signals.append(number)
 
-    def _over(self) -> bool:
-        return self._stopping_until is not None and not any(worker.pid for worker in self._workers)
-
-    # --- a worker's life -----------------------------------------------------------------------------------------------------------------------
+    # --- starting -------------------------------------------------------------------------------------------
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -121,43 +122,35 @@ class Workers:
                 self._start(worker)
 
     def _start(self, worker: WorkerProcess) -> None:
-        ours, theirs = os.pipe()
+        reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            self._be(worker.number, theirs, ours)
-        os.close(theirs)
-        with suppress(OSError):  # the worker does it too, whoever is first
+            self._run_worker(worker.number, writing, reading)
+        os.close(writing)
+        with suppress(OSError):  # the worker does it too; one of them is first
             os.setpgid(pid, pid)
-        worker.pid, worker.post, worker.said, worker.ready, worker.started = (
-            pid,
-            ours,
-            b"",
-            False,
-            time.monotonic(),
-        )
-        self._selector.register(ours, selectors.EVENT_READ, worker)
+        worker.pid, worker.pipe, worker.started = pid, reading, time.monotonic()
+        worker.unread, worker.ready = b"", False
+        self._selector.register(reading, selectors.EVENT_READ, worker)
 
-    def _be(self, number: int, post: int, parents_end: int) -> None:
-        """In the new process, which never leaves this function."""
+    def _run_worker(self, number: int, pipe: int, parents_end: int) -> None:
+        """Runs in the new process and never returns."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            for each in SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
             with suppress(OSError):
                 os.setpgid(0, 0)
-            for descriptor in (
-                parents_end,
-                self._lifeline[1],
-                *(other.post for other in self._workers if other.pid),
-            ):
+            others = [other.pipe for other in self._workers if other.pid]
+            for descriptor in (parents_end, self._lifeline[1], *others):
                 os.close(descriptor)
 
-            def tell(what: dict[str, Any]) -> None:
+            def tell(report: dict[str, Any]) -> None:
                 with suppress(OSError):
-                    os.write(post, json.dumps(what).encode() + b"\n")
+                    os.write(pipe, json.dumps(report).encode() + b"\n")
 
             try:
                 status = self._work(number, tell, self._lifeline[0])
@@ -172,40 +165,43 @@ class Workers:
                 sys.stderr.flush()
             os._exit(status)
 
-    def _listen(self, woken: socket.socket) -> None:
-        """Waits for something to happen: a word of a worker's, a signal, or the time at which something is due."""
-        now = time.monotonic()
-        times = [worker.due for worker in self._workers if not worker.pid and self._stopping_until is None]
-        times += [self._stopping_until] if self._stopping_until is not None else []
-        for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
+    # --- supervising ----------------------------------------------------------------------------------------
+
+    def _wait(self, woken: socket.socket) -> None:
+        """Waits for a report, a signal, or the time at which something is due."""
+        if self._stopping_until is not None:
+            times = [self._stopping_until]
+        else:
+            times = [worker.due for worker in self._workers if not worker.pid]
+        for key, _ in self._selector.select(max(0.0, min(times) - time.monotonic()) if times else None):
             if key.data is None:
                 with suppress(BlockingIOError):
                     woken.recv(4096)
             else:
-                self._hear(key.data)
+                self._read(key.data)
 
-    def _hear(self, worker: WorkerProcess) -> None:
-        said = os.read(worker.post, 65536)
-        if not said:
-            self._deafen(worker)
-        *lines, worker.said = (worker.said + said).split(b"\n")
+    def _read(self, worker: WorkerProcess) -> None:
+        data = os.read(worker.pipe, 65536)
+        if not data:
+            self._close_pipe(worker)
+        *lines, worker.unread = (worker.unread + data).split(b"\n")
         for line in lines:
-            told = json.loads(line)
-            if "error" in told:
-                self._cannot_start(worker, told["error"])
+            report = json.loads(line)
+            if "error" in report:
+                self._cannot_start(worker, report["error"])
             else:
                 worker.ready = True
-                if worker.number == 0 and not self._announced:
-                    self._first_words = told
-        if not self._announced and all(each.ready for each in self._workers):
-            self._announced = True
-            self._on_ready(self._first_words)
+                if worker.number == 0 and not self._all_ready:
+                    self._first_report = report
+        if not self._all_ready and all(each.ready for each in self._workers):
+            self._all_ready = True
+            self._on_ready(self._first_report)
 
-    def _deafen(self, worker: WorkerProcess) -> None:
-        if worker.post >= 0:
-            self._selector.unregister(worker.post)
-            os.close(worker.post)
-            worker.post = -1
+    def _close_pipe(self, worker: WorkerProcess) -> None:
+        if worker.pipe >= 0:
+            self._selector.unregister(worker.pipe)
+            os.close(worker.pipe)
+            worker.pipe = -1
 
     def _reap(self) -> None:
         for worker in self._workers:
@@ -214,39 +210,37 @@ class Workers:
             pid, raw = os.waitpid(worker.pid, os.WNOHANG)
             if not pid:
                 continue
-            if worker.post >= 0:
-                self._hear(worker)
-                self._deafen(worker)
+            if worker.pipe >= 0:
+                self._read(worker)
+                self._close_pipe(worker)
             status = os.waitstatus_to_exitcode(raw)
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
             if self._stopping_until is not None:
                 self._status = max(self._status, status if status >= 0 else 1)
-            elif not self._announced:
-                self._cannot_start(worker, f"worker {worker.number} {how} while it started")
+            elif not self._all_ready:
+                self._cannot_start(worker, f"worker {worker.number} {how} while starting")
             else:
-                self._start_later(worker, how)
+                self._restart_later(worker, how)
             worker.pid = 0
 
-    def _start_later(self, worker: WorkerProcess, how: str) -> None:
+    def _restart_later(self, worker: WorkerProcess, how: str) -> None:
         now = time.monotonic()
         worker.failures = 0 if now - worker.started > SETTLED_S else worker.failures + 1
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** max(0, worker.failures - 1))
         worker.due = now + wait
-        log.warning(
-            "worker %d (process %d) %s: it is started again in %g s", worker.number, worker.pid, how, wait
-        )
+        log.warning("worker %d (process %d) %s; it restarts in %g s", worker.number, worker.pid, how, wait)
 
-    def _cannot_start(self, worker: WorkerProcess, why: str) -> None:
-        """Before all were there, that is the end; later it is one worker's trouble, who will try again."""
-        if self._announced:
-            log.error("worker %d can not start: %s", worker.number, why)
-        elif not self._complaint:
-            self._complaint = why
+    def _cannot_start(self, worker: WorkerProcess, problem: str) -> None:
+        """Ends the server, unless all workers had started before: then this one is tried again."""
+        if self._all_ready:
+            log.error("worker %d cannot start: %s", worker.number, problem)
+        elif not self._problem:
+            self._problem = problem
             self._signals.append(signal.SIGTERM)
 
-    # --- the end -------------------------------------------------------------------------------------------------------------------------------
+    # --- stopping -------------------------------------------------------------------------------------------
 
-    def _obey(self, drain_s: float) -> None:
+    def _handle_signals(self, drain_s: float) -> None:
         signals, self._signals = self._signals, []
         for number in signals:
             if self._stopping_until is None:
@@ -264,11 +258,11 @@ class Workers:
                     os.kill(worker.pid, number)
 
     def _kill_all(self) -> None:
-        """Whatever went wrong in the parent, no worker is left behind."""
+        """Leaves no worker running, whatever went wrong in the parent."""
         self._send(signal.SIGKILL)
         for worker in self._workers:
             if worker.pid:
                 with suppress(ChildProcessError):
                     os.waitpid(worker.pid, 0)
                 worker.pid = 0
-            self._deafen(worker)
+            self._close_pipe(worker)

@@ -1,7 +1,7 @@
 """The first run: finds models on this machine when none is configured.
 
-Each look is a row of `LOOKS`: quick, and without a request to a model. The embedded model comes first and
-the scripted demo last, so that there is always a model.
+Each row of `LOOKS` is quick and sends no request to a model. The embedded model comes first and the scripted
+demo last, so that there is always a model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _embedded(environ: Environment) -> Found:
 
 
 async def _codex(environ: Environment) -> Found:
-    """Codex on PATH with a login; whether it is still good is for `doctor` to say."""
+    """Codex on PATH with a login; `doctor` checks whether the login still works."""
     home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".codex")
     found = shutil.which("codex", path=environ.get("PATH")) and (home / "auth.json").is_file()
     return [ModelSettings("codex", "codex")] if found else []
@@ -76,12 +76,15 @@ def address(named: str, default: str) -> str:
 
 
 def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
-    """The first variable that is set, and its key; both empty where none is."""
-    return next(((name, key) for name in variables if (key := environ.get(name, "").strip())), ("", ""))
+    """The first variable that is set, and its key; both empty if none is set."""
+    for name in variables:
+        if key := environ.get(name, "").strip():
+            return name, key
+    return "", ""
 
 
 def is_key(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Whether a header can carry this text."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
@@ -95,7 +98,7 @@ async def _keys(environ: Environment) -> Found:
 
 
 async def _cursor(environ: Environment) -> Found:
-    """Cursor, where there is a key and a bridge."""
+    """Cursor, if there is a key and a bridge."""
     from toolwire.backends.cursor import CursorOptions
     from toolwire.backends.cursor.options import find_bridge
     from toolwire.core.errors import ToolwireError
@@ -113,13 +116,13 @@ LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _code
 
 
 async def discover(environ: Environment | None = None) -> tuple[ModelSettings, ...]:
-    """Every model that this machine offers by itself."""
+    """The models that this machine offers without any configuration."""
     found = await asyncio.gather(*(look(os.environ if environ is None else environ) for look in LOOKS))
     return (*(model for models in found for model in models), *DEFAULT_MODELS)
 
 
 def with_discovered(settings: Settings) -> Settings:
     """The settings, with the models that this machine offers if none is configured."""
-    return (
-        replace(settings, models=asyncio.run(discover())) if settings.models is DEFAULT_MODELS else settings
-    )
+    if settings.models is not DEFAULT_MODELS:
+        return settings
+    return replace(settings, models=asyncio.run(discover()))

@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from toolwire.backends import registry
 from toolwire.backends.registry import BACKENDS
 from toolwire.settings.types import (
     DEFAULT_MODELS,
-    RANGES,
     SECTIONS,
     ConfigError,
     ModelSettings,
@@ -41,7 +40,7 @@ FALSE = ("false", "0", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it was written. `text`: a string that is still to be read as its key's type."""
+    """A value and where it is written. `text`: a string that is still to be read as its key's type."""
 
     value: Any
     where: str
@@ -49,7 +48,8 @@ class Given:
     folder: Path | None = None
 
 
-# --- flags of older proxies: (environment name, path, meanings)
+# --- flags of older proxies: environment name, path, meanings
+#
 # `meanings` translates the flag's values; None: the text is read as the setting's type. Later rows win,
 # except that a stop flag that is off stays off.
 
@@ -91,11 +91,8 @@ def load(
     for dotted, value in overrides.items():
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
-    settings = Settings(
-        **sections,
-        models=_models(given, environ) or DEFAULT_MODELS,
-        file=str(file.resolve()) if file is not None else "",
-    )
+    models = _models(given, environ) or DEFAULT_MODELS
+    settings = Settings(**sections, models=models, file=str(file.resolve()) if file is not None else "")
     if exposed:
         check_exposure(settings.server)
     return settings
@@ -109,9 +106,11 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
             if not file.is_file():
                 raise ConfigError(f"{by}: there is no file {named}")
             return file
-    home = environ.get("HOME", "")
-    config_home = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-    candidates = [Path(FILE_NAME)] + ([Path(config_home) / "toolwire" / FILE_NAME] if config_home else [])
+    candidates = [Path(FILE_NAME)]
+    if environ.get("XDG_CONFIG_HOME"):
+        candidates.append(Path(environ["XDG_CONFIG_HOME"], "toolwire", FILE_NAME))
+    elif environ.get("HOME"):
+        candidates.append(Path(environ["HOME"], ".config", "toolwire", FILE_NAME))
     return next((file for file in candidates if file.is_file()), None)
 
 
@@ -128,7 +127,7 @@ def _from_file(file: Path) -> dict[Key, Given]:
     out: dict[Key, Given] = {}
     folder = file.resolve().parent
     for section, table in document.items():
-        _know(section, [*SECTIONS, "models"], str(file), "section", "")
+        _check_known(section, [*SECTIONS, "models"], str(file), "section")
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: {section}: expected a table [{section}], got {_show(table)}")
         out.update(_flatten((section,), table, str(file), folder))
@@ -136,19 +135,15 @@ def _from_file(file: Path) -> dict[Key, Given]:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """A section's table as values by path, and a model's options as paths of their own."""
+    """A section's values by path. Each option of a model has a path of its own."""
+    if path != ("models",):
+        return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
-    for key, value in table.items():
-        if path == ("models",):
-            if not isinstance(value, dict):
-                raise ConfigError(
-                    f"{where}: models.{key}: expected a table [models.{key}], got {_show(value)}"
-                )
-            out.update(
-                {("models", key, option): Given(v, where, folder=folder) for option, v in value.items()}
-            )
-        else:
-            out[(*path, key)] = Given(value, where, folder=folder)
+    for model, options in table.items():
+        name = f"models.{model}"
+        if not isinstance(options, dict):
+            raise ConfigError(f"{where}: {name}: expected a table [{name}], got {_show(options)}")
+        out.update(_flatten(("models", model), options, where, folder))
     return out
 
 
@@ -160,9 +155,7 @@ def _from_seed_flags(environ: Mapping[str, str]) -> dict[Key, Given]:
             continue
         if meanings is not None:
             if text.lower() not in meanings:
-                raise ConfigError(
-                    f"environment {name}: expected {_one_of(dict.fromkeys(meanings))}, got {_show(text)}"
-                )
+                raise ConfigError(f"environment {name}: expected {_one_of(meanings)}, got {_show(text)}")
             text = meanings[text.lower()]
         if name == "PROXY_STOP_AFTER_TOOLS_MODE" and path in out and out[path].value == "off":
             continue
@@ -180,35 +173,29 @@ CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
 
 def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
     """Codex's own variables, for all its models: above the file, below `TOOLWIRE_…`."""
-    models = [
-        path[1]
-        for path, one in given.items()
-        if path[0] == "models" and path[2:] == ("backend",) and one.value == "codex"
-    ]
-    for model in models:
+    backends = [path for path in given if path[0] == "models" and path[2] == "backend"]
+    for _, model, _ in (path for path in backends if given[path].value == "codex"):
         for name, option in CODEX_FLAGS.items():
             path = ("models", model, option)
-            if environ.get(name) and not (
-                path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")
-            ):
+            own = path in given and given[path].where.startswith(f"environment {ENVIRONMENT_PREFIX}")
+            if environ.get(name) and not own:
                 given[path] = Given(environ[name], f"environment {name}", text=True)
 
 
 def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """`TOOLWIRE_…` names, whole tables before single keys, so that the more exact name wins."""
+    """`TOOLWIRE_…` names: whole tables before single keys, so that the more exact name wins."""
     names = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
     for name in sorted(names, key=lambda n: (n.count("__"), n)):
         parts = name[len(ENVIRONMENT_PREFIX) :].split("__")
         section = parts[0].lower()
         where = f"environment {name}"
         if len(parts) == 1 and section not in (*SECTIONS, "models"):
-            continue  # TOOLWIRE_CONFIG, TOOLWIRE_API_KEY and whatever else a person keeps under this prefix
-        _know(section, [*SECTIONS, "models"], where, "section", "")
+            continue  # TOOLWIRE_CONFIG, TOOLWIRE_API_KEY and other variables of the user's
+        _check_known(section, [*SECTIONS, "models"], where, "section")
         if len(parts) == 1:
             table = _json(environ[name], dict, "a JSON object", where)
             if section == "models":
-                for path in [path for path in given if path[0] == "models"]:
-                    del given[path]
+                _remove(given, ("models",))
             given.update(_flatten((section,), table, where))
         elif section == "models":
             _add_model_environment(given, parts[1:], environ[name], where)
@@ -220,54 +207,50 @@ def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
 
 def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str, where: str) -> None:
     known = {path[1] for path in given if path[0] == "models"}
-    model = next(
-        (m for m in known if m == parts[0] or re.sub(r"\W", "_", m).upper() == parts[0].upper()),
-        parts[0].lower(),
-    )
+    named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())
+    model = next(named, parts[0].lower())
     if len(parts) == 1:
-        for path in [path for path in given if path[:2] == ("models", model)]:
-            del given[path]
+        _remove(given, ("models", model))
         given.update(_flatten(("models",), {model: _json(text, dict, "a JSON object", where)}, where))
     elif len(parts) == 2:
         given[("models", model, parts[1].lower())] = Given(text, where, text=True)
     else:
-        raise ConfigError(
-            f"{where}: unknown key; the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON"
-        )
+        names = "the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON"
+        raise ConfigError(f"{where}: unknown key; {names}")
+
+
+def _remove(given: dict[Key, Given], start: Key) -> None:
+    for path in [path for path in given if path[: len(start)] == start]:
+        del given[path]
 
 
 # --- sections
 
-KEY_LISTS = {("server", "keys"), ("server", "admin_keys")}
-SECRET_KEYS = {
-    *KEY_LISTS,
-    ("store", "url"),
-    ("store", "redis"),
-    ("server", "node_secret"),
-    ("telemetry", "otlp"),
-}
+KEY_LISTS = ("server.keys", "server.admin_keys")
+SECRET_KEYS = (*KEY_LISTS, "store.url", "store.redis", "server.node_secret", "telemetry.otlp")
 
 
 def _section(name: str, cls: type[Any], given: Mapping[Key, Given], environ: Mapping[str, str]) -> Any:
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     values: dict[str, Any] = {}
     for path, entry in given.items():
-        if path[0] != name:
-            continue
-        key = path[1]
-        _know(key, list(hints), entry.where, "key", f"{name}.")
-        value = convert(entry, hints[key], f"{name}.{key}")
-        if path in SECRET_KEYS:
-            value = _resolve(value, entry, f"{name}.{key}", environ)[0]
-        low, high = RANGES.get((name, key), (None, None))
-        if low is not None and high is not None and not low <= value <= high:
-            raise ConfigError(
-                f"{entry.where}: {name}.{key}: expected a number from {low:g} to {high:g}, got {value:g}"
-            )
-        if path in KEY_LISTS and any(not k.strip() for k in value):
-            raise ConfigError(f"{entry.where}: {name}.{key}: a key cannot be empty")
-        values[key] = value
+        if path[0] == name:
+            _check_known(path[1], list(hints), entry.where, "key", f"{name}.")
+            values[path[1]] = _value(entry, hints[path[1]], f"{name}.{path[1]}", environ)
     return cls(**values)
+
+
+def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any:
+    hint, limits = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    value = convert(entry, hint, key)
+    if key in SECRET_KEYS:
+        value = _resolve(value, entry, key, environ)[0]
+    if limits is not None and not limits.low <= value <= limits.high:
+        expected = f"expected a number from {limits.low:g} to {limits.high:g}"
+        raise ConfigError(f"{entry.where}: {key}: {expected}, got {value:g}")
+    if key in KEY_LISTS and any(not each.strip() for each in value):
+        raise ConfigError(f"{entry.where}: {key}: a key cannot be empty")
+    return value
 
 
 def convert(entry: Given, hint: Any, key: str) -> Any:
@@ -299,7 +282,7 @@ _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "tru
 
 
 def _read_text(text: str, hint: Any) -> Any:
-    """Environment text as the type; text that does not read stays text, and `convert` complains about it."""
+    """Environment text as the type. Invalid text stays text, and `convert` refuses it."""
     if hint is bool:
         lowered = text.strip().lower()
         return True if lowered in TRUE else False if lowered in FALSE else text
@@ -329,11 +312,10 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
         raise ConfigError(f"{first.where}: a model needs a name: [models.NAME]")
     if backend is None:
         raise ConfigError(f"{first.where}: models.{name}: backend is missing: one of {', '.join(BACKENDS)}")
+    where = f"{backend.where}: models.{name}"
     if not isinstance(backend.value, str):
-        raise ConfigError(
-            f"{backend.where}: models.{name}.backend: expected a string, got {_show(backend.value)}"
-        )
-    _know(backend.value, list(BACKENDS), f"{backend.where}: models.{name}", "backend", "")
+        raise ConfigError(f"{where}.backend: expected a string, got {_show(backend.value)}")
+    _check_known(backend.value, list(BACKENDS), where, "backend")
     options: dict[str, Any] = {}
     secret: set[str] = set()
     hints = _option_hints(backend.value) if any(entry.text for entry in table.values()) else {}
@@ -342,7 +324,11 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
         options[key], found = _resolve(value, entry, f"models.{name}.{key}", environ)
         if found:
             secret.add(key)
-    _check_options(name, backend.value, options, next(iter(table.values()), backend).where)
+    try:
+        registry.check(backend.value, options)
+    except (ValueError, TypeError, KeyError) as error:
+        first = next(iter(table.values()), backend)
+        raise ConfigError(f"{first.where}: models.{name}: {error}") from error
     return ModelSettings(name, backend.value, options, frozenset(secret))
 
 
@@ -354,11 +340,7 @@ def _option_hints(backend: str) -> dict[str, Any]:
 
 def _read_option(text: str, hint: Any) -> Any:
     """Environment text as the option's type; for other types JSON, or else the text itself."""
-    kinds = (
-        {kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)}
-        if get_origin(hint) in (Union, UnionType)
-        else {hint}
-    )
+    kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):
         return text
     for kind in (bool, int, float):
@@ -372,42 +354,37 @@ def _read_option(text: str, hint: Any) -> Any:
     return text
 
 
-def _check_options(name: str, backend: str, options: dict[str, Any], where: str) -> None:
-    try:
-        registry.check(backend, options)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{where}: models.{name}: {error}") from error
-
-
 # --- secrets and exposure
 
 
 def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> tuple[Any, bool]:
     """The value with every `env:NAME` and `file:PATH` in it replaced, and whether there was one."""
     if isinstance(value, str):
-        kind, colon, name = value.partition(":")
-        if colon and kind in ("env", "file"):
-            return _secret(kind, name, entry, f"{entry.where}: {key}", environ), True
-        return value, False
+        found = secret(value, f"{entry.where}: {key}", environ, entry.folder)
+        return (value, False) if found is None else (found, True)
     if isinstance(value, dict):
         pairs = {k: _resolve(v, entry, f"{key}.{k}", environ) for k, v in value.items()}
-        return {k: v for k, (v, _) in pairs.items()}, any(found for _, found in pairs.values())
+        return {k: v for k, (v, _) in pairs.items()}, any(is_secret for _, is_secret in pairs.values())
     if isinstance(value, list | tuple):
         entries = [_resolve(v, entry, key, environ) for v in value]
-        return type(value)(v for v, _ in entries), any(found for _, found in entries)
+        return type(value)(v for v, _ in entries), any(is_secret for _, is_secret in entries)
     return value, False
 
 
-def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str, str]) -> str:
+def secret(written: str, where: str, environ: Mapping[str, str], folder: Path | None = None) -> str | None:
+    """The secret that `env:NAME` or `file:PATH` refers to; None for other text. Raises if there is none.
+
+    A relative path is relative to `folder`.
+    """
+    kind, colon, name = written.partition(":")
+    if not colon or kind not in ("env", "file"):
+        return None
     if kind == "env":
-        if not environ.get(name, "").strip():
-            raise ConfigError(
-                f"{where}: the environment variable {name} is {'empty' if name in environ else 'not set'}"
-            )
-        return environ[name].strip()
-    file = Path(name).expanduser()
-    if not file.is_absolute() and entry.folder is not None:
-        file = entry.folder / file
+        if found := environ.get(name, "").strip():
+            return found
+        problem = "empty" if name in environ else "not set"
+        raise ConfigError(f"{where}: the environment variable {name} is {problem}")
+    file = Path(folder or "", Path(name).expanduser())
     try:
         text = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -419,25 +396,20 @@ def _secret(kind: str, name: str, entry: Given, where: str, environ: Mapping[str
 
 
 def check_exposure(server: ServerSettings) -> None:
-    """Raises where other machines, or any web page, would reach a server without keys."""
+    """Raises if other machines, or any web page, would reach a server without keys."""
     if server.keys or server.admin_keys:
         return
+    add = 'at least one key: server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'
     if not is_loopback(server.host):
-        raise ConfigError(
-            f"server.host: {server.host} can be reached from other machines, which needs at least one key: "
-            'server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'
-        )
+        raise ConfigError(f"server.host: {server.host} can be reached from other machines, which needs {add}")
     if "*" in server.origins:
-        raise ConfigError(
-            'server.origins: "*" lets every web page in, which needs at least one key '
-            "in server.keys, or by toolwire keys add"
-        )
+        raise ConfigError(f'server.origins: "*" admits every web page, which needs {add}')
 
 
-# --- words
+# --- messages
 
 
-def _know(word: str, known: list[str], where: str, what: str, prefix: str) -> None:
+def _check_known(word: str, known: list[str], where: str, what: str, prefix: str = "") -> None:
     if word in known:
         return
     near = difflib.get_close_matches(word, known, 1, 0.5)
@@ -460,8 +432,8 @@ def _one_of(choices: Iterable[str]) -> str:
 
 
 def _shown(key: str, value: Any) -> str:
-    """As `_show`; but a secret never stands in a message."""
-    return "something else" if tuple(key.split(".")) in SECRET_KEYS else _show(value)
+    """As `_show`, but never shows a secret."""
+    return "something else" if key in SECRET_KEYS else _show(value)
 
 
 def _show(value: Any) -> str:

@@ -10,47 +10,52 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 
 class ConfigError(Exception):
     """Invalid settings. The message is one line: where, which key, what was expected."""
 
 
+class Range(NamedTuple):
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     host: str = "127.0.0.1"
-    port: int = 8788
+    port: Annotated[int, Range(0, 65535)] = 8788
     keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
     """Keys that also open the web pages."""
-    workers: int = 1
-    commit_after_s: float = 10.0
-    keep_alive_s: float = 15.0
-    drain_s: float = 30.0
-    max_body_mb: float = 32.0
+    workers: Annotated[int, Range(1, 256)] = 1
+    commit_after_s: Annotated[float, Range(0, 3600)] = 10.0
+    keep_alive_s: Annotated[float, Range(0.01, 3600)] = 15.0
+    drain_s: Annotated[float, Range(0, 86400)] = 30.0
+    max_body_mb: Annotated[float, Range(0.001, 1024)] = 32.0
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     open_responses: bool = False
-    """Responses get the keys that only the Open Responses specification demands."""
+    """Responses get the keys that only the Open Responses specification requires."""
     advertise: str = ""
-    """Where the other nodes reach this one: `host:port`, or a URL; "" takes it from host and port."""
+    """Where the other nodes reach this one: `host:port` or a URL; "": at host and port."""
     node_secret: str = ""
-    """What all nodes share, so that each knows the requests that another one passes on."""
+    """Shared by all nodes, so that each recognizes requests that another one forwards."""
     tls_cert: str = ""
-    """A PEM file with the certificate and its chain; with `tls_key`, clients are spoken to by TLS."""
+    """A PEM file with the certificate and its chain. With `tls_key`, the server uses TLS."""
     tls_key: str = ""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are believed."""
+    """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
     stop_after: Literal["auto", "off", "first", "burst"] = "auto"
-    stop_grace_ms: int = 0
-    max_calls: int = 0
+    stop_grace_ms: Annotated[int, Range(0, 600_000)] = 0
+    max_calls: Annotated[int, Range(0, 1_000_000)] = 0
     dedup: bool = False
     suppress_tail: Literal["auto", "on", "off"] = "auto"
     parallel: bool = True
@@ -64,16 +69,16 @@ class ToolSettings:
 
 @dataclass(frozen=True, slots=True)
 class ParkedSettings:
-    ttl_s: float = 600.0
-    max_per_key: int = 64
+    ttl_s: Annotated[float, Range(0, 30 * 86400)] = 600.0
+    max_per_key: Annotated[int, Range(0, 1_000_000)] = 64
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
-    max_mb: float = 256.0
-    max_days: int = 0
-    """After how many days a turn leaves the journal; 0: when there is no room."""
+    max_mb: Annotated[float, Range(0, 1_000_000)] = 256.0
+    max_days: Annotated[int, Range(0, 36_500)] = 0
+    """Days after which a turn is deleted; 0: when there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,45 +95,45 @@ class VaultSettings:
 class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
-    retention_days: int = 0
-    """After how many days stored responses and untouched conversations go; 0: never."""
+    retention_days: Annotated[int, Range(0, 36_500)] = 0
+    """Days after which stored responses and unchanged conversations are deleted; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
     """0: no limit. The first four are for each key that has no limits of its own."""
 
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    concurrent: int = 0
-    parked: int = 0
-    queue: int = 64
-    backend_concurrent: int = 0
-    first_token_s: float = 0.0
-    idle_s: float = 0.0
-    total_s: float = 0.0
-    slow_reader_s: float = 60.0
-    body_nodes: int = 200_000
-    messages: int = 10_000
-    tools: int = 1_000
+    requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+    tokens_per_minute: Annotated[int, Range(0, 100_000_000)] = 0
+    concurrent: Annotated[int, Range(0, 1_000_000)] = 0
+    parked: Annotated[int, Range(0, 1_000_000)] = 0
+    queue: Annotated[int, Range(0, 1_000_000)] = 64
+    backend_concurrent: Annotated[int, Range(0, 1_000_000)] = 0
+    first_token_s: Annotated[float, Range(0, 86400)] = 0.0
+    idle_s: Annotated[float, Range(0, 86400)] = 0.0
+    total_s: Annotated[float, Range(0, 7 * 86400)] = 0.0
+    slow_reader_s: Annotated[float, Range(0, 86400)] = 60.0
+    body_nodes: Annotated[int, Range(0, 100_000_000)] = 200_000
+    messages: Annotated[int, Range(0, 10_000_000)] = 10_000
+    tools: Annotated[int, Range(0, 1_000_000)] = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """OpenTelemetry traces. `otlp` is where spans are sent, by OTLP over HTTP; "" sends none."""
+    """OpenTelemetry traces. `otlp`: where spans are sent, by OTLP over HTTP; "": none are sent."""
 
     otlp: str = ""
     service: str = "toolwire"
-    sample_percent: float = 100.0
+    sample_percent: Annotated[float, Range(0, 100)] = 100.0
     with_contents: bool = False
-    """Whether spans hold what was said."""
+    """Whether spans include the text of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """[models.ID]. `options` are the keys of the model's backend, checked against that backend's own table.
 
-    `secret` names the options whose value came from `env:` or `file:`: they are never shown.
+    `secret`: the names of options whose value came from `env:` or `file:`. They are never shown.
     """
 
     id: str
@@ -138,7 +143,7 @@ class ModelSettings:
 
 
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
-"""What serves when nothing is configured: needs no key, no account and no network."""
+"""The model when nothing is configured: it needs no key, no account and no network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,44 +162,7 @@ class Settings:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "server": ServerSettings,
-    "tools": ToolSettings,
-    "parked": ParkedSettings,
-    "journal": JournalSettings,
-    "vault": VaultSettings,
-    "store": StoreSettings,
-    "limits": LimitSettings,
-    "telemetry": TelemetrySettings,
-}
-
-RANGES: dict[tuple[str, str], tuple[float, float]] = {
-    ("server", "port"): (0, 65535),
-    ("server", "workers"): (1, 256),
-    ("server", "commit_after_s"): (0, 3600),
-    ("server", "keep_alive_s"): (0.01, 3600),
-    ("server", "drain_s"): (0, 86400),
-    ("server", "max_body_mb"): (0.001, 1024),
-    ("tools", "stop_grace_ms"): (0, 600_000),
-    ("tools", "max_calls"): (0, 1_000_000),
-    ("parked", "ttl_s"): (0, 30 * 86400),
-    ("parked", "max_per_key"): (0, 1_000_000),
-    ("journal", "max_mb"): (0, 1_000_000),
-    ("journal", "max_days"): (0, 36_500),
-    ("telemetry", "sample_percent"): (0, 100),
-    ("store", "retention_days"): (0, 36_500),
-    ("limits", "requests_per_minute"): (0, 10_000_000),
-    ("limits", "tokens_per_minute"): (0, 100_000_000),
-    ("limits", "concurrent"): (0, 1_000_000),
-    ("limits", "parked"): (0, 1_000_000),
-    ("limits", "queue"): (0, 1_000_000),
-    ("limits", "backend_concurrent"): (0, 1_000_000),
-    ("limits", "first_token_s"): (0, 86400),
-    ("limits", "idle_s"): (0, 86400),
-    ("limits", "total_s"): (0, 7 * 86400),
-    ("limits", "slow_reader_s"): (0, 86400),
-    ("limits", "body_nodes"): (0, 100_000_000),
-    ("limits", "messages"): (0, 10_000_000),
-    ("limits", "tools"): (0, 1_000_000),
+    one.name: type(one.default) for one in fields(Settings) if is_dataclass(one.default)
 }
 
 
@@ -212,11 +180,11 @@ def is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-# --- showing what is in force
+# --- printing
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
-_PUBLIC_NAMES = frozenset({"env_key", "max_per_key", "tls_key"})  # they name or count secrets, they are none
+_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # they name or count secrets
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -232,15 +200,14 @@ def print_config(settings: Settings) -> str:
     for model in settings.models:
         lines += [f"[models.{_toml_key(model.id)}]", f"backend = {_toml(model.backend)}"]
         for key, value in model.options.items():
-            lines.append(
-                f"{_toml_key(key)} = {_toml(_hide(value) if key in model.secret else _masked(key, value))}"
-            )
+            shown = _hide(value) if key in model.secret else _masked(key, value)
+            lines.append(f"{_toml_key(key)} = {_toml(shown)}")
         lines.append("")
     return "\n".join(lines)
 
 
 def _masked(name: str, value: Any) -> Any:
-    """The value without what its name, or a URL inside it, gives away as a secret."""
+    """The value without secrets: by its name, or in a URL inside it."""
     if name == "headers" or (name not in _PUBLIC_NAMES and _SECRET_NAME.search(name)):
         return _hide(value)
     if isinstance(value, Mapping):
@@ -267,9 +234,9 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return (
-        f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else str(value)
-    )
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
+        return f"{value:g}"
+    return str(value)
 
 
 def _toml_key(key: str) -> str:

@@ -1,1 +1,1 @@
-"""What outlives a request, in a SQLite file or in PostgreSQL."""
+"""Data that outlives a request, in a SQLite file or in PostgreSQL."""

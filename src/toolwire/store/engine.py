@@ -12,6 +12,7 @@ Both run the same SQL on the same schema. Rules for that SQL:
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -26,7 +27,9 @@ log = logging.getLogger("toolwire.store")
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, KeyError, TypeError)
-"""What work raises when it cannot decode a row."""
+FULL = "the disk is full"
+_DISK_ERRORS = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: "the disk is read-only"}
+IN_MEMORY = ("sqlite://", "sqlite:///:memory:", ":memory:")
 NEEDED = "store.url: PostgreSQL needs the extra 'service': pip install 'toolwire[service]'"
 EXPECTED = "store.url: expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
@@ -48,7 +51,10 @@ class Connection(Protocol):
 
 
 class Engine(ABC):
-    """Runs work in threads, so that the event loop never waits for a disk or a network."""
+    """Runs work in threads, so that the event loop never waits for a disk or a network.
+
+    Work that cannot decode a row raises one of `UNREADABLE`.
+    """
 
     name: str
     """For messages: the file, or the server's address without the password."""
@@ -98,12 +104,17 @@ class Engine(ABC):
         self._disconnect()
 
     def _failure(self, error: Exception, action: str, *, temporary: bool, reason: str = "") -> ToolwireError:
-        """The caller's error. `temporary`: the cause may go away, so the request may be sent again."""
+        """The error for the caller. `temporary`: the request may be sent again."""
         log.error("store %s: %s failed: %s", self.name, action, error)
         message = f"The gateway's store could not {action}: {reason or first_line(error)}."
         if temporary:
             return ToolwireError("overloaded", message, retry_after_s=1)
         return ToolwireError("server", message)
+
+
+def disk_error(error: OSError) -> str:
+    """A readable reason why a file could not be written."""
+    return _DISK_ERRORS.get(error.errno or 0) or error.strerror or str(error)
 
 
 def not_opened(name: str, why: object) -> ToolwireError:
@@ -125,7 +136,7 @@ def engine_of(url: str) -> Engine:
         return PostgresEngine(url)
     from toolwire.store.sqlite import SqliteEngine
 
-    if url in ("sqlite://", "sqlite:///:memory:", ":memory:"):
+    if url in IN_MEMORY:
         return SqliteEngine(":memory:")
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return SqliteEngine(url.removeprefix("sqlite:///"))

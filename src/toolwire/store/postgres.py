@@ -1,9 +1,9 @@
 """The store in PostgreSQL, for several nodes: a few threads that share a small pool of connections.
 
-- A server that restarted between two requests costs no request: a connection that the server has closed is
+- A restart of the server between two requests fails no request: a connection that the server has closed is
   replaced before it is used.
-- While the server is away, each caller gets one clear error at once. The pool exists only while the server is
-  reachable; without it, the next caller connects, at most every `LOOK_AGAIN_S`.
+- While the server cannot be reached, each caller gets an error at once. The pool exists only while the server
+  is reachable; without it, the next caller connects, at most every `LOOK_AGAIN_S`.
 - A caller waits at most `ANSWER_S`. Its connection has the same deadline, so the thread is free again too.
 - Nothing is written twice: only reads are tried again.
 - The first node that starts creates or migrates the tables, under a lock. The others wait for it.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 T = TypeVar("T")
+Pool: TypeAlias = "ConnectionPool[_DeadlineConnection]"
 
 CONNECTIONS = 4
 """Connections of one process at most. All nodes together must stay below the server's `max_connections`."""
@@ -48,8 +49,7 @@ OPENING_S = 300.0
 """The same for the first connection, which may migrate the tables or wait for a node that does."""
 LOOK_AGAIN_S = 0.5
 """How long a server that could not be reached is not tried again."""
-_FORM = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-MALFORMED = f"store.url: expected {_FORM}, with special characters as %XX"
+MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
 _MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock, "toolwire"
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_S,
@@ -73,7 +73,7 @@ class PostgresEngine(Engine):
         host, port = given.get("host", ""), given.get("port", "5432")
         self.name = f"postgresql://{given.get('user', '')}@{host}:{port}/{given.get('dbname', '')}"
         self._given = {**_DEFAULTS, **given, "client_encoding": "UTF8", "autocommit": True}
-        self._pool: ConnectionPool[_DeadlineConnection] | None = None
+        self._pool: Pool | None = None
         self._connecting = threading.Lock()
         self._first: _DeadlineConnection | None = None
         self._opened = False
@@ -98,26 +98,26 @@ class PostgresEngine(Engine):
     # --- in a thread ----------------------------------------------------------------------------------------
 
     def _call(self, work: Callable[[Connection], T], action: str, deadline: float) -> T:
-        again = action == "read"
+        retry = action == "read"
         while True:
-            pool, raw = self._taken(deadline)
+            pool, raw = self._connection(deadline)
             try:
                 return work(PostgresConnection(raw))
             except psycopg.Error as error:
                 if not raw.broken:
                     raise self._failure(error, action, temporary=_temporary(error)) from error
-                if not again or time.monotonic() >= deadline:
+                if not retry or time.monotonic() >= deadline:
                     log.error("store %s: %s failed: %s", self.name, action, first_line(error))
                     raise _unreachable() from error
-                again = False
+                retry = False
             except UNREADABLE as error:
                 raise self._failure(error, action, temporary=False) from error
             finally:
                 pool.putconn(raw)
 
-    def _taken(self, deadline: float) -> tuple[ConnectionPool[_DeadlineConnection], _DeadlineConnection]:
+    def _connection(self, deadline: float) -> tuple[Pool, _DeadlineConnection]:
         while True:
-            pool = self._reached()
+            pool = self._open_pool()
             try:
                 raw = pool.getconn(timeout=deadline - time.monotonic())
             except PoolClosed:  # by `_not_reconnected`
@@ -142,7 +142,7 @@ class PostgresEngine(Engine):
 
     # --- connecting -----------------------------------------------------------------------------------------
 
-    def _reached(self) -> ConnectionPool[_DeadlineConnection]:
+    def _open_pool(self) -> Pool:
         """The pool. Connects if there is none; other threads wait for the result."""
         with self._connecting:
             if self._pool is not None and not self._pool.closed:
@@ -158,7 +158,7 @@ class PostgresEngine(Engine):
             self.reachable = self._opened = True
             return self._pool
 
-    def _connected(self) -> ConnectionPool[_DeadlineConnection]:
+    def _connected(self) -> Pool:
         """Connects directly first: the pool connects in the background, where nobody sees the error."""
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
@@ -176,7 +176,7 @@ class PostgresEngine(Engine):
         return pool
 
     def _not_connected(self, error: BaseException) -> ToolwireError:
-        """Shows the reason at the start. Later logs it, once, and gives callers a short message."""
+        """At the start the error has the reason. Later the reason is logged once, and the error is short."""
         if not self._opened:
             kind = "overloaded" if _temporary(error) else "server"
             return ToolwireError(kind, str(not_opened(self.name, first_line(error))))
@@ -187,7 +187,7 @@ class PostgresEngine(Engine):
         return _unreachable()
 
     def _not_reconnected(self, pool: ConnectionPool[Any]) -> None:
-        """The pool could not connect. Closing an empty pool lets the callers that wait for it go on."""
+        """The pool could not connect. Closing an empty pool wakes the callers that wait for it."""
         if pool.get_stats()["pool_size"] == 0:
             # In a thread: `close` waits for the pool's threads, of which this is one.
             threading.Thread(target=pool.close, kwargs={"timeout": 0}, daemon=True).start()
@@ -198,17 +198,16 @@ class PostgresEngine(Engine):
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         raw.execute("SELECT set_config('statement_timeout', %s, false)", (str(int(STATEMENT_S * 1000)),))
         query = "SELECT current_setting('server_encoding'), to_regclass('toolwire_schema') IS NOT NULL"
-        found = raw.execute(query).fetchone()
-        assert found is not None
-        if found[0] != "UTF8":
-            message = f"store {self.name}: the database's encoding is {found[0]}, it must be UTF8"
+        encoding, created = raw.execute(query).fetchone() or ("", False)
+        if encoding != "UTF8":
+            message = f"store {self.name}: the database's encoding is {encoding}, it must be UTF8"
             raise ToolwireError("server", message)
-        version = _version(raw) if found[1] else 0
+        version = _version(raw) if created else 0
         if version > schema.newest() and self._opened:
-            # A newer node has migrated the tables. Migrations only add to them, so this node goes on.
+            # A newer node has migrated the tables. Migrations only add to them, so this node continues.
             if not self._newer_logged:
-                what = "a newer Toolwire has brought the schema forward to"
-                log.warning("store %s: %s %d; restart this node with it", self.name, what, version)
+                message = "a newer Toolwire has migrated the schema to version"
+                log.warning("store %s: %s %d; restart this node with it", self.name, message, version)
                 self._newer_logged = True
         elif schema.missing(version, self.name):
             self._migrate(raw)
@@ -218,8 +217,8 @@ class PostgresEngine(Engine):
             raw.execute("SET LOCAL statement_timeout = 0")
             raw.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
             raw.execute("CREATE TABLE IF NOT EXISTS toolwire_schema (version BIGINT NOT NULL)")
-            version = _version(raw)  # again: another node may have been first
-            for statement in schema.missing(version, self.name):
+            # The version is read again: another node may have been first.
+            for statement in schema.missing(_version(raw), self.name):
                 raw.execute(definition(statement))
             raw.execute("DELETE FROM toolwire_schema")
             raw.execute("INSERT INTO toolwire_schema VALUES (%s)", (schema.newest(),))
@@ -231,7 +230,7 @@ def _version(raw: _DeadlineConnection) -> int:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """The parts of the URL. The error does not repeat what is wrong: it may be a part of the password."""
+    """The parts of the URL. The error does not quote the URL, which may contain a password."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
@@ -242,7 +241,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _temporary(error: BaseException) -> bool:
-    """Whether the server's state is the cause: gone, full, busy, shutting down, a replica for the moment."""
+    """Whether the server's state is the cause: unreachable, full, busy, shutting down, read-only."""
     return isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction)
 
 
@@ -255,7 +254,7 @@ def _unreachable() -> ToolwireError:
 
 
 class _DeadlineConnection(psycopg.Connection[Any]):
-    """A connection that waits for answers until `deadline` only; psycopg itself has no such limit."""
+    """A connection that waits for answers only until `deadline`; psycopg itself has no such limit."""
 
     deadline = math.inf
 
@@ -274,7 +273,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
         raise psycopg.OperationalError("PostgreSQL does not answer")
 
     def ended(self) -> bool:
-        """Whether the server has sent something on the idle connection: as a rule, that it closes it."""
+        """Whether the server has sent something on the idle connection, usually that it closes it."""
         if self.closed:
             return True
         poll = select.poll()
@@ -283,7 +282,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
 
 
 class PostgresConnection:
-    """A connection that takes SQL as the store writes it."""
+    """A connection that translates the store's SQL."""
 
     def __init__(self, raw: _DeadlineConnection) -> None:
         self._raw = raw
@@ -307,41 +306,28 @@ def _value(value: Any) -> Any:
 
 # --- SQL ----------------------------------------------------------------------------------------------------
 
-TYPES: dict[str, str] = {
-    r"INTEGER\s+PRIMARY\s+KEY\s+AUTOINCREMENT": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
-    r"WITHOUT\s+ROWID": "",
+TYPES = {
+    "INTEGER PRIMARY KEY AUTOINCREMENT": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+    "WITHOUT ROWID": "",
     "INTEGER": "BIGINT",
     "REAL": "DOUBLE PRECISION",
     "BLOB": "BYTEA",
     "TEXT": 'TEXT COLLATE "C"',  # compared by bytes, as in SQLite, whatever the database's locale
 }
-"""SQLite's types, as regular expressions, and PostgreSQL's."""
-_REPLACEMENTS = tuple(TYPES.values())
 _QUOTED = r"'(?:[^']|'')*'|\"[^\"]*\""
-_EACH_TYPE = "|".join(rf"(?P<t{n}>(?<!\w){pattern}(?!\w))" for n, pattern in enumerate(TYPES))
-_TYPE = re.compile(f"({_QUOTED})|{_EACH_TYPE}", re.IGNORECASE)
-_TABLE = re.compile(r"\s*(CREATE|ALTER)\s+TABLE\b", re.IGNORECASE)
-_MARK = re.compile(f"({_QUOTED})|\\?|%")
+_TYPE = re.compile(rf"{_QUOTED}|\b(?:{'|'.join(TYPES)})\b")
+_TABLE = re.compile(r"\s*(CREATE|ALTER) TABLE\b")
+_MARK = re.compile(rf"{_QUOTED}|\?|%")
 
 
 def definition(statement: str) -> str:
     """A statement of the schema, with PostgreSQL's types. Quoted text stays as it is."""
-    return _TYPE.sub(_type, statement) if _TABLE.match(statement) else statement
-
-
-def _type(found: re.Match[str]) -> str:
-    if found[1] is not None:
-        return found[1]
-    return _REPLACEMENTS[int((found.lastgroup or "t0")[1:])]
+    if not _TABLE.match(statement):
+        return statement
+    return _TYPE.sub(lambda found: TYPES.get(found[0], found[0]), statement)
 
 
 @lru_cache(1024)
-def translated(text: str) -> str:
+def translated(query: str) -> str:
     """A statement with psycopg's `%s` instead of `?` for parameters. Quoted text stays as it is."""
-    return _MARK.sub(_mark, text)
-
-
-def _mark(found: re.Match[str]) -> str:
-    if found[1]:
-        return found[1].replace("%", "%%")
-    return "%s" if found[0] == "?" else "%%"
+    return _MARK.sub(lambda found: "%s" if found[0] == "?" else found[0].replace("%", "%%"), query)

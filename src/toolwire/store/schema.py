@@ -168,12 +168,13 @@ def newest() -> int:
 
 def missing(version: int, store: str) -> tuple[str, ...]:
     """The statements that bring a store of this version to the newest; raises where there is no path."""
+    reason = ""
     if version > newest():
         reason = f"written by a newer Toolwire (schema {version}, this one knows {newest()})"
-        raise ToolwireError("server", f"store {store}: {reason}")
-    if 0 < version < FIRST:
+    elif 0 < version < FIRST:
         known = f"schema {version}, this one reads {FIRST} and later"
         reason = f"written by a Toolwire before 0.1 ({known}); use an empty store"
+    if reason:
         raise ToolwireError("server", f"store {store}: {reason}")
     steps = MIGRATIONS[version - FIRST :] if version else (TABLES, *MIGRATIONS)
     return tuple(statement for step in steps for statement in step)

@@ -8,6 +8,7 @@ disk changes nothing, and writes succeed again once there is room.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolwire.core.errors import ToolwireError
-from toolwire.store import disk, schema
-from toolwire.store.engine import UNREADABLE, Connection, Engine, not_opened
+from toolwire.store import schema
+from toolwire.store.engine import FULL, UNREADABLE, Connection, Engine, not_opened
 
 T = TypeVar("T")
 LOCKED_S = 2.0
@@ -54,12 +55,12 @@ class SqliteEngine(Engine):
 
     def check(self) -> str:
         if self.path == ":memory:":
-            return "in memory, gone at the end"
+            return "in memory, lost when the server stops"
         path = Path(self.path)
-        if hindrance := disk.hindrance(path, ROOM):
-            raise not_opened(self.path, hindrance)
+        if reason := not_writable(path):
+            raise not_opened(self.path, reason)
         if not path.exists():
-            return f"{path}, made when it is first needed"
+            return f"{path}, created at first use"
         try:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
                 schema.missing(_version(connection), self.path)
@@ -113,11 +114,26 @@ def _opened(path: str) -> SqliteConnection:
 
 def _explained(error: sqlite3.Error, path: str) -> ToolwireError:
     """SQLite itself reports a full or read-only disk only as an I/O error."""
-    if isinstance(error, sqlite3.OperationalError) and (hindrance := disk.hindrance(Path(path), ROOM)):
-        return not_opened(path, hindrance)
+    if isinstance(error, sqlite3.OperationalError) and (reason := not_writable(Path(path))):
+        return not_opened(path, reason)
     if _external(error):
         return not_opened(path, error)
     return ToolwireError("server", f"store {path}: is not a Toolwire database, or it is damaged: {error}")
+
+
+def not_writable(path: Path, room: int = ROOM) -> str:
+    """Why this file cannot be written: permissions, or less than `room` bytes free; "" if it can.
+
+    For a file that does not exist yet, checks the nearest folder that does.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        return "the file cannot be written"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the folder {folder} cannot be written"
+    return FULL if shutil.disk_usage(folder).free < room else ""
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -143,24 +159,18 @@ def _try_to_write(connection: SqliteConnection) -> None:
         with connection.transaction():
             connection.execute(f"PRAGMA user_version = {_version(connection)}")
     except sqlite3.OperationalError as error:
-        if not _code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):  # another process is writing
+        if not _code(error).startswith(_IN_USE):  # then another process is writing
             raise
 
 
-_NO_ROOM = {"SQLITE_FULL": disk.FULL, "SQLITE_IOERR_WRITE": "the disk is full or cannot be written"}
-_EXTERNAL_CAUSES = (
-    "SQLITE_BUSY",
-    "SQLITE_LOCKED",
-    "SQLITE_FULL",
-    "SQLITE_READONLY",
-    "SQLITE_IOERR",
-    "SQLITE_CANTOPEN",
-)
+_NO_ROOM = {"SQLITE_FULL": FULL, "SQLITE_IOERR_WRITE": "the disk is full or cannot be written"}
+_IN_USE = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_EXTERNAL = (*_IN_USE, "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_CANTOPEN")
 
 
 def _external(error: sqlite3.Error) -> bool:
     """Whether the cause is the disk, permissions or another process, not the file or the statement."""
-    return _code(error).startswith(_EXTERNAL_CAUSES)
+    return _code(error).startswith(_EXTERNAL)
 
 
 def _code(error: sqlite3.Error) -> str:
@@ -171,10 +181,10 @@ _CREATING = threading.Lock()
 
 
 def _prepare_file(path: Path) -> None:
-    """SQLite gives the -wal and -shm files the mode of the file.
+    """Creates the file with mode 0600; SQLite gives its -wal and -shm files the same mode.
 
-    A file that exists is never opened and closed here: closing a file releases every lock that this process
-    holds on it, those of other connections included.
+    An existing file is not opened here: closing it would release every lock that this process holds on it,
+    including those of other connections.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _CREATING, suppress(FileExistsError):

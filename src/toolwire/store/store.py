@@ -1,10 +1,8 @@
-"""Stored responses, and the connection that every other stored thing uses.
+"""The store: runs SQL for everything that is stored, and keeps the responses of the Responses API.
 
-`Store` keeps the responses that clients refer to by `previous_response_id`. Keys, usage, approvals,
-conversations and sessions have modules of their own, which run their SQL through `Store.run` on the tables of
-`schema.py`.
+Keys, usage, approvals, conversations and sessions have modules of their own, which run their SQL through
+`Store.run` on the tables of `schema.py`.
 
-- Threads of the engine do the work and callers await it: the event loop never waits for a disk or a network.
 - A key sees only its own rows.
 - A write that fails raises.
 - Nothing is deleted automatically, unless it is older than `retention_days`.
@@ -86,7 +84,7 @@ class Store:
 
     async def open(self) -> None:
         """Connects, and starts to delete what is older than `retention_days`."""
-        await self._engine.run(lambda connection: None, "open")
+        await self.run(lambda c: None, "open")
         self._retention.start()
 
     async def close(self) -> None:
@@ -98,7 +96,7 @@ class Store:
         return self._engine.check()
 
     async def sweep(self) -> int:
-        """Deletes what is older than `retention_days` now, and returns the number of rows."""
+        """Deletes what is older than `retention_days`, and returns the number of rows."""
         return await self._retention.sweep()
 
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
@@ -116,24 +114,25 @@ class Store:
         return self._engine.reachable
 
     async def put(self, stored: StoredResponse) -> None:
-        await self._engine.run(lambda connection: _put(connection, stored), "write")
+        await self.run(lambda c: _put(c, stored), "write")
 
     async def get(self, id: str, key_id: str) -> StoredResponse | None:
-        return await self._engine.run(lambda connection: _get(connection, id, key_id), "read")
+        return await self.run(lambda c: _get(c, id, key_id), "read")
 
     async def delete(self, id: str, key_id: str) -> bool:
-        return await self._engine.run(lambda connection: _delete(connection, id, key_id), "write")
+        query = "DELETE FROM responses WHERE id = ? AND key_id = ?"
+        return await self.run(lambda c: c.execute(query, (id, key_id)).rowcount == 1, "write")
 
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
         """Every item of the conversation that ends in this response, oldest first.
 
         None: a response of the chain is missing, or belongs to another key.
         """
-        return await self._engine.run(lambda connection: _chain(connection, id, key_id), "read")
+        return await self.run(lambda c: _chain(c, id, key_id), "read")
 
     async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
         """Input and output items of stored responses, as wire objects by id. Unknown ids are left out."""
-        return await self._engine.run(lambda connection: _referenced(connection, ids, key_id), "read")
+        return await self.run(lambda c: _referenced(c, ids, key_id), "read")
 
     async def input_items(
         self,
@@ -183,33 +182,20 @@ def _output_ids() -> Any:
 
 def _put(connection: Connection, stored: StoredResponse) -> None:
     """Writes the response and its items in one transaction. An id replaces its own key's response only."""
+    import msgspec
+
+    from toolwire.core.items import encode_items
+
+    columns = (getattr(stored, name) for name in _COLUMNS.split(", ")[:-2])
+    row = (*columns, msgspec.json.encode(list(stored.input_items)), encode_items(stored.items))
     with connection.transaction():
-        _put_response(connection, stored)
+        if connection.execute(_PUT, row).rowcount != 1:
+            raise ToolwireError("conflict", f"A response with id '{stored.id}' exists already.")
         ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
         output = _output_ids().decode(stored.response).output or ()
         ids.update(item.id for item in output if item.id is not None)
         # An item refers to its newest response, which is kept longest. Sorted: writers cannot deadlock.
         connection.executemany(_PUT_ITEM, [(stored.key_id, id, stored.id) for id in sorted(ids)])
-
-
-def _put_response(connection: Connection, stored: StoredResponse) -> None:
-    import msgspec
-
-    from toolwire.core.items import encode_items
-
-    values = (
-        stored.id,
-        stored.key_id,
-        stored.created_at,
-        stored.model,
-        stored.status,
-        stored.previous_response_id,
-        stored.response,
-        msgspec.json.encode(list(stored.input_items)),
-        encode_items(stored.items),
-    )
-    if connection.execute(_PUT, values).rowcount != 1:
-        raise ToolwireError("conflict", f"A response with id '{stored.id}' exists already.")
 
 
 def _get(connection: Connection, id: str, key_id: str) -> StoredResponse | None:
@@ -228,7 +214,7 @@ def _get(connection: Connection, id: str, key_id: str) -> StoredResponse | None:
 def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
     import msgspec
 
-    wanted: dict[str, set[str]] = {}  # item ids by response: each response is read once
+    wanted: dict[str, set[str]] = {}  # item ids by response
     for id in dict.fromkeys(ids):
         query = "SELECT response_id FROM items WHERE key_id = ? AND id = ?"
         row = connection.execute(query, (key_id, id)).fetchone()
@@ -250,10 +236,6 @@ def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict
     return found
 
 
-def _delete(connection: Connection, id: str, key_id: str) -> bool:
-    return connection.execute("DELETE FROM responses WHERE id = ? AND key_id = ?", (id, key_id)).rowcount == 1
-
-
 def _chain(connection: Connection, id: str, key_id: str) -> tuple[Item, ...] | None:
     from toolwire.core.items import decode_items
 
@@ -269,7 +251,7 @@ def _chain(connection: Connection, id: str, key_id: str) -> tuple[Item, ...] | N
         blobs.append(row[1])
         size += len(row[1])
         if len(blobs) > MAX_CHAIN or size > MAX_CHAIN_BYTES:
-            message = "The conversation behind previous_response_id is too long."
+            message = "The conversation before previous_response_id is too long."
             raise ToolwireError("context_length", message, param="previous_response_id")
     return tuple(item for blob in reversed(blobs) for item in decode_items(blob))
 

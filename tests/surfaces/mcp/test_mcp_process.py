@@ -158,7 +158,7 @@ async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(
     ("more", "words"),
     [
         (["--http", "--bearer", "secret"], "env:NAME or file:PATH"),
-        (["--http", "--bearer", "env:TOOLWIRE_NO_SUCH_BEARER"], "empty or not set"),
+        (["--http", "--bearer", "env:TOOLWIRE_NO_SUCH_BEARER"], "not set"),
         (["--bearer", "env:HOME"], "--bearer: only with --http"),
         (["--port", "8789"], "--port: only with --http"),
         (["--host", "127.0.0.1"], "--host: only with --http"),

@@ -34,13 +34,9 @@ from toolwire.surfaces.terminal import ask, chat, note
 from toolwire.cli import main as cli, terminal
 
 lifetime, *rest = sys.argv[1:]
-chat_with_notes = functools.partial(chat.run_chat, source=opened, lifetime_s=float(lifetime))
-cli.COMMANDS = (
-    cli.Command("chat", "chat", "toolwire chat", terminal.chat_arguments, chat_with_notes),
-    cli.Command("ask", "ask", "toolwire ask", terminal.ask_arguments, functools.partial(ask.run_ask, source=opened)),
-    cli.Command("note", "note", "toolwire note", terminal.note_arguments, functools.partial(note.run_note, source=opened)),
-    cli.Command("approvals", "approvals", "toolwire approvals", terminal.approvals_arguments, terminal.run_approvals),
-)
+terminal.run_chat = functools.partial(chat.run_chat, source=opened, lifetime_s=float(lifetime))
+terminal.run_ask = functools.partial(ask.run_ask, source=opened)
+terminal.run_note = functools.partial(note.run_note, source=opened)
 sys.exit(cli.main(rest))
 """
 WAIT_S = 60

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from toolwire.cli.main import main
-from toolwire.cli.terminal import approvals_arguments, run_approvals
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Preview, Touched
@@ -36,12 +35,6 @@ class Shell:
         self._capsys = capsys
         monkeypatch.setenv("TOOLWIRE_STORE__URL", self.url)
         monkeypatch.chdir(folder)
-        from toolwire.cli import main as cli
-
-        command = cli.Command(
-            "approvals", "decide", "toolwire approvals list", approvals_arguments, run_approvals
-        )
-        monkeypatch.setattr(cli, "COMMANDS", (command,))
 
     async def __call__(self, *arguments: str, status: int = 0) -> str:
         assert await asyncio.to_thread(main, ["approvals", *arguments]) == status

@@ -276,7 +276,7 @@ def rendered(client: str, needs_key: bool = False, model: str = "demo") -> list[
 
 @pytest.mark.parametrize("client", IDS)
 def test_the_page_of_the_documentation_says_the_same(client: str) -> None:
-    heading = BY_ID[client].docs.removeprefix("docs/clients.md#")
+    heading = BY_ID[client].anchor
     sections = {
         re.sub(r"[^\w\- ]", "", part.partition("\n")[0].lower()).replace(" ", "-"): part
         for part in PAGE.split("\n## ")

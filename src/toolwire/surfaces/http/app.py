@@ -24,8 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder, KeyRecords
-from toolwire.cluster.forward import HOP, Forwarding
-from toolwire.cluster.siblings import Siblings
+from toolwire.cluster.forward import HOP, Forwarding, Siblings
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Failure
 from toolwire.core.ids import random_id

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from toolwire.core.display import one_line
 from toolwire.settings.types import ConfigError, Settings
-from toolwire.store import disk
+from toolwire.store.engine import disk_error
 from toolwire.surfaces import conversation_note
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
@@ -87,7 +87,7 @@ class Appender:
 
     def _give_up(self, error: OSError) -> None:
         """Takes back what was written: half an answer is none. What somebody else has added since stays."""
-        self.failed = disk.why(error)
+        self.failed = disk_error(error)
         try:
             if self.moved_to is not None:
                 os.unlink(self.moved_to)
@@ -97,7 +97,7 @@ class Appender:
                 os.ftruncate(self._file, len(self._before))
         except OSError as stays:
             self.failed += (
-                f"; a part of the answer stands in {self.moved_to or self._path}: {disk.why(stays)}"
+                f"; a part of the answer stands in {self.moved_to or self._path}: {disk_error(stays)}"
             )
         self.moved_to = None
         self._close()

@@ -1,1 +1,1 @@
-"""The web pages: chat, inbox, wire, connect, settings. The HTTP surface mounts `routes.Pages`."""
+"""The web pages: chat, inbox, wire, connect, settings."""

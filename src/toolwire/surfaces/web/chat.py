@@ -1,4 +1,4 @@
-"""The chat's API: conversations, their turns, and the models to talk to."""
+"""The API of the chat page: conversations, their turns, and the models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 from toolwire.surfaces.conversation_note import render
 from toolwire.surfaces.tables import model_rows
-from toolwire.surfaces.web.context import Row, Web, body, field, number
+from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invalid, number
 from toolwire.surfaces.web.talk import TITLE, Conversations, Kept, Talk
 
 OPEN = 64
-"""So many conversations are kept in memory; those that run always."""
+"""At most this many conversations are in memory, in addition to those that are running."""
 MOST_LISTED = 500
 MOST_TEXT = 1_000_000
 
 
-class ChatApi:
+class ChatApi(PageApi):
     def __init__(self, web: Web) -> None:
-        self._web = web
+        super().__init__(web)
         self._rows = Conversations(web.store)
         self._talks: OrderedDict[str, Talk] = OrderedDict()
         self._opening = asyncio.Lock()
-        web.tools.users.append(self._let_go)
+        web.tools.users.append(self._stop_with_tools)
 
     def routes(self) -> list[Row]:
         return [
@@ -53,31 +53,24 @@ class ChatApi:
     async def close(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values()))
 
-    async def _let_go(self) -> None:
+    async def _stop_with_tools(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values() if talk.with_tools))
 
     # --- looking
 
     async def models(self, request: Request) -> dict[str, Any]:
-        self._web.gateway.catalog.listed()  # what is old is looked up again meanwhile
-        may = self._web.tools.may_use_tools
-        return {
-            "models": [
-                {**row, "may_use_tools": may(row["id"])} for row in model_rows(self._web.gateway.catalog)
-            ]
-        }
+        catalog, may = self._web.gateway.catalog, self._web.tools.may_use_tools
+        catalog.listed()  # refreshes old lists of models in the background
+        return {"models": [{**row, "may_use_tools": may(row["id"])} for row in model_rows(catalog)]}
 
     async def listed(self, request: Request) -> dict[str, Any]:
-        rows = await self._rows.listed(
-            request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED)
-        )
+        words, limit = request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED)
+        rows = await self._rows.listed(words, limit)
         waiting = Counter(approval.session for approval in await self._web.approvals.pending())
         running = {id for id, talk in self._talks.items() if talk.running}
-        return {
-            "conversations": [
-                {**row, "running": row["id"] in running, "waiting": waiting[row["id"]]} for row in rows
-            ]
-        }
+        for row in rows:
+            row.update(running=row["id"] in running, waiting=waiting[row["id"]])
+        return {"conversations": rows}
 
     async def one(self, request: Request) -> dict[str, Any]:
         return (await self._talk(request)).state()
@@ -87,11 +80,8 @@ class ChatApi:
         name = " ".join(re.sub(r"[^\w .-]+", " ", kept.title).split()).strip(".")[:60] or "conversation"
         names = f"filename=\"conversation.md\"; filename*=UTF-8''{quote(name)}.md"
         headers = {"content-disposition": f"attachment; {names}"}
-        return Response(
-            render(kept.messages, kept.model).encode("utf-8", "replace"),
-            media_type="text/markdown",
-            headers=headers,
-        )
+        text = render(kept.messages, kept.model).encode("utf-8", "replace")
+        return Response(text, media_type="text/markdown", headers=headers)
 
     # --- changing
 
@@ -104,21 +94,18 @@ class ChatApi:
         return JSONResponse(talk.state(), 201)
 
     async def change(self, request: Request) -> dict[str, Any]:
-        given = await body(
-            request
-        )  # first: nothing may happen to a conversation between finding and changing it
+        given = await body(request)  # first: the conversation may be deleted while the body arrives
         talk = await self._talk(request)
-        title, model = field(given, "title", str), field(given, "model", str)
+        title = field(given, "title", str)
         if title is not None:
             talk.rename(" ".join(title.split())[: TITLE * 2] or talk.kept.title)
-        if model is not None:
-            talk.kept.model = self._model(model)
+        self._use_model(talk, given)
         await talk.keep()
         return talk.state()
 
     async def delete(self, request: Request) -> dict[str, Any]:
         talk = await self._talk(request)
-        async with self._opening:  # nobody finds it from here on
+        async with self._opening:  # no other request opens it meanwhile
             await talk.stop()
             self._talks.pop(talk.kept.id, None)
             await self._rows.delete(talk.kept.id)
@@ -130,10 +117,8 @@ class ChatApi:
         talk = await self._idle(request)
         text = field(given, "text", str, required=True)
         if not text.strip() or len(text) > MOST_TEXT:
-            raise ToolwireError(
-                "invalid_value", f"A message has from 1 to {MOST_TEXT:,} characters.", param="text"
-            )
-        self._use(talk, given)
+            raise invalid(f"A message has from 1 to {MOST_TEXT:,} characters.", "text")
+        self._use_model(talk, given)
         await talk.begin(text.encode("utf-8", "replace").decode())
         return JSONResponse({}, 202)
 
@@ -141,8 +126,8 @@ class ChatApi:
         given = await body(request)
         talk = await self._idle(request)
         if not talk.kept.entries:
-            raise ToolwireError("invalid_request", "There is nothing to ask again.")
-        self._use(talk, given)
+            raise ToolwireError("invalid_request", "There is no question to repeat.")
+        self._use_model(talk, given)
         await talk.retry()
         return JSONResponse({}, 202)
 
@@ -167,7 +152,8 @@ class ChatApi:
     async def _idle(self, request: Request) -> Talk:
         talk = await self._talk(request)
         if talk.running:
-            raise _busy()
+            message = "An answer of this conversation is still being written; stop it first."
+            raise ToolwireError("conflict", message)
         return talk
 
     def _remember(self, talk: Talk) -> None:
@@ -177,19 +163,14 @@ class ChatApi:
         if len(self._talks) > OPEN and (oldest := next(idle, None)) is not None:
             del self._talks[oldest]
 
-    def _use(self, talk: Talk, given: dict[str, Any]) -> None:
+    def _use_model(self, talk: Talk, given: dict[str, Any]) -> None:
         model = field(given, "model", str)
         if model is not None:
             talk.kept.model = self._model(model)
 
     def _model(self, name: str) -> str:
-        catalog = self._web.gateway.catalog
-        if catalog.find(name) is None and not any(
-            one.alias(name) is not None for one in self._web.gateway.models.values()
-        ):
+        gateway = self._web.gateway
+        is_alias = any(backend.alias(name) is not None for backend in gateway.models.values())
+        if gateway.catalog.find(name) is None and not is_alias:
             raise ToolwireError("model_not_found", f"There is no model {name[:80]}.", param="model")
         return name
-
-
-def _busy() -> ToolwireError:
-    return ToolwireError("conflict", "An answer of this conversation is still being written; stop it first.")

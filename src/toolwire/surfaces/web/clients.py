@@ -30,17 +30,19 @@ class ClientShape:
 
     api: Api = "chat"
     origin: str = ""
-    listing: str = "/v1/models"
-    turns: str = "/v1/chat/completions"
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     sends_key: bool = True
     results: Literal["tool", "named", "user", "items", "chained"] = "tool"
-    """`tool`: a message of role tool; `named`: also with the tool's name, and arguments serialized again;
-    `user`: as a message of the user, without tools.
-    Responses: `items`, the whole history again; `chained`, by `previous_response_id`."""
+    """How a result is sent. `tool`: a message of role tool; `named`: also with the tool's name, and with the
+    arguments serialized again; `user`: a message of role user, without tools. In Responses, `items`: the whole
+    history; `chained`: by `previous_response_id`."""
     content: str | None = None
-    """What stands as the text of an assistant's message that only calls."""
+    """The content of an assistant's message that only calls."""
+
+    @property
+    def turns(self) -> str:
+        return "/v1/responses" if self.api == "responses" else "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,11 @@ class GuideStep:
     keys: bool | None = None
 
     def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, str]:
-        written = {
-            "value": fill(self.value, "", values, needs_key),
-            "code": fill(self.code, self.language, values, needs_key),
-        }
         out = {
             "label": self.label,
-            **written,
-            "language": self.language if self.code else "",
+            "value": fill(self.value, "", values, needs_key),
+            "code": fill(self.code, self.language, values, needs_key),
+            "language": self.language,
             "note": fill(self.note, "", values, needs_key),
         }
         return {name: text for name, text in out.items() if text}
@@ -73,28 +72,25 @@ class ClientGuide:
     id: str
     name: str
     summary: str
-    docs: str
+    anchor: str
+    """Of its section in `docs/clients.md`."""
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """Another shape, where a key is wanted."""
+    """Another shape, if the server needs a key."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
 
     def rendered(self, values: Mapping[str, str], needs_key: bool) -> dict[str, Any]:
-        steps = [
-            step.rendered(values, needs_key)
-            for step in self.steps
-            if step.keys is None or step.keys == needs_key
-        ]
+        steps = [step for step in self.steps if step.keys in (None, needs_key)]
         return {
             "id": self.id,
             "name": self.name,
             "summary": self.summary,
-            "docs": self.docs,
+            "docs": f"docs/clients.md#{self.anchor}",
             "api": self.shaped(needs_key).api,
-            "steps": steps,
+            "steps": [step.rendered(values, needs_key) for step in steps],
         }
 
 
@@ -104,7 +100,7 @@ _NAMED = re.compile(r"«(\w+)»")
 
 
 def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
-    """A text of a row with this server's values, quoted for its language."""
+    """The text with this server's values, quoted for its language."""
     shell = language == "sh"
 
     def quoted(found: re.Match[str]) -> str:
@@ -117,9 +113,8 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    root = re.sub(
-        r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1")
-    )  # the clients that want it so would look there anyway
+    # A client that needs the root without localhost would look at 127.0.0.1 anyway.
+    root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 
 
@@ -230,7 +225,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "obsidian-copilot",
         "Obsidian Copilot",
         "Version 4: Settings, add a custom model.",
-        "docs/clients.md#obsidian-copilot",
+        "obsidian-copilot",
         ClientShape(
             origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
         ),
@@ -251,7 +246,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "chatgpt-md",
         "ChatGPT MD",
         "Version 3: Settings.",
-        "docs/clients.md#chatgpt-md",
+        "chatgpt-md",
         ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
             GuideStep(
@@ -289,13 +284,13 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="Add this line: the plugin offers tools only to the models on that list.",
             ),
         ),
-        keyed=ClientShape("responses", turns="/v1/responses", results="user", content=""),
+        keyed=ClientShape("responses", results="user", content=""),
     ),
     ClientGuide(
         "opencode",
         "OpenCode",
         "opencode.json in your project, or in ~/.config/opencode/.",
-        "docs/clients.md#opencode",
+        "opencode",
         ClientShape(body={"tool_choice": "auto"}),
         (
             GuideStep("opencode.json", code=OPENCODE_JSON, language="json"),
@@ -308,12 +303,9 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "Codex",
         "The Codex CLI. It speaks only Responses, "
         "so this is also how it gets to a model whose server has only chat completions.",
-        "docs/clients.md#codex-cli",
+        "codex-cli",
         ClientShape(
-            "responses",
-            turns="/v1/responses",
-            results="items",
-            body={"store": False, "parallel_tool_calls": False, "include": []},
+            "responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}
         ),
         (
             GuideStep(
@@ -330,7 +322,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "ai-sdk",
         "AI SDK",
         "npm install ai @ai-sdk/openai-compatible",
-        "docs/clients.md#ai-sdk",
+        "ai-sdk",
         ClientShape(body={"tool_choice": "auto"}),
         (
             GuideStep(
@@ -345,7 +337,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "langchain",
         "LangChain",
         "npm install @langchain/openai",
-        "docs/clients.md#langchain",
+        "langchain",
         ClientShape(headers=STAINLESS, results="named", content=""),
         (
             GuideStep("A program", code=LANGCHAIN_JS, language="js"),
@@ -360,8 +352,8 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "openai-python",
         "OpenAI SDK (Python)",
         "pip install openai. Responses here; chat completions work as well.",
-        "docs/clients.md#openai-sdk-python",
-        ClientShape("responses", turns="/v1/responses", headers=STAINLESS, results="chained"),
+        "openai-sdk-python",
+        ClientShape("responses", headers=STAINLESS, results="chained"),
         (
             GuideStep("A program", code=OPENAI_PYTHON, language="python"),
             GuideStep("Programs that read the environment", value="OPENAI_BASE_URL=«base»"),
@@ -371,7 +363,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "openai-node",
         "OpenAI SDK (Node)",
         "npm install openai",
-        "docs/clients.md#openai-sdk-javascript",
+        "openai-sdk-javascript",
         ClientShape(headers=STAINLESS),
         (GuideStep("A program", code=OPENAI_NODE, language="js"),),
     ),
@@ -379,7 +371,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "curl",
         "curl",
         "The bare request, in a shell.",
-        "docs/clients.md#curl",
+        "curl",
         ClientShape(headers={"user-agent": "curl"}),
         (
             GuideStep("A turn with a tool", code=CURL, language="sh"),

@@ -1,4 +1,4 @@
-"""What the pages' handlers have in common: the gateway, the store, the approvals, and the tabs to tell."""
+"""What the handlers of the pages share: the gateway, the store, the approvals, and the live stream to tabs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from toolwire.core.errors import ToolwireError
-from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.trace import weight
-from toolwire.settings.types import Settings
-from toolwire.store.store import Store
-from toolwire.surfaces.web.tools import Preferences, WebTools
-from toolwire.tools.approvals import Approvals
 
-# --- hub
-#
-# What happens, told to every open tab. Nobody waits for a tab: each has a bounded queue of its own. Pieces
-# of one answer that wait together become one; a tab that falls too far behind is told that it lost
-# something, and asks anew.
+if TYPE_CHECKING:
+    from toolwire.gateway.pipeline import Gateway
+    from toolwire.settings.types import Settings
+    from toolwire.store.store import Store
+    from toolwire.surfaces.web.tools import Preferences, WebTools
+    from toolwire.tools.approvals import Approvals
+
+# --- the live stream
 
 KEEP_ALIVE_S = 15.0
 GATHER_S = 0.015
-"""So long what happens is gathered before it is sent: fewer, larger frames."""
+"""How long events are gathered before they are sent, for fewer and larger frames."""
 MOST_WAITING = 2000
 MOST_CHARACTERS = 4_000_000
-_MERGED = ("text", "thought")
+PIECE_OVERHEAD = 50
 
 
 class Hub:
+    """Publishes events to every open tab. Each tab has a bounded queue, so that no tab delays anything."""
+
     def __init__(self) -> None:
         self._tabs: set[Tab] = set()
         self.closed = False
         self.on_watched: Callable[[bool], None] = lambda watched: None
-        """Is told when the first tab has come, and when the last one has left."""
+        """Called when the first tab opens, and when the last one closes."""
 
     @property
     def watched(self) -> bool:
@@ -52,7 +51,7 @@ class Hub:
             tab.put(type, data)
 
     def subscribe(self, session: str = "") -> Tab:
-        """A tab's queue, from this moment on. It must be left by `leave`."""
+        """The queue of a new tab. The caller ends it by `leave`."""
         tab = Tab(session)
         tab.closed = self.closed
         self._tabs.add(tab)
@@ -67,85 +66,85 @@ class Hub:
                 self.on_watched(False)
 
     def end(self, session: str) -> None:
-        """Ends the streams of a session that is over: its tabs hear nothing more."""
+        """Ends the streams of a session that is over."""
         for tab in self._tabs:
             if tab.session == session:
                 tab.close()
 
     def close(self) -> None:
-        """Ends every tab's stream; it may come back to another process."""
+        """Ends every stream. A tab may reconnect to another process."""
         self.closed = True
         for tab in self._tabs:
             tab.close()
 
 
+@dataclass(slots=True)
+class Waiting:
+    """An event. `pieces`: text of one answer that waits together, sent as one."""
+
+    type: str
+    data: dict[str, Any]
+    pieces: list[str]
+
+    def frame(self) -> bytes:
+        return frame(self.type, {**self.data, "text": "".join(self.pieces)} if self.pieces else self.data)
+
+
 class Tab:
+    """The queue of one tab. If it overflows, the tab gets the event "lost" and loads everything again."""
+
     def __init__(self, session: str = "") -> None:
         self.session = session
         self.closed = False
-        self.woken = asyncio.Event()
-        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+        self._woken = asyncio.Event()
+        self._waiting: deque[Waiting] = deque()
         self._characters = 0
 
     def close(self) -> None:
         self.closed = True
-        self.woken.set()
+        self._woken.set()
 
     def put(self, type: str, data: dict[str, Any]) -> None:
+        is_text = type == "chat" and data["op"] in ("text", "thought")
+        if is_text:
+            self._characters += len(data["text"]) + PIECE_OVERHEAD
+        elif type == "chat":
+            self._characters += weight(data, 8)
         last = self._waiting[-1] if self._waiting else None
-        words = type == "chat" and data["op"] in _MERGED
-        if type == "chat":
-            self._characters += len(data["text"]) if words else weight(data, 8)
-        if (
-            words
-            and last is not None
-            and last[0] == "chat"
-            and all(last[1][name] == data[name] for name in ("conversation", "op"))
-        ):
-            self._waiting[-1] = (
-                "chat",
-                {**data, "prev": last[1]["prev"], "pieces": [*last[1].get("pieces", ()), last[1]["text"]]},
-            )
-            if len(self._waiting[-1][1]["pieces"]) > 64:
-                self._waiting[-1] = ("chat", _joined(self._waiting[-1][1]))
+        if is_text and last is not None and last.pieces and _same_answer(last.data, data):
+            last.data = {**data, "prev": last.data["prev"]}
+            last.pieces.append(data["text"])
         else:
-            self._waiting.append((type, data))
+            self._waiting.append(Waiting(type, data, [data["text"]] if is_text else []))
         if len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS:
-            self._waiting.clear()
-            self._characters = 0
-            self._waiting.append(("lost", {}))
-        self.woken.set()
+            self._waiting, self._characters = deque([Waiting("lost", {}, [])]), 0
+        self._woken.set()
 
     async def frames(self, hello: dict[str, Any]) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n" + frame("hello", hello)
         while not self.closed:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
-                    await self.woken.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 yield b": keep-alive\n\n"
                 continue
-            with suppress(TimeoutError):
-                await asyncio.sleep(GATHER_S)
-            self.woken.clear()
+            await asyncio.sleep(GATHER_S)
+            self._woken.clear()
             waiting, self._waiting, self._characters = self._waiting, deque(), 0
             if waiting:
-                yield b"".join(frame(type, _joined(data)) for type, data in waiting)
+                yield b"".join(event.frame() for event in waiting)
 
 
-def _joined(data: dict[str, Any]) -> dict[str, Any]:
-    pieces = data.get("pieces")
-    if not pieces:
-        return data
-    return {
-        **{name: value for name, value in data.items() if name != "pieces"},
-        "text": "".join([*pieces, data["text"]]),
-    }
+def _same_answer(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (one["conversation"], one["op"]) == (other["conversation"], other["op"])
 
 
 def frame(type: str, data: dict[str, Any]) -> bytes:
-    return f"event: {type}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n".encode()
+    return f"event: {type}\ndata: {json.dumps(data)}\n\n".encode()
 
+
+# --- requests
 
 MOST_BODY = 4 * 1024 * 1024
 Handler = Callable[[Request], Awaitable[Response | dict[str, Any] | list[Any]]]
@@ -163,42 +162,51 @@ class Web:
     preferences: Preferences
     tools: WebTools
     boot: str
-    """Tells this process from another one behind the same address."""
+    """Identifies this process: a tab notices that the server has restarted."""
 
     def base_url(self, request: Request) -> str:
-        """Where clients find the API, as this page was reached."""
-        return f"{scheme(request)}://{request.url.netloc}/v1"
+        """Where clients find the API, at the address by which this page was reached."""
+        return f"{request.url.scheme}://{request.url.netloc}/v1"
+
+
+class PageApi:
+    """The API of one page."""
+
+    def __init__(self, web: Web) -> None:
+        self._web = web
+
+    def routes(self) -> list[Row]:
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Called once, before the first request."""
+
+    async def close(self) -> None:
+        """Called when the server ends."""
 
 
 class Json(JSONResponse):
-    """JSON of foreign text: unpaired surrogates are sent escaped."""
+    """JSON of any text: unpaired surrogates are sent escaped."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-            "utf-8", "backslashreplace"
-        )
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
-def scheme(request: Request) -> str:
-    """As the browser sees it: TLS may end at one of `server.trusted_proxies`."""
-    return request.url.scheme
+def invalid(message: str, param: str) -> ToolwireError:
+    return ToolwireError("invalid_value", message, param=param)
 
 
 async def body(request: Request) -> dict[str, Any]:
     """The request's JSON object; an empty body is an empty object. Raises for anything else."""
-    pieces, size = [], 0
+    raw = bytearray()
     async for piece in request.stream():
-        size += len(piece)
-        if size > MOST_BODY:
-            raise ToolwireError(
-                "body_too_large", f"The request's body is larger than {MOST_BODY // 1048576} MB."
-            )
-        pieces.append(piece)
-    raw = b"".join(pieces)
-    if not raw:
-        return {}
+        raw += piece
+        if len(raw) > MOST_BODY:
+            message = f"The request's body is larger than {MOST_BODY // 1048576} MB."
+            raise ToolwireError("body_too_large", message)
     try:
-        value = msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ToolwireError("invalid_json", "The request's body is not valid JSON.") from None
     if not isinstance(value, dict):
@@ -209,16 +217,15 @@ async def body(request: Request) -> dict[str, Any]:
 def field(
     given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
 ) -> Any:
-    """A member of a request's object, of the type that is expected."""
+    """A member of a request's object. Raises if it has another type."""
     value = given.get(name)
     if value is None:
         if required:
             raise ToolwireError("missing", f"Missing required parameter: '{name}'.", param=name)
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ToolwireError(
-            "invalid_type", f"'{name}' is not of the expected type ({kind.__name__}).", param=name
-        )
+        message = f"'{name}' is not of the expected type ({kind.__name__})."
+        raise ToolwireError("invalid_type", message, param=name)
     return value
 
 
@@ -228,5 +235,5 @@ def number(request: Request, name: str, default: int, most: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise ToolwireError("invalid_value", f"'{name}' is not a whole number.", param=name)
+        raise invalid(f"'{name}' is not a whole number.", name)
     return min(int(text), most)

@@ -1,12 +1,13 @@
-"""The API of the inbox: questions from every surface and process, remembered grants, the audit log.
+"""The API of the inbox: questions of every surface and process, remembered grants, the audit log.
 
-It polls the store while a tab is open, so that changes by other processes appear at once.
+While a tab is open, the store is polled, so that changes by other processes appear at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, get_args
@@ -14,11 +15,10 @@ from typing import Any, get_args
 from starlette.requests import Request
 
 from toolwire.core.errors import ToolwireError
-from toolwire.surfaces.web.context import Row, Web, body, field, number
+from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
 from toolwire.tools.contract import (
     Approval,
     Decision,
-    Grant,
     Scope,
     Status,
     Tool,
@@ -45,10 +45,13 @@ _STATE = (
 )
 
 
-class InboxApi:
-    def __init__(self, web: Web) -> None:
-        self._web = web
-        self._watching: asyncio.Task[None] | None = None
+_AS_STORED = (
+    "id created_at expires_at session surface model vault tool stage token status decided_at decided_by"
+)
+
+
+class InboxApi(PageApi):
+    _watching: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Row]:
         return [
@@ -76,12 +79,10 @@ class InboxApi:
             if not self._web.hub.watched:
                 continue
             try:
-                await (
-                    self._web.approvals.pending()
-                )  # what is over expires, also when nobody waits for it any more
+                await self._web.approvals.pending()  # expires questions that nobody waits for any more
                 state = await self._web.store.run(lambda c: c.execute(_STATE).fetchone(), "read")
             except ToolwireError as error:
-                log.warning("the inbox could not be looked at: %s", error)
+                log.warning("the inbox could not be read: %s", error)
                 continue
             if state != last:
                 last = state
@@ -92,51 +93,37 @@ class InboxApi:
     async def listed(self, request: Request) -> dict[str, Any]:
         which = request.query_params.get("status", "pending")
         if which not in _SHOWN:
-            raise ToolwireError("invalid_value", "Expected pending, decided or expired.", param="status")
-        pending = await self._web.approvals.pending()
-        limit = number(request, "limit", 100, MOST)
-        found = (
-            pending
-            if which == "pending"
-            else [
-                one
-                for status in _SHOWN[which]
-                for one in await self._web.approvals.records.listed(status, limit)
-            ]
-        )
+            raise invalid("Expected pending, decided or expired.", "status")
+        approvals, limit = self._web.approvals, number(request, "limit", 100, MOST)
+        found = pending = await approvals.pending()
+        if which != "pending":
+            found = [one for status in _SHOWN[which] for one in await approvals.records.listed(status, limit)]
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
-        return {"approvals": [self._told(one) for one in found], "pending": len(pending)}
+        return {"approvals": [self._shown(one) for one in found], "pending": len(pending)}
 
     async def one(self, request: Request) -> dict[str, Any]:
-        return self._told(await self._get(request))
+        return self._shown(await self._get(request))
 
     async def preview(self, request: Request) -> dict[str, Any]:
-        """What edited arguments would touch, by the tool itself."""
+        """What edited arguments would touch, as the tool itself says."""
         approval = await self._get(request)
         arguments = field(await body(request), "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            raise ToolwireError(
-                "invalid_request",
-                "The vault of this question is not open here; its arguments cannot be changed on this page.",
-            )
+            message = "The vault of this question is not open here, so its arguments cannot be changed."
+            raise ToolwireError("invalid_request", message)
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
         except ToolFailed as error:
-            raise ToolwireError("invalid_value", str(error), param="arguments") from None
-        return {
-            "shown": shown.to_json(),
-            "digest": shown.digest,
-            "problem_note": problem_note(shown, approval.model),
-        }
+            raise invalid(str(error), "arguments") from None
+        note = problem_note(shown, approval.model)
+        return {"shown": shown.to_json(), "digest": shown.digest, "problem_note": note}
 
     async def decide(self, request: Request) -> dict[str, Any]:
         given = await body(request)
         remember, picked = field(given, "remember", str, "once"), field(given, "picked", list)
         if remember not in get_args(Scope):
-            raise ToolwireError(
-                "invalid_value", f"Expected one of {', '.join(get_args(Scope))}.", param="remember"
-            )
+            raise invalid(f"Expected one of {', '.join(get_args(Scope))}.", "remember")
         if picked is not None and not all(isinstance(key, str) for key in picked):
             raise ToolwireError("invalid_type", "'picked' is not a list of strings.", param="picked")
         decision = Decision(
@@ -150,14 +137,12 @@ class InboxApi:
         )
         approval = await self._get(request)
         if decision.arguments is not None and decision.approved and not decision.seen:
-            raise ToolwireError(
-                "missing", "Changed arguments need the preview that was shown for them.", param="seen"
-            )
-        decided = await self._web.approvals.decide(
-            approval.id, field(given, "token", str, required=True), decision, by="web"
-        )
+            message = "Changed arguments need the preview that was shown for them."
+            raise ToolwireError("missing", message, param="seen")
+        token = field(given, "token", str, required=True)
+        decided = await self._web.approvals.decide(approval.id, token, decision, by="web")
         await self._changed()
-        return self._told(decided)
+        return self._shown(decided)
 
     async def _changed(self) -> None:
         self._web.hub.publish("approvals", {"pending": len(await self._web.approvals.pending())})
@@ -171,7 +156,7 @@ class InboxApi:
     # --- grants and the log
 
     async def grants(self, request: Request) -> dict[str, Any]:
-        return {"grants": [_grant(one) for one in reversed(await self._web.approvals.records.grants())]}
+        return {"grants": [asdict(one) for one in reversed(await self._web.approvals.records.grants())]}
 
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
@@ -182,66 +167,38 @@ class InboxApi:
     async def audit(self, request: Request) -> dict[str, Any]:
         return {"audit": await self._web.approvals.records.audit(number(request, "limit", 200, 5000))}
 
-    # --- how a question is told
+    # --- how a question is shown
 
-    def _told(self, approval: Approval) -> dict[str, Any]:
-        tool = self._tools.get(approval.tool)
+    def _shown(self, approval: Approval) -> dict[str, Any]:
         toolbox = self._toolbox(approval)
-        if toolbox is not None:
-            tool = toolbox.tools[approval.tool]
-        effect = tool.effect if tool is not None else ""
-        note = privacy_note(tool.effect, approval.stage, approval.model) if tool is not None else ""
-        decision = approval.decision.to_json() if approval.decision is not None else None
+        tool = (toolbox.tools if toolbox is not None else self._described).get(approval.tool)
+        about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}
+        note = PRIVACY
+        if tool is not None:
+            about = {name: getattr(tool, name) for name in ("title", "purpose", "effect")}
+            about["schema"] = dict(tool.parameters)
+            note = f"{PRIVACY} {privacy_note(tool.effect, approval.stage, approval.model)}".strip()
         return {
-            **{
-                name: getattr(approval, name)
-                for name in (
-                    "id",
-                    "created_at",
-                    "expires_at",
-                    "session",
-                    "surface",
-                    "model",
-                    "vault",
-                    "tool",
-                    "stage",
-                )
-            },
-            "title": tool.title if tool is not None else approval.tool,
-            "purpose": tool.purpose if tool is not None else "",
-            "effect": effect,
+            **{name: getattr(approval, name) for name in _AS_STORED.split()},
+            **about,
             "arguments": dict(approval.arguments),
-            "schema": dict(tool.parameters) if tool is not None else {},
             "shown": approval.shown.to_json(),
             "digest": approval.shown.digest,
             "problem_note": problem_note(approval.shown, approval.model),
-            "token": approval.token,
-            "status": approval.status,
-            "decided_at": approval.decided_at,
-            "decided_by": approval.decided_by,
-            "decision": decision,
+            "decision": approval.decision.to_json() if approval.decision is not None else None,
             "editable": toolbox is not None and approval.stage == "run" and approval.status == "pending",
             "folder": folder_of(approval.shown),
-            "note": f"{PRIVACY} {note}".strip(),
+            "note": note,
         }
 
     def _toolbox(self, approval: Approval) -> Toolbox | None:
         """The open toolbox, if this question is about one of its tools and its vault."""
         toolbox, root = self._web.tools.toolbox, self._web.tools.root
-        return (
-            toolbox
-            if toolbox is not None
-            and approval.tool in toolbox.tools
-            and approval.vault == str(root.resolve())
-            else None
-        )
+        own = toolbox is not None and approval.tool in toolbox.tools and approval.vault == str(root.resolve())
+        return toolbox if own else None
 
     @cached_property
-    def _tools(self) -> dict[str, Tool]:
+    def _described(self) -> Mapping[str, Tool]:
         from toolwire.tools.vault_tools import described
 
         return described()
-
-
-def _grant(grant: Grant) -> dict[str, Any]:
-    return asdict(grant)

@@ -1,4 +1,4 @@
-"""The API of the wire page: turns of the gateway's journal, and their numbers over time.
+"""The API of the wire page: the turns in the gateway's journal, and charts of them.
 
 Everything is masked. A turn whose contents are deleted still has its line.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shlex
 import time
 from collections import Counter
@@ -24,18 +25,12 @@ from toolwire.observe.masking import Mask
 from toolwire.observe.recording import Recording, RecordingError, got, masked, wrote
 from toolwire.observe.replay import replay
 from toolwire.settings.types import MASK
-from toolwire.surfaces.web.context import Row, Web, number
+from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
 
 # --- charts
-#
-# The journal's lines as numbers over time. Pure: the clock is handed in.
 
-WINDOWS: dict[str, tuple[int, int]] = {
-    "1h": (3600, 60),
-    "24h": (24 * 3600, 1800),
-    "7d": (7 * 24 * 3600, 4 * 3600),
-}
-"""How far back a window looks, and how long each of its buckets is, in seconds."""
+WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
+"""Seconds that a window covers, and seconds of each of its buckets."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
@@ -45,35 +40,20 @@ def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = 
     """
     length, bucket = WINDOWS[window]
     last = int(now // bucket)
-    first = last - length // bucket + 1
-    recent = [
-        record
-        for record in records
-        if record.state == "ended" and first * bucket <= record.at < (last + 1) * bucket
-    ]
-    chosen = [record for record in recent if not model or record.model == model]
-    by_bucket: dict[int, list[TurnRecord]] = {}
-    for record in chosen:
-        by_bucket.setdefault(int(record.at // bucket), []).append(record)
-    models: dict[str, list[TurnRecord]] = {}
-    for record in recent:
-        models.setdefault(record.model, []).append(record)
-    tools = Counter(name for record in chosen for name in record.calls)
+    buckets = range(last - length // bucket + 1, last + 1)
+    recent = [one for one in records if one.state == "ended" and one.at // bucket in buckets]
+    chosen = [one for one in recent if not model or one.model == model]
+    by_bucket = _grouped(chosen, lambda one: int(one.at // bucket))
+    by_model = _grouped(recent, lambda one: one.model)
+    tools = Counter(name for one in chosen for name in one.calls)
+    in_table = ("requests", "errors", "ttft_ms_p50")
+    model_totals = [{"model": name, **_totals(own)} for name, own in by_model.items()]
+    model_totals.sort(key=lambda row: (-row["requests"], row["model"]))
     return {
         "window": window,
         "bucket_s": bucket,
-        "buckets": [
-            {"at": place * bucket, **_totals(by_bucket.get(place, ()))} for place in range(first, last + 1)
-        ],
-        "by_model": [
-            {
-                "model": name,
-                "requests": len(own),
-                "errors": _errors(own),
-                "ttft_ms_p50": _percentile(own, 0.5),
-            }
-            for name, own in sorted(models.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-        ],
+        "buckets": [{"at": at * bucket, **_totals(by_bucket.get(at, ()))} for at in buckets],
+        "by_model": [{name: row[name] for name in ("model", *in_table)} for row in model_totals],
         "by_tool": [
             {"tool": name, "calls": count}
             for name, count in sorted(tools.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -82,45 +62,46 @@ def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = 
     }
 
 
+def _grouped(records: Iterable[TurnRecord], key: Callable[[TurnRecord], Any]) -> dict[Any, list[TurnRecord]]:
+    groups: dict[Any, list[TurnRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
 def _totals(records: Sequence[TurnRecord]) -> dict[str, Any]:
+    good = (one.first_byte_ms for one in records if one.error is None)
+    times = sorted(ms for ms in good if ms is not None)
     return {
         "requests": len(records),
-        "errors": _errors(records),
-        "calls": sum(len(record.calls) for record in records),
-        "parked": sum(record.parked for record in records),
-        "ttft_ms_p50": _percentile(records, 0.5),
-        "ttft_ms_p95": _percentile(records, 0.95),
-        "tokens_in": sum(record.input_tokens for record in records),
-        "tokens_out": sum(record.output_tokens for record in records),
+        "errors": sum(one.error is not None for one in records),
+        "calls": sum(len(one.calls) for one in records),
+        "parked": sum(one.parked for one in records),
+        "ttft_ms_p50": _percentile(times, 50),
+        "ttft_ms_p95": _percentile(times, 95),
+        "tokens_in": sum(one.input_tokens for one in records),
+        "tokens_out": sum(one.output_tokens for one in records),
     }
 
 
-def _errors(records: Iterable[TurnRecord]) -> int:
-    return sum(record.error is not None for record in records)
+def _percentile(times: Sequence[float], percent: int) -> float | None:
+    """The nearest-rank percentile of sorted times."""
+    return times[max(0, math.ceil(percent * len(times) / 100) - 1)] if times else None
 
 
-def _percentile(records: Iterable[TurnRecord], part: float) -> float | None:
-    """A percentile of the time to the first byte, over the turns without an error."""
-    times = sorted(
-        record.first_byte_ms
-        for record in records
-        if record.first_byte_ms is not None and record.error is None
-    )
-    return times[max(0, -int(-part * len(times) // 1) - 1)] if times else None
-
-
+DELETED = "The contents of this turn are no longer in the journal, only its line."
 MOST_TURNS = 500
 MOST_ROWS = 5000
 LONGEST_ROW = 20_000
 KINDS = ("frames", "events", "wire")
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-Shown = list[Any]
+WireRow = list[Any]
 """Milliseconds, label, text."""
 
 
-class WireApi:
+class WireApi(PageApi):
     def __init__(self, web: Web) -> None:
-        self._web = web
+        super().__init__(web)
         self._watched: Journal | None = getattr(web.gateway, "journal", None)
         web.hub.on_watched = self._listen
 
@@ -143,95 +124,71 @@ class WireApi:
         if self._watched is None:
             return
         if watched:
-            self._watched.listeners.append(self._tell)
-        elif self._tell in self._watched.listeners:
-            self._watched.listeners.remove(self._tell)
+            self._watched.listeners.append(self._publish)
+        elif self._publish in self._watched.listeners:
+            self._watched.listeners.remove(self._publish)
 
-    def _tell(self, turn: Callable[[], dict[str, Any]]) -> None:
+    def _publish(self, turn: Callable[[], dict[str, Any]]) -> None:
         self._web.hub.publish("turn", {"turn": turn()})
-
-    # --- many
 
     async def turns(self, request: Request) -> dict[str, Any]:
         """Newest first. `before` is the id of a turn, or seconds since 1970."""
         journal, asked = await self._journal(), request.query_params
         limit = max(1, number(request, "limit", 100, MOST_TURNS))
         found = journal.records()
-        before = asked.get("before", "")
-        if before:
+        if before := asked.get("before"):
             at = next((at for at, record in enumerate(found) if record.id == before), None)
-            if at is None:
-                found = [record for record in found if record.at < _seconds(before)]
-            else:
-                found = found[at + 1 :]
-        model, tool, status = asked.get("model", ""), asked.get("tool", ""), asked.get("status", "")
-        found = [
-            one
-            for one in found
-            if (not model or one.model == model)
-            and (not tool or tool in one.calls)
-            and (not status or _has_status(one, status))
-        ]
+            older = (one for one in found if one.at < _seconds(before))
+            found = list(older) if at is None else found[at + 1 :]
+        if model := asked.get("model"):
+            found = [one for one in found if one.model == model]
+        if tool := asked.get("tool"):
+            found = [one for one in found if tool in one.calls]
+        if status := asked.get("status"):
+            found = [one for one in found if _has_status(one, status)]
         return {"turns": [journal.line(record) for record in found[:limit]], "more": len(found) > limit}
 
     async def charts(self, request: Request) -> dict[str, Any]:
         window = request.query_params.get("window", "24h")
         if window not in WINDOWS:
-            raise ToolwireError("invalid_value", f"'window' is one of {', '.join(WINDOWS)}.", param="window")
-        journal = await self._journal()
-        drawn = await asyncio.to_thread(
-            charts, journal.records(), window, time.time(), request.query_params.get("model", "")
-        )
+            raise invalid(f"'window' is one of {', '.join(WINDOWS)}.", "window")
+        journal, model = await self._journal(), request.query_params.get("model", "")
+        drawn = await asyncio.to_thread(charts, journal.records(), window, time.time(), model)
         return {**drawn, **{names: journal.mask.value(drawn[names]) for names in ("by_model", "by_tool")}}
-
-    # --- one
 
     async def turn(self, request: Request) -> dict[str, Any]:
         journal, record = await self._found(request)
         recording = await journal.shown(record.id)
-        told = {
-            **journal.line(record),
-            "contents": journal.contents(record.id),
-            "parked": _parked(journal, record, recording),
-        }
+        shown = {**journal.line(record), "contents": journal.contents(record.id)}
+        shown["parked"] = _parked(journal, record, recording)
         if recording is None:
             nothing = {"request": None, "turn": None, "plan": None, "wrote": "", "got": None, "cut": False}
-            return {**told, **nothing, "counts": dict.fromkeys(KINDS, 0)}
-        return {**told, **await asyncio.to_thread(described, recording)}
+            return {**shown, **nothing, "counts": dict.fromkeys(KINDS, 0)}
+        return {**shown, **await asyncio.to_thread(described, recording)}
 
     async def frames(self, request: Request) -> dict[str, Any]:
         kind = request.query_params.get("kind", "frames")
         if kind not in KINDS:
-            raise ToolwireError("invalid_value", f"'kind' is one of {', '.join(KINDS)}.", param="kind")
+            raise invalid(f"'kind' is one of {', '.join(KINDS)}.", "kind")
         found = await asyncio.to_thread(rows, await self._shown(request), kind)
         start, count = number(request, "from", 0, 10**9), number(request, "count", 1000, MOST_ROWS)
-        return {
-            "rows": [[ms, label, _shortened(text)] for ms, label, text in found[start : start + count]],
-            "total": len(found),
-        }
+        page = [[ms, label, _shortened(text)] for ms, label, text in found[start : start + count]]
+        return {"rows": page, "total": len(found)}
 
     async def curl(self, request: Request) -> dict[str, Any]:
-        recording = await self._shown(request)
-        keys = self._web.settings.server
-        return {
-            "curl": curl(recording, self._web.base_url(request), needs_key=bool(keys.keys or keys.admin_keys))
-        }
+        recording, server = await self._shown(request), self._web.settings.server
+        needs_key = bool(server.keys or server.admin_keys)
+        return {"curl": curl(recording, self._web.base_url(request), needs_key)}
 
     async def fixture(self, request: Request) -> Response:
         recording = await self._shown(request)
         content = await asyncio.to_thread(lambda: "".join(write(recording)))
-        name = f"{request.path_params['id']}.jsonl"
-        return Response(
-            content,
-            media_type="application/x-ndjson",
-            headers={"content-disposition": f'attachment; filename="{name}"'},
-        )
+        headers = {"content-disposition": f'attachment; filename="{request.path_params["id"]}.jsonl"'}
+        return Response(content, media_type="application/x-ndjson", headers=headers)
 
     async def replay(self, request: Request) -> dict[str, Any]:
         journal, record = await self._found(request)
-        recording = await journal.recording(record.id)
-        if recording is None:
-            raise _gone()
+        recording = _existing(await journal.recording(record.id))
         try:
             return await asyncio.to_thread(replayed, recording, journal.mask)
         except RecordingError as error:
@@ -254,23 +211,20 @@ class WireApi:
 
     async def _shown(self, request: Request) -> Recording:
         journal, record = await self._found(request)
-        recording = await journal.shown(record.id)
-        if recording is None:
-            raise _gone()
-        return recording
+        return _existing(await journal.shown(record.id))
 
 
-def _gone() -> ToolwireError:
-    return ToolwireError("not_found", "What was said in this turn is not kept any more; only how it went.")
+def _existing(recording: Recording | None) -> Recording:
+    if recording is None:
+        raise ToolwireError("not_found", DELETED)
+    return recording
 
 
 def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ToolwireError(
-            "invalid_value", "'before' is neither a turn of the journal nor a time.", param="before"
-        ) from None
+        raise invalid("'before' is neither a turn of the journal nor a time.", "before") from None
 
 
 def _has_status(record: TurnRecord, status: str) -> bool:
@@ -294,9 +248,8 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
     if record.parked:
         since = (recording.end.get("parked_ms") if recording is not None else None) or record.duration_ms or 0
         later = next((one for one in journal.records() if one.resumed_from == record.id), None)
-        until = (
-            round(since + later.parked_ms, 3) if later is not None and later.parked_ms is not None else None
-        )
+        waited = later.parked_ms if later is not None else None
+        until = round(since + waited, 3) if waited is not None else None
         out.append({"from_ms": since, "to_ms": until, "turn": later.id if later is not None else None})
     return out
 
@@ -319,44 +272,37 @@ def described(recording: Recording) -> dict[str, Any]:
 # --- rows
 
 
-def rows(recording: Recording, kind: str) -> list[Shown]:
-    """The rows of the timeline. A backend without a wire of its own shows its batches as frames."""
-    if kind == "frames":
-        if recording.frames:
-            return [list(row) for row in recording.frames]
-        many = len(recording.end.get("runs", ())) > 1
-        return [
-            [ms, f"run {run + 1}" if many else "batch", _text(events)]
-            for ms, run, events in recording.batches
-        ]
+def rows(recording: Recording, kind: str) -> list[WireRow]:
+    """The rows of the timeline. A backend without a wire format of its own shows its batches as frames."""
+    if kind == "wire":
+        return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]
     if kind == "events":
         many = len({choice for _, choice, _ in recording.events}) > 1
-        return [
-            [
-                ms,
-                f"{event['type']} {choice}" if many else event["type"],
-                _text({name: value for name, value in event.items() if name != "type"}),
-            ]
-            for ms, choice, event in recording.events
-        ]
-    return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]
+        return [_event_row(ms, event, f" {choice}" if many else "") for ms, choice, event in recording.events]
+    if recording.frames:
+        return [list(row) for row in recording.frames]
+    many = len(recording.end.get("runs", ())) > 1
+    return [
+        [ms, f"run {run + 1}" if many else "batch", json.dumps(events)]
+        for ms, run, events in recording.batches
+    ]
+
+
+def _event_row(ms: float, event: dict[str, Any], suffix: str) -> WireRow:
+    fields = {name: value for name, value in event.items() if name != "type"}
+    return [ms, event["type"] + suffix, json.dumps(fields)]
 
 
 def _wire_frames(label: str, text: str) -> Iterator[tuple[str, str]]:
     if label != "stream":
         yield label, text
         return
-    for frame in text.split("\n\n"):
-        if frame:
-            head = frame.partition("\n")[0]
-            yield (
-                head[7:] if head.startswith("event: ") else "comment" if frame.startswith(":") else "data",
-                frame,
-            )
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True)
+    for frame in filter(None, text.split("\n\n")):
+        head = frame.partition("\n")[0]
+        if head.startswith("event: "):
+            yield head.removeprefix("event: "), frame
+        else:
+            yield "comment" if head.startswith(":") else "data", frame
 
 
 def _shortened(text: str) -> str:
@@ -366,19 +312,19 @@ def _shortened(text: str) -> str:
 
 def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:
     """The result of a replay, masked. A secret may be split over chunks; then no bytes are shown at all."""
-    told = replay(recording)
+    result = replay(recording)
     if masked(recording, mask).wire == recording.wire:
-        shown: dict[str, Any] = mask.value(told.as_json())
+        shown: dict[str, Any] = mask.value(result.as_json())
         return shown
-    hidden = [{**one, "then": MASK, "now": MASK} for one in told.differences]
-    return {"same": told.same, "differences": hidden, "wire_then": MASK, "wire_now": MASK}
+    hidden = [{**one, "then": MASK, "now": MASK} for one in result.differences]
+    return {"same": result.same, "differences": hidden, "wire_then": MASK, "wire_now": MASK}
 
 
 def curl(recording: Recording, base_url: str, needs_key: bool) -> str:
-    """The request as a command for a shell."""
+    """The request as a shell command."""
     asked = recording.request
     if "body" not in asked and "raw" not in asked:
-        raise _gone()
+        raise ToolwireError("not_found", DELETED)
     body = json.dumps(asked["body"], ensure_ascii=False) if "body" in asked else asked["raw"]
     stream = isinstance(asked.get("body"), dict) and asked["body"].get("stream") is True
     lines = [

@@ -1,8 +1,8 @@
-"""The routes of the pages: one shell, its files, and the API below /ui/api, which needs a session.
+"""The routes of the pages: one HTML shell, its files, and the API below /ui/api, which needs a session.
 
-The shell and its files are the same for everybody. The API serves only its own pages: it refuses requests
-of other origins, even of another port of this machine, and sends no CORS headers. Every request carries the
-session's page key beside the cookie. The content security policy runs only the shell's own files.
+The API serves only its own pages: it refuses requests from other origins, even from another port of this
+machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie. The
+content security policy runs only the shell's own files.
 """
 
 from __future__ import annotations
@@ -27,25 +27,14 @@ from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.connect import ConnectApi
-from toolwire.surfaces.web.context import Handler, Hub, Json, Web, body, field, scheme
+from toolwire.surfaces.web.context import Handler, Hub, Json, PageApi, Row, Web, body, field
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
-from toolwire.surfaces.web.settings import SettingsApi
-from toolwire.surfaces.web.tools import Preferences, Source, WebTools, vault_tools
+from toolwire.surfaces.web.tools import Preferences, SettingsApi, Source, WebTools, vault_tools
 from toolwire.tools.approvals import Approvals
 
-PAGES = (
-    "/",
-    "/ui",
-    "/ui/chat",
-    "/ui/chat/{id}",
-    "/ui/inbox",
-    "/ui/wire",
-    "/ui/wire/{id}",
-    "/ui/connect",
-    "/ui/settings",
-)
+PAGES = ("", "/chat", "/chat/{id}", "/inbox", "/wire", "/wire/{id}", "/connect", "/settings")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; "
@@ -61,7 +50,7 @@ HEADERS = {
 }
 WRONG_KEY_S = 0.5
 PAGE_KEY = "page"
-"""How the page is given its key: behind the address, where no server sees it."""
+"""The page gets its key in the fragment of the address, which no server sees."""
 EVENTS_PATH = "/ui/api/events"
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -72,7 +61,7 @@ TYPES = {
 
 
 class Pages:
-    """Everything at `/` and below `/ui`. It starts with its first request, and is closed with the server."""
+    """Everything at `/` and below `/ui`. Starts with its first request."""
 
     def __init__(
         self,
@@ -83,25 +72,13 @@ class Pages:
         keys: KeyRing | None = None,
     ) -> None:
         preferences = Preferences(store)
-        self.web = Web(
-            gateway,
-            settings,
-            store,
-            Approvals(store),
-            Hub(),
-            preferences,
-            WebTools(settings, preferences, source),
-            boot=random_id("boot_"),
-        )
+        tools = WebTools(settings, preferences, source)
+        boot = random_id("boot_")
+        self.web = Web(gateway, settings, store, Approvals(store), Hub(), preferences, tools, boot)
         self.sessions = Sessions(store, settings.server.admin_keys, keys=keys)
         self._keys = keys
-        self._apis: tuple[Any, ...] = (
-            ChatApi(self.web),
-            InboxApi(self.web),
-            SettingsApi(self.web),
-            WireApi(self.web),
-            ConnectApi(self.web),
-        )
+        apis: tuple[type[PageApi], ...] = (ChatApi, InboxApi, SettingsApi, WireApi, ConnectApi)
+        self._apis = [api(self.web) for api in apis]
         self._files = _files()
         self._starting: asyncio.Task[None] | None = None
         self._router = self._routes()
@@ -114,7 +91,7 @@ class Pages:
         await self._router(scope, receive, send)
 
     def drain(self) -> None:
-        """Tabs let go: a server that ends does not wait for them."""
+        """Ends the streams of the tabs, so that a server that stops does not wait for them."""
         self.web.hub.close()
 
     async def _started(self) -> None:
@@ -130,54 +107,44 @@ class Pages:
         await self.web.preferences.load()
         await self.web.tools.refresh()
         for api in self._apis:
-            if hasattr(api, "start"):
-                await api.start()
+            await api.start()
 
     async def close(self) -> None:
         self.web.hub.close()
         for api in self._apis:
-            if hasattr(api, "close"):
-                await api.close()
+            await api.close()
         await self.web.tools.close()
 
     # --- routes
 
     def _routes(self) -> Router:
-        rows = [row for api in self._apis for row in api.routes()]
-        rows += [
+        rows: list[Row] = [
+            *(row for api in self._apis for row in api.routes()),
             ("GET", "/session", self._session),
             ("DELETE", "/session", self._leave),
             ("POST", "/session/link", self._link),
+            ("GET", "/events", self._events),
         ]
-        rows += [("GET", "/events", self._events)]
-        return Router(
-            [
-                *(Route(path, self._page) for path in PAGES),
-                Route("/ui/static/{name}", self._file),
-                Route("/ui/enter", self._enter),
-                Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
-                *(
-                    Route(f"/ui/api{path}", self._checked(handler), methods=[method])
-                    for method, path, handler in rows
-                ),
-            ],
-            redirect_slashes=False,
-        )
+        routes = [Route(path, self._page) for path in ("/", *(f"/ui{page}" for page in PAGES))]
+        routes += [
+            Route("/ui/static/{name}", self._file),
+            Route("/ui/enter", self._enter),
+            Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
+        ]
+        for method, path, handler in rows:
+            routes.append(Route(f"/ui/api{path}", self._checked(handler), methods=[method]))
+        return Router(routes, redirect_slashes=False)
 
     def _checked(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """A handler that only a session reaches, and only from the server's own pages."""
 
         async def checked(request: Request) -> Response:
-            _check_place(request)
-            token = request.cookies.get(_cookie(request), "")
-            if not await self.sessions.valid(token) or not await self.sessions.page_key_fits(
-                token, _page_key(request)
-            ):
-                raise ToolwireError(
-                    "authentication",
-                    "This page needs a session: open the link that toolwire serve printed, "
-                    "or use an admin key.",
-                )
+            _check_origin(request)
+            token, sessions = request.cookies.get(_cookie(request), ""), self.sessions
+            fits = await sessions.valid(token) and await sessions.page_key_fits(token, _page_key(request))
+            if not fits:
+                how = "open the link that toolwire serve printed, or use an admin key"
+                raise ToolwireError("authentication", f"This page needs a session: {how}.")
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
@@ -209,47 +176,38 @@ class Pages:
 
     async def _enter(self, request: Request) -> Response:
         """The one-time link. An existing session stays valid. A prefetch does not use up the link."""
-        if request.method == "HEAD" or any(
-            "prefetch" in request.headers.get(name, "") for name in ("sec-purpose", "purpose")
-        ):
-            return _guarded(Response(status_code=204 if request.method == "HEAD" else 503), store=False)
+        purposes = (request.headers.get(name, "") for name in ("sec-purpose", "purpose"))
+        if request.method == "HEAD":
+            return _guarded(Response(status_code=204), store=False)
+        if any("prefetch" in purpose for purpose in purposes):
+            return _guarded(Response(status_code=503), store=False)
         token = await self.sessions.enter(request.query_params.get("token", "")[:200])
         if token is None:
             known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
             return _guarded(RedirectResponse("/" if known else "/?link=used", 303), store=False)
-        response = _guarded(
-            RedirectResponse(f"/#{PAGE_KEY}={await self.sessions.page_key(token)}", 303), store=False
-        )
-        _give(response, request, token)
-        return response
+        key = await self.sessions.page_key(token)
+        return _signed_in(RedirectResponse(f"/#{PAGE_KEY}={key}", 303), request, token)
 
     async def _enter_by_key(self, request: Request) -> Response:
-        _check_place(request)
+        _check_origin(request)
         key = field(await body(request), "key", str, required=True)
         token = await self.sessions.enter_by_key(key)
         if token is None:
             await asyncio.sleep(WRONG_KEY_S)
-            raise ToolwireError(
-                "authentication",
-                "This is not an admin key (server.admin_keys, or toolwire keys add --admin).",
-            )
-        response = _guarded(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), store=False)
-        _give(response, request, token)
-        return response
+            message = "This is not an admin key (server.admin_keys, or toolwire keys add --admin)."
+            raise ToolwireError("authentication", message)
+        return _signed_in(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), request, token)
 
     async def _session(self, request: Request) -> dict[str, Any]:
         tools, settings = self.web.tools, self.web.settings
+        stored_keys = self._keys is not None and self._keys.needed
+        vault_open = tools.toolbox is not None
         return {
             "boot": self.web.boot,
             "version": version("toolwire"),
             "base_url": self.web.base_url(request),
-            "keys": bool(settings.server.keys or settings.server.admin_keys)
-            or (self._keys is not None and self._keys.needed),
-            "vault": {
-                "root": str(settings.vault.root),
-                "name": tools.root.name,
-                "open": tools.toolbox is not None,
-            },
+            "keys": bool(settings.server.keys or settings.server.admin_keys) or stored_keys,
+            "vault": {"root": settings.vault.root, "name": tools.root.name, "open": vault_open},
             "tool_calling": tools.enabled,
         }
 
@@ -258,13 +216,12 @@ class Pages:
         await self.sessions.end(token)
         self.web.hub.end(token)
         response = JSONResponse({})
-        response.delete_cookie(
-            _cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict"
-        )
+        response.delete_cookie(_cookie(request), **_cookie_attributes(request))
         return response
 
     async def _link(self, request: Request) -> dict[str, Any]:
-        return {"url": f"{scheme(request)}://{request.url.netloc}{enter_path(await self.sessions.link())}"}
+        path = enter_path(await self.sessions.link())
+        return {"url": f"{request.url.scheme}://{request.url.netloc}{path}"}
 
     # --- the live stream
 
@@ -277,9 +234,8 @@ class Pages:
             finally:
                 self.web.hub.leave(tab)
 
-        return StreamingResponse(
-            frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
-        )
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(frames(), media_type="text/event-stream", headers=headers)
 
 
 def enter_path(token: str) -> str:
@@ -287,40 +243,35 @@ def enter_path(token: str) -> str:
 
 
 def _cookie(request: Request) -> str:
-    """The cookie's name has the port, because browsers share cookies between the ports of a host."""
+    """The cookie's name. It has the port, because browsers share cookies between the ports of a host."""
     port = request.headers.get("host", "").rpartition(":")[2]
     default = "443" if request.url.scheme == "https" else "80"
     return f"toolwire_{port if port.isascii() and port.isdigit() else default}"
 
 
 def _page_key(request: Request) -> str:
-    """From the header; downloads and the live stream have it in the address."""
-    return request.headers.get("x-toolwire-page", "") or (
-        request.query_params.get(PAGE_KEY, "") if request.method == "GET" else ""
-    )
+    """From the header; downloads and the live stream have it in the query."""
+    in_query = request.query_params.get(PAGE_KEY, "") if request.method == "GET" else ""
+    return request.headers.get("x-toolwire-page", "") or in_query
 
 
-def _give(response: Response, request: Request, token: str) -> None:
-    secure = scheme(request) == "https"
-    response.set_cookie(
-        _cookie(request),
-        token,
-        max_age=int(LIFETIME_S),
-        path="/",
-        secure=secure,
-        httponly=True,
-        samesite="strict",
-    )
+def _signed_in(response: Response, request: Request, token: str) -> Response:
+    attributes = _cookie_attributes(request)
+    response.set_cookie(_cookie(request), token, max_age=int(LIFETIME_S), **attributes)
+    return _guarded(response, store=False)
 
 
-def _check_place(request: Request) -> None:
-    """Raises for requests of another origin: another site, or another port of this machine."""
+def _cookie_attributes(request: Request) -> dict[str, Any]:
+    return {"path": "/", "secure": request.url.scheme == "https", "httponly": True, "samesite": "strict"}
+
+
+def _check_origin(request: Request) -> None:
+    """Raises for requests from another origin: another site, or another port of this machine."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
-    own = {
-        f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")
-    }  # TLS may end at a proxy
+    host = request.headers.get("host", "").lower()
+    own = {f"http://{host}", f"https://{host}"}  # TLS may end at a proxy
     if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
-        raise ToolwireError("forbidden_origin", "Only this server's own pages may ask this.")
+        raise ToolwireError("forbidden_origin", "Only this server's own pages may send this request.")
 
 
 def _guarded(response: Response, store: bool = True) -> Response:

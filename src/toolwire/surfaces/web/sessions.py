@@ -1,9 +1,10 @@
-"""Signs people in, by a one-time link or an admin key, never by being on this machine.
+"""Signs people in by a one-time link or an admin key.
 
-A local program, or the agent itself, must not approve its own calls. The token is in a cookie that scripts
-and other sites do not get; the store has only its hash. Browsers send a cookie to every port of a host, so
-each request also carries the session's page key, which only the page's own origin can read. A link works
-once, on any node or worker. A session that a stored key started ends with that key.
+Being on this machine is not enough: a local program, or the agent itself, must not approve its own calls. The
+session's token is in a cookie that scripts and other sites cannot read; the store has only its hash. Browsers
+send a cookie to every port of a host, so each request also carries the session's page key, which only the
+page's own origin can read. A link works once, on any node or worker. A session that was started with a stored
+key ends with that key.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ class Sessions:
         self._admin = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
         self._clock = clock
         self._secret: bytes | None = None
-        self._known: dict[str, tuple[float, float, str]] = {}
-        """By the token's hash: when it ends, when `seen_at` was last written, and what started it."""
 
     async def link(self) -> str:
         """A fresh one-time token."""
@@ -53,11 +52,12 @@ class Sessions:
     async def enter(self, token: str) -> str | None:
         """The session that a one-time token starts; None: the token is used or unknown."""
         query = "DELETE FROM web_sessions WHERE token_sha256 = ? AND expires_at > ?"
-        return await self._begin("link") if await self._write(query, _offer(token), self._clock()) else None
+        used = await self._write(query, _offer(token), self._clock())
+        return await self._begin("link") if used else None
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
-        # compares with every key, so that the time reveals nothing
+        # Compares with every key, so that the time reveals nothing.
         if sum(hmac.compare_digest(digest, known) for known in self._admin):
             return await self._begin("key")
         holder = await self._keys.admin(key) if self._keys is not None else None
@@ -65,16 +65,14 @@ class Sessions:
 
     async def _begin(self, started_by: str) -> str:
         token = secrets.token_urlsafe(32)
-        now = await self._insert(_hash(token), started_by, LIFETIME_S)
-        self._known[_hash(token)] = (now + LIFETIME_S, now, started_by)
+        await self._insert(_hash(token), started_by, LIFETIME_S)
         return token
 
-    async def _insert(self, hashed: str, started_by: str, lifetime_s: float) -> float:
+    async def _insert(self, hashed: str, started_by: str, lifetime_s: float) -> None:
         now = self._clock()
         await self._write("DELETE FROM web_sessions WHERE expires_at <= ?", now)
         row = (hashed, started_by, now, now, now + lifetime_s)
         await self._write("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", *row)
-        return now
 
     async def _write(self, query: str, *values: Any) -> int:
         """The number of rows that changed."""
@@ -87,27 +85,21 @@ class Sessions:
         if not token or len(token) > 200:
             return False
         hashed, now = _hash(token), self._clock()
-        ends, seen, started_by = self._known.get(hashed, (0.0, 0.0, ""))
+        query = "SELECT expires_at, seen_at, started_by FROM web_sessions WHERE token_sha256 = ?"
+        ends, seen, started_by = await self._read(query, hashed) or (0.0, 0.0, "")
         if ends <= now:
-            query = "SELECT expires_at, started_by FROM web_sessions WHERE token_sha256 = ?"
-            row = await self._read(query, hashed)
-            if row is None or row[0] <= now:
-                return False
-            ends, started_by = row
+            return False
         if started_by.startswith(STORED_KEY):
             key_id = started_by.removeprefix(STORED_KEY)
             if self._keys is None or not await self._keys.is_admin(key_id):
                 return False
         if now - seen > SEEN_EVERY_S:
-            seen, ends = now, now + LIFETIME_S
             query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
-            if await self._write(query, now, ends, hashed) == 0:
-                return False  # it ended meanwhile
-        self._known[hashed] = (ends, seen, started_by)
+            return await self._write(query, now, now + LIFETIME_S, hashed) > 0  # 0: it has ended meanwhile
         return True
 
     async def page_key(self, token: str) -> str:
-        """The second secret, which only the session's own pages have."""
+        """The session's second secret, which only its pages have."""
         secret = await self._page_secret()
         return hmac.new(secret, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:40]
 
@@ -124,9 +116,7 @@ class Sessions:
         return self._secret
 
     async def end(self, token: str) -> None:
-        hashed = _hash(token)
-        await self._write("DELETE FROM web_sessions WHERE token_sha256 = ?", hashed)
-        self._known.pop(hashed, None)  # last: a request that is being checked may have remembered it
+        await self._write("DELETE FROM web_sessions WHERE token_sha256 = ?", _hash(token))
 
 
 def _offer(token: str) -> str:

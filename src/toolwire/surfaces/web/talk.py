@@ -1,4 +1,4 @@
-"""An open conversation. Its turn runs here, even if no tab is open.
+"""An open conversation. Its turns run on the server, even if no tab is open.
 
 Every change is a numbered operation: applied here first, then sent to the tabs. A tab that missed one loads
 the whole conversation. Each step is stored, so that a crash loses at most the answer being written.
@@ -37,6 +37,8 @@ from toolwire.tools.loop import (
 Entry = dict[str, Any]
 _COLUMNS = "id, owner, title, model, created_at, updated_at, entries, messages, words"
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS.split(", ")[1:])
+_PUT = f"INSERT INTO conversations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+_PUT += f"ON CONFLICT (id) DO UPDATE SET {_REPLACED}"
 _LISTED = "id, title, model, created_at, updated_at"
 SNIPPET = 120
 
@@ -66,13 +68,9 @@ class Conversations:
         self._store = store
 
     async def put(self, kept: Kept) -> None:
-        head = (kept.id, kept.owner, kept.title, kept.model, kept.created_at, kept.updated_at)
+        head = (getattr(kept, name) for name in _COLUMNS.split(", ")[:-3])
         row = (*head, json.dumps(kept.entries), json.dumps(kept.messages), _plain(kept.words()))
-        query = (
-            f"INSERT INTO conversations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            f"ON CONFLICT (id) DO UPDATE SET {_REPLACED}"
-        )
-        await self._store.run(lambda c: c.execute(query, row), "write")
+        await self._store.run(lambda c: c.execute(_PUT, row), "write")
 
     async def get(self, id: str) -> Kept | None:
         query = f"SELECT {_LISTED}, entries, messages, owner FROM conversations WHERE id = ?"
@@ -83,24 +81,20 @@ class Conversations:
         return Kept(id, title, model, created, updated, json.loads(entries), json.loads(messages), owner)
 
     async def delete(self, id: str) -> bool:
-        return await self._store.run(
-            lambda c: c.execute("DELETE FROM conversations WHERE id = ?", (id,)).rowcount == 1, "write"
-        )
+        query = "DELETE FROM conversations WHERE id = ?"
+        return await self._store.run(lambda c: c.execute(query, (id,)).rowcount == 1, "write")
 
     async def listed(self, words: str, limit: int) -> list[dict[str, Any]]:
         """Newest first; only those that contain all the words."""
         wanted = _plain(words).split()[:8]
         where = " AND ".join(["words LIKE ? ESCAPE '\\'"] * len(wanted)) or "1 = 1"
-        said = "words" if wanted else "''"  # long, and needed for a search only
-        query = (
-            f"SELECT {_LISTED}, {said} FROM conversations WHERE {where} ORDER BY updated_at DESC, id LIMIT ?"
-        )
+        text = "words" if wanted else "''"  # long, and needed for a search only
+        query = f"SELECT {_LISTED}, {text} FROM conversations WHERE {where} "
+        query += "ORDER BY updated_at DESC, id LIMIT ?"
         values = (*(f"%{_literal(word)}%" for word in wanted), limit)
         rows = await self._store.run(lambda c: c.execute(query, values).fetchall(), "read")
-        names = _LISTED.split(", ")
-        return [
-            {**dict(zip(names, row[:5], strict=True)), "snippet": _snippet(row[5], wanted)} for row in rows
-        ]
+        names = (*_LISTED.split(", "), "snippet")
+        return [dict(zip(names, (*row[:-1], _snippet(row[-1], wanted)), strict=True)) for row in rows]
 
 
 def _plain(text: str) -> str:
@@ -151,9 +145,8 @@ class Talk:
     def op(self, name: str, **data: Any) -> None:
         """Sends one change, already applied here, to the tabs."""
         before, self.seq = self.seq, self.seq + 1
-        self._web.hub.publish(
-            "chat", {"conversation": self.kept.id, "prev": before, "seq": self.seq, "op": name, **data}
-        )
+        head = {"conversation": self.kept.id, "prev": before, "seq": self.seq, "op": name}
+        self._web.hub.publish("chat", {**head, **data})
 
     def _add(self, entry: Entry) -> None:
         self.kept.entries.append(entry)

@@ -1,6 +1,7 @@
-"""The vault's tools in the chat: only while tool calling is on, and only for allowed models.
+"""The vault's tools in the chat, and the settings page that enables them.
 
-The switch is off at first and survives restarts. Root and patterns come from the configuration file.
+Tools are offered only while tool calling is on, and only to allowed models. The switch is off at first and
+survives restarts. The vault's folder and patterns come from the configuration file.
 """
 
 from __future__ import annotations
@@ -9,31 +10,36 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from toolwire.settings.types import Settings
+from starlette.requests import Request
+
+from toolwire.settings.types import Settings, print_config
 from toolwire.store.store import Store
+from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid
 from toolwire.tools.contract import Tool
 from toolwire.tools.executor import Toolbox
 from toolwire.vault.policy import PathRefused
 
 log = logging.getLogger("toolwire.web")
+MOST_PATTERNS = 1000
+LONGEST_PATTERN = 200
 Source = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
 
 
-@asynccontextmanager
-async def vault_tools(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
+def vault_tools(settings: Settings, root: Path) -> AbstractAsyncContextManager[Sequence[Tool]]:
     from toolwire.tools.vault_tools import opened
 
-    async with opened(settings, root) as tools:
-        yield tools
+    return opened(settings, root)
 
 
 class WebTools:
+    """The open vault's tools."""
+
     def __init__(self, settings: Settings, preferences: Preferences, source: Source = vault_tools) -> None:
         self._settings = settings
         self._preferences = preferences
@@ -57,13 +63,13 @@ class WebTools:
     @property
     def models(self) -> list[str]:
         """Patterns of the models that may use tools."""
-        return list(self._preferences.get("tool_models", list(self._settings.vault.models)))
+        return list(self._preferences.get("tool_models", self._settings.vault.models))
 
     def may_use_tools(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     async def refresh(self) -> None:
-        """Opens or closes the vault, by the switch."""
+        """Opens or closes the vault, according to the switch."""
         async with self._lock:
             if not self.enabled:
                 self.error = ""
@@ -106,9 +112,8 @@ class Preferences:
         self._values: dict[str, Any] = {}
 
     async def load(self) -> None:
-        rows = await self._store.run(
-            lambda c: c.execute("SELECT name, value FROM preferences").fetchall(), "read"
-        )
+        query = "SELECT name, value FROM preferences"
+        rows = await self._store.run(lambda c: c.execute(query).fetchall(), "read")
         self._values = {name: json.loads(value) for name, value in rows}
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -116,9 +121,52 @@ class Preferences:
 
     async def set(self, name: str, value: Any) -> None:
         row = (name, json.dumps(value))
-        query = (
-            "INSERT INTO preferences (name, value) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-        )
+        query = "INSERT INTO preferences (name, value) VALUES (?, ?) "
+        query += "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
         await self._store.run(lambda c: c.execute(query, row), "write")
         self._values[name] = value
+
+
+class SettingsApi(PageApi):
+    """The API of the settings page."""
+
+    def routes(self) -> list[Row]:
+        return [("GET", "/settings", self.show), ("PUT", "/settings", self.change)]
+
+    async def show(self, request: Request) -> dict[str, Any]:
+        settings, tools = self._web.settings, self._web.tools
+        vault, journal = settings.vault, settings.journal
+        return {
+            "tool_calling": tools.enabled,
+            "tool_models": tools.models,
+            "vault": {
+                "root": str(tools.root),
+                "exists": tools.root.is_dir(),
+                "include": list(vault.include),
+                "exclude": list(vault.exclude),
+                "enabled_in_file": vault.enabled,
+                "open": tools.toolbox is not None,
+                "error": tools.error,
+            },
+            "journal": {
+                "contents": journal.contents,
+                "max_mb": journal.max_mb,
+                "path": str(getattr(self._web.gateway.journal, "folder", None) or ""),
+            },
+            "config": print_config(settings),
+            "config_path": settings.file,
+        }
+
+    async def change(self, request: Request) -> dict[str, Any]:
+        given, preferences = await body(request), self._web.preferences
+        enabled, models = field(given, "tool_calling", bool), field(given, "tool_models", list)
+        if models is not None:
+            fits = all(isinstance(one, str) and len(one.strip()) <= LONGEST_PATTERN for one in models)
+            if not fits or len(models) > MOST_PATTERNS:
+                raise invalid("Expected a list of model ids, or patterns with *.", "tool_models")
+            await preferences.set("tool_models", [one.strip() for one in models if one.strip()])
+        if enabled is not None:
+            await preferences.set("tool_calling", enabled)
+            await self._web.tools.refresh()
+        self._web.hub.publish("settings", {})
+        return await self.show(request)
