@@ -6,15 +6,12 @@ know, if their names are safe in a header.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from doubles.sdk_requests import BODIES, body_schemas
 from toolwire.wire.fields import FIELDS
-
-OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
 
 VALUES: dict[str, Any] = {
     "temperature": 1,
@@ -67,16 +64,8 @@ async def test_unsafe_names_of_unknown_fields_are_not_repeated(table: Any) -> No
     assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
 
 
-@pytest.mark.parametrize("schema", ["CreateChatCompletionRequest", "CreateResponse"])
-def test_every_field_of_openais_requests_is_known(schema: str) -> None:
-    if not OPENAPI.exists():
-        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
-    schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
-
-    def properties(node: dict[str, Any]) -> set[str]:
-        names = set(node.get("properties", {}))
-        for part in node.get("allOf", []):
-            names |= properties(schemas[part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part)
-        return names
-
-    assert properties(schemas[schema]) - set(FIELDS) == set()
+@pytest.mark.parametrize("path", BODIES)
+def test_every_field_of_the_official_sdks_requests_is_known(path: str) -> None:
+    bodies, _ = body_schemas()
+    assert len(bodies[path]["properties"]) > 30
+    assert bodies[path]["properties"].keys() - FIELDS.keys() == set()

@@ -230,15 +230,34 @@ async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(
 async def test_a_large_body_that_comes_steadily_has_its_time(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.2)
+    """Every piece moves the time by which the next one is due. What that time is, the next test says."""
+    waited_at: list[int] = []
+    due = exchange.body_due
+
+    def noted(now: float, began: float, arrived: int) -> float:
+        waited_at.append(arrived)
+        return due(now, began, arrived)
+
+    monkeypatch.setattr(exchange, "body_due", noted)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 60_000}]}).encode()
-    async with start(quiet) as server, connected(server.port) as (reader, writer):
-        head = post(CHAT, body).partition(b"\r\n\r\n")[0]
-        writer.write(head + b"\r\n\r\n")
-        for place in range(0, len(body), 6000):
-            writer.write(body[place : place + 6000])
-            await asyncio.sleep(0.05)  # longer in all than a body may take that does not come
+    ends = [*range(6000, len(body), 6000), len(body)]
+    async with start(quiet) as server, connected(server.port) as (reader, writer), asyncio.timeout(60):
+        writer.write(post(CHAT, body).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        for begin, end in zip([0, *ends], ends, strict=False):
+            while begin not in waited_at:  # until the server has the piece before, and waits for this one
+                await asyncio.sleep(0.001)
+            writer.write(body[begin:end])
         assert (await read_answer(reader))[0] == 200
+    assert waited_at == [0, *ends[:-1]]
+
+
+def test_a_body_that_keeps_up_has_the_whole_idle_time_and_a_slow_one_less() -> None:
+    rate, idle = exchange.BODY_RATE, exchange.BODY_IDLE_S
+    assert exchange.body_due(100.0, 100.0, 0) == 100 + idle
+    assert exchange.body_due(160.0, 100.0, 60 * rate) == 160 + idle
+    assert exchange.body_due(160.0, 100.0, 200 * rate) == 160 + idle  # the fast save nothing up
+    assert exchange.body_due(160.0, 100.0, 40 * rate) == 140 + idle
+    assert exchange.body_due(160.0, 100.0, 10) < 160  # it never had the time
 
 
 @both_loops

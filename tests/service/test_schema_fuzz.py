@@ -1,4 +1,4 @@
-"""Requests drawn from OpenAI's OpenAPI file, and random bytes: no 500, no traceback, no growth in memory.
+"""Requests drawn from the official SDK's types, and random bytes: no 500, no traceback, no growth in memory.
 
 `TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer; `make evidence` sends a thousand times as much.
 """
@@ -15,10 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from doubles.openapi import Request, Requests
+from doubles.sdk_requests import Request, Requests
 from doubles.watched import Watched
 from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.emulate.scanner import ToolCallParser
@@ -27,7 +26,6 @@ from toolwire.wire.chat import decode as chat
 from toolwire.wire.responses import decode as responses
 from toolwire.wire.sse import SseReader
 
-OPENAPI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openai-openapi.json"
 REQUESTS = int(os.environ.get("TOOLWIRE_FUZZ_REQUESTS", "10"))
 INPUTS = int(os.environ.get("TOOLWIRE_FUZZ_INPUTS", "1000"))
 GROWTH_MB = 24.0
@@ -76,8 +74,6 @@ class Sender:
 
 
 def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
-    if not OPENAPI.exists():
-        pytest.skip(f"OpenAI's OpenAPI file is missing: {OPENAPI}")
     with Watched(tmp_path, SETTINGS) as server, closing(Sender(server)) as sender:
         phases = (Phase.explicit, Phase.generate, Phase.shrink)
 
@@ -88,7 +84,7 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
             deadline=None,
             suppress_health_check=list(HealthCheck),
         )
-        @given(request=Requests(OPENAPI).any(MODELS))
+        @given(request=Requests().any(MODELS))
         def every(request: Request) -> None:
             sender.send(request)
 

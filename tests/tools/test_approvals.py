@@ -347,6 +347,27 @@ async def test_what_a_grant_covers_is_picked_whole_but_for_what_is_missing(appro
     assert kept.decided_by is not None and kept.decided_by.startswith("grant grant_")
 
 
+async def test_what_a_grant_covers_is_pending_at_no_moment(
+    approvals: Approvals, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that lists what is pending must not ask a question that a grant is about to answer."""
+    await asked(approvals, replace(YES, remember="tool"))
+    run = store.run
+    pending: list[int] = []
+
+    async def watched(work: Any, action: str) -> Any:
+        result = await run(work, action)
+        count = "SELECT COUNT(*) FROM approvals WHERE status = 'pending'"
+        pending.append(await run(lambda connection: connection.execute(count).fetchone()[0], "read"))
+        return result
+
+    monkeypatch.setattr(store, "run", watched)
+    kept = await asked(approvals)
+    assert kept.status == "approved" and pending and not any(pending)
+    newest = (await approvals.records.audit())[0]
+    assert (newest["event"], newest["approval_id"]) == ("approved", kept.id)
+
+
 async def test_a_revoked_grant_covers_nothing(approvals: Approvals) -> None:
     await asked(approvals, replace(YES, remember="tool"))
     (grant,) = await approvals.records.grants()

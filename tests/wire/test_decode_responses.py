@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from doubles import obsidian
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import (
     Call,
@@ -27,7 +27,6 @@ from toolwire.wire import body
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.responses import decode as responses
 
-CAPTURES = Path(__file__).with_name("captures")
 HI = Message("user", (TextPart("Hi"),))
 LOOK = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
@@ -312,39 +311,41 @@ def test_nothing_is_echoed_that_was_not_sent() -> None:
     assert decode().echo == {}
 
 
-# --- captures ----------------------------------------------------------------------------------------------------------------------------------
+# --- what Obsidian Copilot sends -------------------------------------------------------------------------------------
 
 
-def captured(name: str) -> dict[str, Any]:
-    return body.parse(json.dumps(json.loads((CAPTURES / name).read_text())["request"]["body"]).encode())
+def parsed(request: dict[str, Any]) -> dict[str, Any]:
+    return body.parse(json.dumps(request).encode())
 
 
-def test_the_capture_of_a_finished_tool_loop_decodes() -> None:
-    turn = responses.decode(captured("responses-stream-text.json"))
+def test_a_finished_tool_loop_of_obsidian_copilot_decodes() -> None:
+    turn = responses.decode(parsed(obsidian.RESULT))
     assert [type(item).__name__ for item in turn.items] == ["Message", "Message", "Call", "Result"]
-    assert len(turn.tools) == 13 and turn.tool_choice == ToolChoice("auto")
+    assert len(turn.tools) == len(obsidian.TOOLS) and turn.tool_choice == ToolChoice("auto")
     assert turn.stream and turn.sampling.max_tokens == 65000
     assert turn.notes == ()
 
 
-def test_the_capture_with_nested_tools_and_two_spellings_of_the_choice_decodes() -> None:
-    request = captured("responses-stream-tool.json")
-    assert request["tool_choice"] == request["toolChoice"] == "<redacted>"
-    as_captured = responses.decode(request)
-    assert as_captured.tool_choice == ToolChoice("auto") and as_captured.notes == (
-        ("tool_choice", "ignored:redacted"),
-    )
-    for word in ("none", "auto", "required"):
-        turn = responses.decode({**request, "tool_choice": word, "toolChoice": word})
-        assert turn.tool_choice == ToolChoice(word)
-        assert len(turn.tools) == 13
-        assert turn.notes == ()
+@pytest.mark.parametrize("word", ["none", "auto", "required"])
+def test_nested_tools_and_two_spellings_of_the_choice_decode(
+    word: Literal["none", "auto", "required"],
+) -> None:
+    turn = responses.decode(parsed({**obsidian.QUESTION, "tool_choice": word, "toolChoice": word}))
+    assert turn.tool_choice == ToolChoice(word)
+    assert len(turn.tools) == len(obsidian.TOOLS)
+    assert turn.notes == ()
 
 
-def test_the_captured_tools_are_the_same_on_both_endpoints() -> None:
-    tools = json.loads((CAPTURES / "tools.json").read_text())
-    over_chat = chat.decode({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": tools})
-    over_responses = decode(tools=tools)
-    assert over_chat.tools == over_responses.tools
-    assert len(over_chat.tools) == len(tools) > 10
+def test_a_tool_choice_that_a_log_has_redacted_is_ignored_and_noted() -> None:
+    choice = {"tool_choice": "<redacted>", "toolChoice": "<redacted>"}
+    turn = responses.decode(parsed({**obsidian.QUESTION, **choice}))
+    assert turn.tool_choice == ToolChoice("auto")
+    assert turn.notes == (("tool_choice", "ignored:redacted"),)
+
+
+def test_flat_and_nested_tools_are_the_same_on_both_endpoints() -> None:
+    question = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    over_chat = chat.decode({**question, "tools": obsidian.TOOLS})
+    assert over_chat.tools == decode(tools=obsidian.TOOLS).tools == decode(tools=obsidian.FLAT_TOOLS).tools
+    assert [tool.name for tool in over_chat.tools] == [tool["name"] for tool in obsidian.FLAT_TOOLS]
     assert not any(tool.strict for tool in over_chat.tools)

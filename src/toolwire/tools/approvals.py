@@ -133,16 +133,12 @@ class Approvals:
             for one in approvals
             if (grant := next((each for each in grants if each.covers(one)), None)) is not None
         }
-        known = [one for one in approvals if one.id in covered]
+        known = [self._granted(one, covered[one.id]) for one in approvals if one.id in covered]
         asked = [one for one in approvals if one.id not in covered]
         if asked:
             asked = asked[: await self.records.add(asked, MOST_WAITING)]
         if known:
-            await self.records.add(known)
-        for one in known:
-            picked = one.shown.pickable if one.shown.pick else None
-            granted = Decision(True, picked=picked, standing=True)
-            await self.decide_unless_decided(one, granted, by=f"grant {covered[one.id].id}")
+            await self.records.add_decided(known, self._line)
         if asked:
             await self._settle(asked, surface)
         written = {one.id for one in (*known, *asked)}
@@ -150,6 +146,19 @@ class Approvals:
             await self.records.get(one.id) or one if one.id in written else replace(one, status="refused")
             for one in approvals
         ]
+
+    def _granted(self, approval: Approval, grant: Grant) -> Approval:
+        """The approval as decided by a grant.
+
+        It is never stored as pending: a page that lists what is pending would ask the person again.
+        """
+        picked = approval.shown.pickable if approval.shown.pick else None
+        decision = Decision(True, picked=picked, standing=True)
+        _check(approval, decision)
+        by = f"grant {grant.id}"
+        return replace(
+            approval, status="approved", decided_at=self._clock(), decided_by=by, decision=decision
+        )
 
     def _made(
         self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview
@@ -214,14 +223,6 @@ class Approvals:
             self._news.pop(approval.id, None)
 
     # --- deciding --------------------------------------------------------------------------------
-
-    async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
-        """Decides what was shown, unless another surface did so a moment before."""
-        try:
-            await self.decide(approval.id, approval.token, decision, by=by)
-        except ToolwireError as error:
-            if error.failure.kind != "conflict":
-                raise
 
     async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
         """Stores a decision. Raises `ToolwireError` if nothing is pending, or if something else was shown."""

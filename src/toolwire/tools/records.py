@@ -55,6 +55,10 @@ class Records:
         """
         return await self._store.run(lambda connection: _add(connection, approvals, most), "write")
 
+    async def add_decided(self, approvals: Sequence[Approval], line: Line) -> None:
+        """Stores approvals that need no question, with their lines of the audit log."""
+        await self._store.run(lambda connection: _add_decided(connection, approvals, line), "write")
+
     async def get(self, id: str) -> Approval | None:
         found = await self._rows(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", id)
         return _approval(found[0]) if found else None
@@ -130,6 +134,12 @@ def _add(connection: Connection, approvals: Sequence[Approval], most: int | None
         if approvals:
             connection.executemany(_insert("approvals", _APPROVAL), [_row(one) for one in approvals])
     return len(approvals)
+
+
+def _add_decided(connection: Connection, approvals: Sequence[Approval], line: Line) -> None:
+    with connection.transaction():
+        connection.executemany(_insert("approvals", _APPROVAL), [_row(one) for one in approvals])
+        connection.executemany(_NOTE, [tuple(line(one)) for one in approvals])
 
 
 def _settle(

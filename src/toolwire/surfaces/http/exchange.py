@@ -140,6 +140,15 @@ ROOM_KEY = "toolwire.room_key"
 encode_json = msgspec.json.Encoder().encode
 
 
+def body_due(now: float, began: float, arrived: int) -> float:
+    """The time by which the next piece of a body must arrive.
+
+    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now. One that is slower has used up a part
+    of that time.
+    """
+    return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
+
+
 class Room:
     """The memory for requests that are still arriving or wait in line, shared by all keys.
 
@@ -279,7 +288,7 @@ class Exchange:
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now
-        due = min(now, self._body_began + self._arrived / BODY_RATE) + BODY_IDLE_S
+        due = body_due(now, self._body_began, self._arrived)
         try:
             async with asyncio.timeout_at(due):
                 message = await self._receive()

@@ -112,7 +112,8 @@ function toolCalling(page) {
       page.failed(error)
     }
     toggle.disabled = false
-    toggle.focus()
+    // A disabled switch loses the focus. The person may have moved on while the server answered.
+    if (document.activeElement === document.body) toggle.focus()
   }
   function show({ tool_calling: on, vault: { root, open, error } }) {
     if (!toggle.disabled || toggle.checked !== on) toggle.checked = on

@@ -20,7 +20,7 @@ const TONE_OF = { Text: 0, Thought: 1, Refusal: 0, CallBegin: 2, CallArgs: 2, Ca
 export function timeline(turn, sources, onrow) {
   const lanes = Object.fromEntries(LANES.map((kind) => [kind, { at: [], tone: [], index: [], whole: false }]))
   const calls = []
-  const canvas = svg('svg', { role: 'img', class: 'timeline-canvas' })
+  const canvas = svg('svg', { role: 'img', class: 'timeline-canvas', 'aria-label': 'Timeline' })
   const told = h('p', { class: 'timeline-readout', 'aria-hidden': 'true' })
   const table = h('tbody')
   const zoomed = h('span', { class: 'muted small timeline-range' })

@@ -1,24 +1,18 @@
-"""What Obsidian Copilot really sent, taken from its wire, is accepted and answered by the running gateway, on both APIs.
-
-The captures are kept in tests/wire/captures: two requests on Responses, a new question and one that brings a tool's result, and the tools as it
-sends them on chat completions.
-"""
+"""The running gateway accepts and answers requests in the shapes of Obsidian Copilot, on both APIs."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from doubles import obsidian
 from doubles.judges import Judge
 from toolwire.conform.judge import fold
 from toolwire.core.turn import Api
 
-CAPTURES = Path(__file__).parents[1] / "wire" / "captures"
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "obsidian-copilot"
 HEADERS = {
     "content-type": "application/json",
     "authorization": "Bearer unused",
@@ -27,11 +21,6 @@ HEADERS = {
 BACKENDS = ("native", "emulated", "codex")
 QUESTION = {"role": "user", "content": "What did I write about tea?"}
 SEARCHED = json.dumps({"query": "tea", "salientTerms": ["tea"]})
-
-
-def capture(name: str) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads((CAPTURES / name).read_text("utf-8"))["request"]["body"]
-    return body
 
 
 @pytest.fixture
@@ -57,17 +46,9 @@ def send(gateway: str, codex_gateway: str, judge: Judge) -> Any:
     return go
 
 
-def test_the_captures_here_are_those_that_are_shared() -> None:
-    if not SHARED.is_dir():
-        pytest.skip(f"{SHARED} is not on this machine")
-    assert {path.name: path.read_bytes() for path in SHARED.glob("*.json")} == {
-        path.name: path.read_bytes() for path in CAPTURES.glob("*.json")
-    }
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_captured_question_is_answered_with_a_call_of_one_of_its_tools(send: Any, backend: str) -> None:
-    body = capture("responses-stream-tool.json")
+def test_a_question_is_answered_with_a_call_of_one_of_its_tools(send: Any, backend: str) -> None:
+    body = obsidian.QUESTION
     answer = send("responses", backend, "obsidian", body)
     (call,) = [item for item in answer["output"] if item["type"] == "function_call"]
     assert (call["name"], json.loads(call["arguments"])) == ("localSearch", json.loads(SEARCHED))
@@ -79,22 +60,14 @@ def test_the_captured_question_is_answered_with_a_call_of_one_of_its_tools(send:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_captured_request_with_a_tools_result_gets_an_answer_that_uses_it(
-    send: Any, backend: str
-) -> None:
-    body = capture("responses-stream-text.json")
-    (result,) = [item["output"] for item in body["input"] if item["type"] == "function_call_output"]
-    answer = _text(send("responses", backend, "obsidian", body))
-    assert answer.startswith("The tool said: ") and result.strip()[:40] in answer
+def test_a_request_with_a_tools_result_gets_an_answer_that_uses_it(send: Any, backend: str) -> None:
+    answer = _text(send("responses", backend, "obsidian", obsidian.RESULT))
+    assert answer.startswith("The tool said: The shop opens at nine.")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_captured_tools_go_through_a_loop_on_chat_completions(send: Any, backend: str) -> None:
-    body: dict[str, Any] = {
-        "temperature": 0.1,
-        "stream": True,
-        "tools": json.loads((CAPTURES / "tools.json").read_text("utf-8")),
-    }
+def test_its_tools_go_through_a_loop_on_chat_completions(send: Any, backend: str) -> None:
+    body = {"temperature": 0.1, "stream": True, "tools": obsidian.TOOLS}
     (choice,) = send("chat", backend, "obsidian", {**body, "messages": [QUESTION]})["choices"]
     (call,) = choice["message"]["tool_calls"]
     assert (call["function"]["name"], choice["finish_reason"]) == ("localSearch", "tool_calls")

@@ -1,7 +1,7 @@
-"""Requests drawn from OpenAI's OpenAPI file by hypothesis, for the routes that are served: right ones, and right ones with something wrong in them.
+"""Requests that hypothesis draws from the request types of the official `openai` SDK, valid ones and damaged ones.
 
-`Requests(path).any(models)` is the strategy. A schema becomes a strategy by its kind; what the file does not say is drawn freely, and members that a
-schema does not require are mostly left out, so that requests stay small. Needs `hypothesis`.
+`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type becomes a
+strategy by its kind. Members that a schema does not require are mostly left out, so that requests stay small.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from hypothesis import strategies as st
+from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from pydantic import TypeAdapter
 
-_REF = "#/components/schemas/"
+_REF = "#/$defs/"
 Drawn = st.SearchStrategy[Any]
 DEEPEST = 12
 
@@ -28,6 +31,14 @@ ANYTHING: Drawn = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
+PLAIN: dict[Any, Drawn] = {
+    "string": TEXT,
+    "boolean": st.booleans(),
+    "null": st.none(),
+    "integer": st.sampled_from([0, 1, 2]) | st.integers(),
+    "number": st.sampled_from([0.0, 0.5, 1.0]) | st.floats(allow_nan=False, allow_infinity=False),
+}
+"""Numbers in the range of their field are frequent: the SDK's types have no limits."""
 IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
 
 
@@ -47,7 +58,11 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("POST", "/responses/{id}/cancel", ()),
     ("GET", "/responses/{id}/input_items", ("limit", "order", "after", "before", "include")),
 )
-BODIES = {"/chat/completions": "CreateChatCompletionRequest", "/responses": "CreateResponse"}
+BODIES: dict[str, Any] = {
+    "/chat/completions": CompletionCreateParamsStreaming,
+    "/responses": ResponseCreateParamsStreaming,
+}
+"""The SDK's type of each body. The variant without streaming has the same fields."""
 _SAID = {"role": "user", "content": "Look, please."}
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 _CHAT = [
@@ -64,12 +79,23 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
     "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
     "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
 }
-"""What a drawn body gets instead of its own, so that the rest of it is seen by more than the first check."""
+"""Valid histories. They replace the drawn one: most drawn histories are refused before the other fields are read."""
+
+
+@cache
+def body_schemas() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of each path's body, and the definitions that they refer to."""
+    adapters = [(path, "validation", TypeAdapter(kind)) for path, kind in BODIES.items()]
+    schemas, shared = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
+    definitions: dict[str, Any] = shared["$defs"]
+    return {
+        path: definitions[schema["$ref"].removeprefix(_REF)] for (path, _), schema in schemas.items()
+    }, definitions
 
 
 class Requests:
-    def __init__(self, path: Path) -> None:
-        self._schemas: dict[str, Any] = json.loads(path.read_text())["components"]["schemas"]
+    def __init__(self) -> None:
+        self._bodies, self._definitions = body_schemas()
         self._made: dict[tuple[str, int], Drawn] = {}
 
     def any(self, models: Sequence[str]) -> st.SearchStrategy[Request]:
@@ -78,7 +104,7 @@ class Requests:
         return st.one_of(*turns, *turns, *turns, self.cold())
 
     def turn(self, path: str, models: Sequence[str]) -> st.SearchStrategy[Request]:
-        schema = self._schemas[BODIES[path]]
+        schema = self._bodies[path]
         model = st.sampled_from(list(models))
         history = st.sampled_from(HISTORIES[path])
         named = st.tuples(self.of(schema), history, model, st.booleans()).map(lambda drawn: _asking(*drawn))
@@ -90,7 +116,7 @@ class Requests:
             lambda route: st.builds(Request, st.just(route[0]), _filled(route[1], route[2]), st.none())
         )
 
-    # --- a schema as a strategy ----------------------------------------------------------------------------------------------------------------
+    # --- a schema as a strategy ---
 
     def of(self, schema: Any, depth: int = 0) -> Drawn:
         if not isinstance(schema, dict) or depth > DEEPEST:
@@ -99,41 +125,23 @@ class Requests:
             return self._referred(schema["$ref"].removeprefix(_REF), depth)
         if "enum" in schema or "const" in schema:
             return st.sampled_from(schema.get("enum") or [schema["const"]])
-        for word in ("oneOf", "anyOf"):
-            if word in schema:
-                return st.one_of([self.of(one, depth + 1) for one in schema[word]])
-        if "allOf" in schema:
-            parts = [self.of(one, depth) for one in schema["allOf"]]
-            return st.tuples(*parts).map(_joined)
+        if "anyOf" in schema:
+            return st.one_of([self.of(one, depth + 1) for one in schema["anyOf"]])
         return self._plain(schema, depth)
 
     def _referred(self, name: str, depth: int) -> Drawn:
         found = self._made.get((name, depth))
         if found is None:
-            found = self._made[name, depth] = st.deferred(lambda: self.of(self._schemas[name], depth + 1))
+            found = self._made[name, depth] = st.deferred(lambda: self.of(self._definitions[name], depth + 1))
         return found
 
     def _plain(self, schema: dict[str, Any], depth: int) -> Drawn:
         kind = schema.get("type")
-        if isinstance(kind, list):
-            return st.one_of([self._plain({**schema, "type": one}, depth) for one in kind])
-        if kind == "object" or "properties" in schema:
+        if kind == "object":
             return self._object(schema, depth)
         if kind == "array":
-            return st.lists(
-                self.of(schema.get("items"), depth + 1),
-                min_size=min(2, schema.get("minItems", 0)),
-                max_size=3,
-            )
-        plain: dict[Any, Drawn] = {
-            "string": TEXT,
-            "boolean": st.booleans(),
-            "null": st.none(),
-            "integer": _number(schema, int),
-        }
-        plain["number"] = _number(schema, float)
-        drawn = plain.get(kind, ANYTHING)
-        return drawn | st.none() if schema.get("nullable") else drawn
+            return st.lists(self.of(schema.get("items"), depth + 1), max_size=3)
+        return PLAIN.get(kind, ANYTHING)
 
     def _object(self, schema: dict[str, Any], depth: int) -> Drawn:
         members = {name: self.of(one, depth + 1) for name, one in schema.get("properties", {}).items()}
@@ -147,21 +155,6 @@ class Requests:
         some = st.lists(st.sampled_from(optional), max_size=3, unique=True)
         added = some.flatmap(lambda names: st.fixed_dictionaries({name: members[name] for name in names}))
         return st.tuples(needed, added).map(lambda two: {**two[0], **two[1]})
-
-
-def _number(schema: dict[str, Any], kind: type) -> Drawn:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if kind is int:
-        return st.integers(least if least is None else int(least), most if most is None else int(most))
-    return st.floats(least, most, allow_nan=False, allow_infinity=False)
-
-
-def _joined(parts: tuple[Any, ...]) -> Any:
-    joined: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part, dict):
-            joined |= part
-    return joined or parts[0]
 
 
 def _asking(body: Any, history: dict[str, Any], model: str, streamed: bool) -> Any:
