@@ -40,7 +40,9 @@ export function keep(key) {
 
 /** A path with those parameters that have a value. */
 export function query(path, params) {
-  const given = Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== '')
+  const given = Object.entries(params).filter(
+    ([, value]) => value !== null && value !== undefined && value !== '',
+  )
   return given.length ? `${path}?${new URLSearchParams(given)}` : path
 }
 
@@ -105,7 +107,11 @@ async function failure(response) {
   } catch {
     // no JSON: a proxy, or a server that fell over
   }
-  return new ApiError(response.status, told.message || `The server answered ${response.status} ${response.statusText}`.trim() + '.', told)
+  return new ApiError(
+    response.status,
+    told.message || `The server answered ${response.status} ${response.statusText}`.trim() + '.',
+    told,
+  )
 }
 
 pageKey = given() || kept()

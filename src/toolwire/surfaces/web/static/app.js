@@ -9,11 +9,46 @@ import { live } from './live.js'
 import { signIn } from './signin.js'
 
 const PAGES = [
-  { name: 'chat', label: 'Chat', icon: 'chat', path: '/', match: /^\/(?:ui(?:\/(?:chat(?:\/([^/]+))?\/?)?)?)?$/, load: () => import('./chat.js') },
-  { name: 'inbox', label: 'Inbox', icon: 'inbox', path: '/ui/inbox', match: /^\/ui\/inbox\/?$/, load: () => import('./inbox.js') },
-  { name: 'wire', label: 'Wire', icon: 'wire', path: '/ui/wire', match: /^\/ui\/wire(?:\/([^/]+))?\/?$/, load: () => import('./wire.js') },
-  { name: 'connect', label: 'Connect', icon: 'plug', path: '/ui/connect', match: /^\/ui\/connect\/?$/, load: () => import('./connect.js') },
-  { name: 'settings', label: 'Settings', icon: 'sliders', path: '/ui/settings', match: /^\/ui\/settings\/?$/, load: () => import('./settings.js') },
+  {
+    name: 'chat',
+    label: 'Chat',
+    icon: 'chat',
+    path: '/',
+    match: /^\/(?:ui(?:\/(?:chat(?:\/([^/]+))?\/?)?)?)?$/,
+    load: () => import('./chat.js'),
+  },
+  {
+    name: 'inbox',
+    label: 'Inbox',
+    icon: 'inbox',
+    path: '/ui/inbox',
+    match: /^\/ui\/inbox\/?$/,
+    load: () => import('./inbox.js'),
+  },
+  {
+    name: 'wire',
+    label: 'Wire',
+    icon: 'wire',
+    path: '/ui/wire',
+    match: /^\/ui\/wire(?:\/([^/]+))?\/?$/,
+    load: () => import('./wire.js'),
+  },
+  {
+    name: 'connect',
+    label: 'Connect',
+    icon: 'plug',
+    path: '/ui/connect',
+    match: /^\/ui\/connect\/?$/,
+    load: () => import('./connect.js'),
+  },
+  {
+    name: 'settings',
+    label: 'Settings',
+    icon: 'sliders',
+    path: '/ui/settings',
+    match: /^\/ui\/settings\/?$/,
+    load: () => import('./settings.js'),
+  },
 ]
 const GONE_AFTER_MS = 1_500
 const PROBE_MS = 3_000
@@ -34,11 +69,22 @@ let opening = 0
 
 function shell() {
   const items = PAGES.map(({ name, label, icon: drawn, path }) => {
-    const link = h('a', { class: 'nav-link', href: path }, icon(drawn, 19), h('span', null, label), name === 'inbox' ? count : null)
+    const link = h(
+      'a',
+      { class: 'nav-link', href: path },
+      icon(drawn, 19),
+      h('span', null, label),
+      name === 'inbox' ? count : null,
+    )
     links.set(name, link)
     return h('li', null, link)
   })
-  const brand = h('a', { class: 'brand', href: '/' }, h('img', { src: '/ui/static/favicon.svg', alt: '', width: '22', height: '22' }), 'Toolwire')
+  const brand = h(
+    'a',
+    { class: 'brand', href: '/' },
+    h('img', { src: '/ui/static/favicon.svg', alt: '', width: '22', height: '22' }),
+    'Toolwire',
+  )
   const state = h('span', { class: 'connection' }, '')
   live.on('state', () => {
     connection(state)
@@ -71,7 +117,9 @@ function shell() {
 }
 
 function themeButton() {
-  const dark = () => (document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')) === 'dark'
+  const dark = () =>
+    (document.documentElement.dataset.theme ??
+      (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')) === 'dark'
   const button = h('button', { type: 'button', class: 'button quiet square', onclick: toggle })
   function draw() {
     button.setAttribute('aria-label', dark() ? 'Use the light theme' : 'Use the dark theme')
@@ -128,7 +176,8 @@ function entitle() {
 }
 
 function waiting(number) {
-  if (number > pending) announce(`${number} tool ${number === 1 ? 'call waits' : 'calls wait'} for your decision.`)
+  if (number > pending)
+    announce(`${number} tool ${number === 1 ? 'call waits' : 'calls wait'} for your decision.`)
   pending = number
   count.hidden = number === 0
   clear(count, number > 99 ? '99+' : number, h('span', { class: 'visually-hidden' }, ' waiting'))
@@ -162,7 +211,8 @@ function decoded(written) {
 }
 
 function navigate(path, { replace = false } = {}) {
-  if (path !== location.pathname + location.search) history[replace ? 'replaceState' : 'pushState'](null, '', path)
+  if (path !== location.pathname + location.search)
+    history[replace ? 'replaceState' : 'pushState'](null, '', path)
   return route()
 }
 
@@ -177,7 +227,11 @@ async function route({ first = false } = {}) {
     if (name === wanted.name) link.setAttribute('aria-current', 'page')
     else link.removeAttribute('aria-current')
   }
-  clear(main, h('h1', { class: 'visually-hidden' }, wanted.label), h('div', { class: 'loading' }, h('span', { class: 'spinner' }), 'Loading…'))
+  clear(
+    main,
+    h('h1', { class: 'visually-hidden' }, wanted.label),
+    h('div', { class: 'loading' }, h('span', { class: 'spinner' }), 'Loading…'),
+  )
   main.scrollTop = 0
   try {
     const module = await wanted.load()
@@ -194,7 +248,12 @@ async function route({ first = false } = {}) {
     const again = h('button', { type: 'button', class: 'button small', onclick: () => route() }, 'Try again')
     clear(
       main,
-      h('div', { class: 'page' }, h('h1', null, wanted.label), banner(`This page could not be opened: ${error.message}`, 'bad', null, again)),
+      h(
+        'div',
+        { class: 'page' },
+        h('h1', null, wanted.label),
+        banner(`This page could not be opened: ${error.message}`, 'bad', null, again),
+      ),
     )
     if (!(error instanceof api.ApiError)) reportError(error)
   }
@@ -216,8 +275,22 @@ context.entitle = (words) => {
 
 document.addEventListener('click', (event) => {
   const link = event.target.closest?.('a[href]')
-  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return
-  if (link.target || link.hasAttribute('download') || link.origin !== location.origin || /^\/(?:ui\/(?:api|static|enter)|v1)/.test(link.pathname))
+  if (
+    !link ||
+    event.defaultPrevented ||
+    event.button ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    event.altKey
+  )
+    return
+  if (
+    link.target ||
+    link.hasAttribute('download') ||
+    link.origin !== location.origin ||
+    /^\/(?:ui\/(?:api|static|enter)|v1)/.test(link.pathname)
+  )
     return
   if (link.getAttribute('href').startsWith('#')) return
   event.preventDefault()
@@ -241,7 +314,9 @@ async function start() {
 }
 
 function unreachable(error) {
-  document.body.replaceChildren(h('main', { class: 'page' }, h('h1', null, 'Toolwire'), banner(`${error.message} Trying again…`, 'warn')))
+  document.body.replaceChildren(
+    h('main', { class: 'page' }, h('h1', null, 'Toolwire'), banner(`${error.message} Trying again…`, 'warn')),
+  )
   setTimeout(start, 2_000)
 }
 
@@ -268,7 +343,11 @@ live.on('settings', refreshed)
 live.on('boot', (told) => {
   refreshed()
   if (context.session && told.version !== context.session.version) {
-    const reload = h('button', { type: 'button', class: 'button small', onclick: () => location.reload() }, 'Reload')
+    const reload = h(
+      'button',
+      { type: 'button', class: 'button small', onclick: () => location.reload() },
+      'Reload',
+    )
     bar.append(banner(`Toolwire was updated to ${told.version}.`, '', null, reload))
   }
 })

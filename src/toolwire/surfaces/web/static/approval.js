@@ -36,7 +36,9 @@ class Dialog {
     this.promise = new Promise((resolve) => {
       this.resolve = resolve
     })
-    this.questions = approvals.map((one) => new Question(one, approvals.length > 1, (armed) => this.changed(armed)))
+    this.questions = approvals.map(
+      (one) => new Question(one, approvals.length > 1, (armed) => this.changed(armed)),
+    )
     this.draw(approvals)
     this.offs = [context.live.on('approvals', () => this.look()), context.live.on('lost', () => this.look())]
     this.clock = setInterval(() => this.tick(), 1000)
@@ -59,18 +61,32 @@ class Dialog {
     this.dialog.setAttribute('closedby', 'none')
     this.trouble = h('div', { class: 'approval-trouble stack' })
     this.time = h('span', { class: 'approval-time muted' })
-    this.approve = h('button', { type: 'button', class: 'button primary', onclick: () => this.accept() }, 'Approve and Execute')
+    this.approve = h(
+      'button',
+      { type: 'button', class: 'button primary', onclick: () => this.accept() },
+      'Approve and Execute',
+    )
     this.deny = h('button', { type: 'button', class: 'button', onclick: () => this.cancel() }, 'Cancel')
     this.close = built.close
     this.close.addEventListener('click', () => this.cancel())
     const models = [...new Set(approvals.map((one) => one.model))]
     const share = approvals.every((one) => one.stage === 'share')
-    const what = approvals.length === 1 ? 'the following tool' : `the following ${counted(approvals.length, 'tool')}`
-    const who = models.map((model, place) => [place ? ', ' : '', h('strong', { class: 'mono' }, visible(model))])
-    const lead = share ? ['The search is done. Choose what ', who, ' may see of it:'] : ['The AI (', who, `) wants to use ${what}:`]
+    const what =
+      approvals.length === 1 ? 'the following tool' : `the following ${counted(approvals.length, 'tool')}`
+    const who = models.map((model, place) => [
+      place ? ', ' : '',
+      h('strong', { class: 'mono' }, visible(model)),
+    ])
+    const lead = share
+      ? ['The search is done. Choose what ', who, ' may see of it:']
+      : ['The AI (', who, `) wants to use ${what}:`]
     const id = `${this.heading.id}-lead`
     this.dialog.setAttribute('aria-describedby', id)
-    this.body.append(h('p', { id, class: 'approval-lead' }, lead), this.trouble, ...this.questions.map((one) => one.node))
+    this.body.append(
+      h('p', { id, class: 'approval-lead' }, lead),
+      this.trouble,
+      ...this.questions.map((one) => one.node),
+    )
     this.body.tabIndex = 0
     this.body.setAttribute('role', 'group')
     this.body.setAttribute('aria-label', 'What is asked')
@@ -134,7 +150,10 @@ class Dialog {
     clear(this.trouble)
     for (const one of this.questions.filter((each) => each.pending)) {
       try {
-        await this.context.api.post(`/approvals/${encodeURIComponent(one.approval.id)}/decision`, one.decision(approved(one)))
+        await this.context.api.post(
+          `/approvals/${encodeURIComponent(one.approval.id)}/decision`,
+          one.decision(approved(one)),
+        )
         one.over(null, true)
         this.decided += 1
       } catch (error) {
@@ -178,9 +197,16 @@ class Dialog {
   }
 
   tick() {
-    const left = Math.min(...this.questions.filter((one) => one.pending).map((one) => one.approval.expires_at - Date.now() / 1000))
+    const left = Math.min(
+      ...this.questions
+        .filter((one) => one.pending)
+        .map((one) => one.approval.expires_at - Date.now() / 1000),
+    )
     if (!Number.isFinite(left)) return
-    text(this.time, left > 90 ? `Expires in ${Math.round(left / 60)} min` : `Expires in ${Math.max(0, Math.ceil(left))} s`)
+    text(
+      this.time,
+      left > 90 ? `Expires in ${Math.round(left / 60)} min` : `Expires in ${Math.max(0, Math.ceil(left))} s`,
+    )
     if (left <= 0) this.look()
   }
 
@@ -198,7 +224,9 @@ class Dialog {
     document.removeEventListener('keydown', this.key, true)
     if (!this.leaving) {
       for (const one of this.questions.filter((each) => each.pending)) {
-        this.context.api.post(`/approvals/${encodeURIComponent(one.approval.id)}/decision`, one.decision(false)).catch(() => {})
+        this.context.api
+          .post(`/approvals/${encodeURIComponent(one.approval.id)}/decision`, one.decision(false))
+          .catch(() => {})
       }
     }
     this.resolve({ decided: this.decided, elsewhere: this.questions.map((one) => one.fate).filter(Boolean) })

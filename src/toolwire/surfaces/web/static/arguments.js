@@ -12,7 +12,9 @@ export class Arguments {
     const order = Object.keys(schema?.properties ?? {})
     const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length)
     const entries = Object.entries(given).sort(([one], [other]) => place(one) - place(other))
-    this.fields = entries.map(([key, value]) => new Field(key, value, schema?.properties?.[key] ?? {}, editable, () => this.edited()))
+    this.fields = entries.map(
+      ([key, value]) => new Field(key, value, schema?.properties?.[key] ?? {}, editable, () => this.edited()),
+    )
     this.node = h(
       'div',
       { class: 'arguments' },
@@ -46,9 +48,21 @@ class Field {
     this.hint = h('span', { class: 'hint', id: `${id}-hint` }, this.invisible())
     if (this.kind === 'flag' || this.kind === 'choice') this.control.disabled = !editable
     else this.control.readOnly = !editable
-    this.control.addEventListener(this.kind === 'flag' || this.kind === 'choice' ? 'change' : 'input', onchange)
-    const label = h('label', { class: 'argument-name mono', for: id, title: schema.description ?? null }, visible(key))
-    this.node = h('div', { class: `argument of-${this.kind}` }, label, h('div', { class: 'argument-value' }, this.control, this.hint))
+    this.control.addEventListener(
+      this.kind === 'flag' || this.kind === 'choice' ? 'change' : 'input',
+      onchange,
+    )
+    const label = h(
+      'label',
+      { class: 'argument-name mono', for: id, title: schema.description ?? null },
+      visible(key),
+    )
+    this.node = h(
+      'div',
+      { class: `argument of-${this.kind}` },
+      label,
+      h('div', { class: 'argument-value' }, this.control, this.hint),
+    )
   }
 
   /** A word of warning about what the field can not show. */
@@ -66,7 +80,8 @@ class Field {
     else if (kind === 'text') value = control.value
     else if (kind === 'choice') value = JSON.parse(control.value)
     else if (kind === 'number') {
-      value = control.value.trim() === '' || Number.isNaN(control.valueAsNumber) ? undefined : control.valueAsNumber
+      value =
+        control.value.trim() === '' || Number.isNaN(control.valueAsNumber) ? undefined : control.valueAsNumber
       if (value === undefined) wrong = 'A number is needed here.'
     } else {
       try {
@@ -94,7 +109,8 @@ class Field {
 }
 
 function kindOf(value, schema) {
-  if (Array.isArray(schema.enum) && schema.enum.some((one) => JSON.stringify(one) === JSON.stringify(value))) return 'choice'
+  if (Array.isArray(schema.enum) && schema.enum.some((one) => JSON.stringify(one) === JSON.stringify(value)))
+    return 'choice'
   if (typeof value === 'boolean') return 'flag'
   if (typeof value === 'number') return 'number'
   return typeof value === 'string' ? 'text' : 'json'
@@ -103,12 +119,15 @@ function kindOf(value, schema) {
 function shown(kind, value) {
   if (kind === 'choice') return JSON.stringify(value)
   return kind === 'json'
-    ? (JSON.stringify(value, null, 1)?.replace(/\n\s*/g, (gap) => (JSON.stringify(value).length > 60 ? gap : ' ')) ?? '')
+    ? (JSON.stringify(value, null, 1)?.replace(/\n\s*/g, (gap) =>
+        JSON.stringify(value).length > 60 ? gap : ' ',
+      ) ?? '')
     : String(value)
 }
 
 function control(kind, value, schema, props) {
-  if (kind === 'flag') return h('input', { ...props, type: 'checkbox', class: 'switch', role: 'switch', checked: value })
+  if (kind === 'flag')
+    return h('input', { ...props, type: 'checkbox', class: 'switch', role: 'switch', checked: value })
   if (kind === 'choice') {
     const options = schema.enum.map((one) =>
       h(
@@ -121,12 +140,27 @@ function control(kind, value, schema, props) {
   }
   if (kind === 'number') {
     const step = schema.type === 'integer' ? '1' : 'any'
-    return h('input', { ...props, type: 'number', class: 'input', step, min: schema.minimum, max: schema.maximum, value: shown(kind, value) })
+    return h('input', {
+      ...props,
+      type: 'number',
+      class: 'input',
+      step,
+      min: schema.minimum,
+      max: schema.maximum,
+      value: shown(kind, value),
+    })
   }
   const written = shown(kind, value)
   if (kind === 'json' || written.length > 70 || written.includes('\n')) {
     const rows = Math.min(12, Math.max(2, written.split('\n').length, Math.ceil(written.length / 80)))
     return h('textarea', { ...props, class: 'textarea mono', rows, spellcheck: 'false', value: written })
   }
-  return h('input', { ...props, type: 'text', class: 'input', spellcheck: 'false', autocomplete: 'off', value: written })
+  return h('input', {
+    ...props,
+    type: 'text',
+    class: 'input',
+    spellcheck: 'false',
+    autocomplete: 'off',
+    value: written,
+  })
 }

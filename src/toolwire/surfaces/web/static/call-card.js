@@ -19,7 +19,10 @@ export class CallCard {
     this.part = part
     this.model = model
     this.review = review
-    this.node = h('section', { class: 'call-card', 'aria-label': `Tool call: ${visible(part.title || part.name)}` })
+    this.node = h('section', {
+      class: 'call-card',
+      'aria-label': `Tool call: ${visible(part.title || part.name)}`,
+    })
     this.draw()
   }
 
@@ -42,13 +45,21 @@ export class CallCard {
           'span',
           { class: 'call-title' },
           visible(part.title || part.name),
-          part.title && part.title !== part.name ? h('code', { class: 'call-name' }, visible(part.name)) : null,
+          part.title && part.title !== part.name
+            ? h('code', { class: 'call-name' }, visible(part.name))
+            : null,
         ),
         h('span', { class: `badge ${kind}` }, icon(drawn, 12), words),
       ),
       this.given(),
       part.notice ? h('p', { class: 'call-notice' }, visible(part.notice)) : null,
-      waits ? h('div', { class: 'row' }, h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review')) : null,
+      waits
+        ? h(
+            'div',
+            { class: 'row' },
+            h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review'),
+          )
+        : null,
       part.shared?.length ? this.shared() : null,
       Object.keys(part.unread ?? {}).length ? this.unread() : null,
       part.result === null || part.result === undefined ? null : this.result(),
@@ -63,18 +74,25 @@ export class CallCard {
     } catch {
       return h('pre', { class: 'call-raw mono' }, visible(part.arguments.slice(0, 2_000)))
     }
-    const rows = value !== null && typeof value === 'object' && !Array.isArray(value) ? Object.entries(value) : [['', value]]
+    const rows =
+      value !== null && typeof value === 'object' && !Array.isArray(value)
+        ? Object.entries(value)
+        : [['', value]]
     if (!rows.length) return null
     return h(
       'dl',
       { class: 'call-arguments' },
-      rows.map(([key, one]) => h('div', null, h('dt', null, visible(key)), h('dd', { class: 'mono' }, brief(one)))),
+      rows.map(([key, one]) =>
+        h('div', null, h('dt', null, visible(key)), h('dd', { class: 'mono' }, brief(one))),
+      ),
     )
   }
 
   shared() {
     const { name, shared } = this.part
-    const words = /^note_(?:write|edit)$/.test(name) ? 'Changed' : `Shared with ${visible(this.model || 'the model')}`
+    const words = /^note_(?:write|edit)$/.test(name)
+      ? 'Changed'
+      : `Shared with ${visible(this.model || 'the model')}`
     return this.paths(words, shared)
   }
 
@@ -99,7 +117,9 @@ export class CallCard {
       const cut = written.length > MOST_SHOWN
       box.append(
         codeBlock(
-          cut ? `${written.slice(0, MOST_SHOWN)}\n… ${(written.length - MOST_SHOWN).toLocaleString()} more characters` : written,
+          cut
+            ? `${written.slice(0, MOST_SHOWN)}\n… ${(written.length - MOST_SHOWN).toLocaleString()} more characters`
+            : written,
           typeof result === 'string' ? '' : 'json',
         ),
       )
@@ -111,5 +131,10 @@ export class CallCard {
 function brief(value) {
   const written = visible(typeof value === 'string' ? value : JSON.stringify(value))
   if (written.length <= 240) return written
-  return h('details', null, h('summary', null, `${written.slice(0, 200)}…`), h('div', { class: 'call-long' }, written))
+  return h(
+    'details',
+    null,
+    h('summary', null, `${written.slice(0, 200)}…`),
+    h('div', { class: 'call-long' }, written),
+  )
 }

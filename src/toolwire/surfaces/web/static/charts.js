@@ -19,7 +19,16 @@ export function short(count) {
 }
 
 /** Columns over time. `value` is a key of the buckets. */
-export function columnChart({ title, told, buckets, bucketSeconds, value, tone = 'series-1', hatched = false, unit }) {
+export function columnChart({
+  title,
+  told,
+  buckets,
+  bucketSeconds,
+  value,
+  tone = 'series-1',
+  hatched = false,
+  unit,
+}) {
   const rows = buckets.map((bucket) => [bucket.at, bucket[value] ?? 0])
   const most = Math.max(0, ...rows.map((row) => row[1]))
   const total = rows.reduce((sum, row) => sum + row[1], 0)
@@ -31,7 +40,12 @@ export function columnChart({ title, told, buckets, bucketSeconds, value, tone =
     title,
     told,
     label,
-    table: { head: ['Time', unit], rows: rows.filter((row) => row[1]).map((row) => [clock(row[0], bucketSeconds), row[1].toLocaleString()]) },
+    table: {
+      head: ['Time', unit],
+      rows: rows
+        .filter((row) => row[1])
+        .map((row) => [clock(row[0], bucketSeconds), row[1].toLocaleString()]),
+    },
     readout: (at) => `${clock(rows[at][0], bucketSeconds)} · ${rows[at][1].toLocaleString()} ${unit}`,
     count: rows.length,
     draw(canvas, width, height) {
@@ -67,7 +81,9 @@ export function columnChart({ title, told, buckets, bucketSeconds, value, tone =
 /** Lines over time; a gap where there is no value. `series`: [{value, name, told, tone, dashed}]. */
 export function lineChart({ title, told, buckets, bucketSeconds, series }) {
   const most = Math.max(0, ...buckets.flatMap((bucket) => series.map((one) => bucket[one.value] ?? 0)))
-  const said = series.map((one) => `${one.name} between ${range(buckets.map((bucket) => bucket[one.value]))}`).join(', ')
+  const said = series
+    .map((one) => `${one.name} between ${range(buckets.map((bucket) => bucket[one.value]))}`)
+    .join(', ')
   const any = most > 0
   return figure({
     title,
@@ -78,7 +94,10 @@ export function lineChart({ title, told, buckets, bucketSeconds, series }) {
       head: ['Time', ...series.map((one) => one.name)],
       rows: buckets
         .filter((bucket) => series.some((one) => bucket[one.value] != null))
-        .map((bucket) => [clock(bucket.at, bucketSeconds), ...series.map((one) => ms(bucket[one.value]) || '–')]),
+        .map((bucket) => [
+          clock(bucket.at, bucketSeconds),
+          ...series.map((one) => ms(bucket[one.value]) || '–'),
+        ]),
     },
     readout: (at) =>
       `${clock(buckets[at].at, bucketSeconds)} · ${series.map((one) => `${one.name} ${ms(buckets[at][one.value]) || '–'}`).join(' · ')}`,
@@ -102,9 +121,11 @@ export function lineChart({ title, told, buckets, bucketSeconds, series }) {
           const x = plot.left + (at + 0.5) * step
           const alone = buckets[at - 1]?.[one.value] == null && buckets[at + 1]?.[one.value] == null
           path += `${buckets[at - 1]?.[one.value] == null ? 'M' : 'L'}${x.toFixed(1)} ${plot.y(value).toFixed(1)}`
-          if (alone) canvas.append(svg('circle', { class: `fill ${one.tone}`, cx: x, cy: plot.y(value), r: 2.5 }))
+          if (alone)
+            canvas.append(svg('circle', { class: `fill ${one.tone}`, cx: x, cy: plot.y(value), r: 2.5 }))
         })
-        if (path) canvas.append(svg('path', { class: `stroke ${one.tone}${one.dashed ? ' dashed' : ''}`, d: path }))
+        if (path)
+          canvas.append(svg('path', { class: `stroke ${one.tone}${one.dashed ? ' dashed' : ''}`, d: path }))
       }
       return plot
     },
@@ -112,7 +133,17 @@ export function lineChart({ title, told, buckets, bucketSeconds, series }) {
 }
 
 /** The longest first. `rows`: [{name, count, note}]. Plain elements: their text is their alternative. */
-export function rankChart({ title, told, rows, tone = 'series-1', unit, most = 6, none, onpick = null, picked = '' }) {
+export function rankChart({
+  title,
+  told,
+  rows,
+  tone = 'series-1',
+  unit,
+  most = 6,
+  none,
+  onpick = null,
+  picked = '',
+}) {
   const top = Math.max(1, ...rows.map((row) => row.count))
   const list = h('ol', { class: 'rank' })
   const bar = (row) => {
@@ -134,12 +165,21 @@ export function rankChart({ title, told, rows, tone = 'series-1', unit, most = 6
       { class: 'rank-track', 'aria-hidden': 'true' },
       h('span', { class: `rank-bar ${tone}`, vars: { '--share': row.count / top } }),
     )
-    const count = h('span', { class: 'rank-count' }, short(row.count), h('span', { class: 'visually-hidden' }, ` ${unit}`))
+    const count = h(
+      'span',
+      { class: 'rank-count' },
+      short(row.count),
+      h('span', { class: 'visually-hidden' }, ` ${unit}`),
+    )
     return h('li', null, name, count, track, row.note ? h('span', { class: 'rank-note' }, row.note) : null)
   }
   const fill = (all) => clear(list, rows.slice(0, all ? rows.length : most).map(bar))
   fill(false)
-  const more = h('button', { type: 'button', class: 'button quiet small', 'aria-expanded': false }, `All ${rows.length}`)
+  const more = h(
+    'button',
+    { type: 'button', class: 'button quiet small', 'aria-expanded': false },
+    `All ${rows.length}`,
+  )
   more.addEventListener('click', () => {
     const open = more.getAttribute('aria-expanded') === 'false'
     more.setAttribute('aria-expanded', String(open))
@@ -162,13 +202,22 @@ export function patterns() {
     { id: 'wire-hatch', width: 5, height: 5, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
     svg('rect', { class: 'hatch-line', width: 2, height: 5 }),
   )
-  return svg('svg', { class: 'visually-hidden', width: 0, height: 0, 'aria-hidden': 'true', focusable: 'false' }, svg('defs', null, lines))
+  return svg(
+    'svg',
+    { class: 'visually-hidden', width: 0, height: 0, 'aria-hidden': 'true', focusable: 'false' },
+    svg('defs', null, lines),
+  )
 }
 
 // --- inside --------------------------------------------------------------------------------------------------------------------------------------
 
 function head(title, told) {
-  return h('figcaption', { class: 'chart-head' }, h('span', { class: 'chart-title' }, title), told ? h('span', { class: 'chart-told' }, told) : null)
+  return h(
+    'figcaption',
+    { class: 'chart-head' },
+    h('span', { class: 'chart-title' }, title),
+    told ? h('span', { class: 'chart-told' }, told) : null,
+  )
 }
 
 function figure({ title, told, label, legend, table, readout, count, draw }) {
@@ -178,10 +227,20 @@ function figure({ title, told, label, legend, table, readout, count, draw }) {
     ? h(
         'div',
         { class: 'chart-legend', 'aria-hidden': 'true' },
-        legend.map((one) => h('span', { class: `key ${one.tone}${one.dashed ? ' dashed' : ''}` }, one.told ? `${one.name} ${one.told}` : one.name)),
+        legend.map((one) =>
+          h(
+            'span',
+            { class: `key ${one.tone}${one.dashed ? ' dashed' : ''}` },
+            one.told ? `${one.name} ${one.told}` : one.name,
+          ),
+        ),
       )
     : null
-  const below = h('details', { class: 'chart-table' }, h('summary', null, 'Numbers', h('span', { class: 'visually-hidden' }, ` of ${title}`)))
+  const below = h(
+    'details',
+    { class: 'chart-table' },
+    h('summary', null, 'Numbers', h('span', { class: 'visually-hidden' }, ` of ${title}`)),
+  )
   below.addEventListener('toggle', () => {
     if (below.open && below.children.length === 1) below.append(numbers(title, table))
   })
@@ -210,7 +269,9 @@ function figure({ title, told, label, legend, table, readout, count, draw }) {
   watch.observe(canvas.parentNode ?? node)
   canvas.addEventListener('pointermove', (event) => {
     if (!plot) return
-    const at = Math.floor(((event.clientX - canvas.getBoundingClientRect().left - plot.left) / plot.width) * count)
+    const at = Math.floor(
+      ((event.clientX - canvas.getBoundingClientRect().left - plot.left) / plot.width) * count,
+    )
     if (at < 0 || at >= count) return leave()
     const x = plot.left + ((at + 0.5) / count) * plot.width
     cursor.setAttribute('x1', x)
@@ -260,7 +321,11 @@ function frame(canvas, whole, height, top, format, moments, bucketSeconds) {
       svg(
         'text',
         { class: 'tick', x: left - 7, y: at + 4, 'text-anchor': 'end' },
-        part && top * part !== Math.round(top * part) && top < 4 ? '' : part && none ? '' : format(top * part),
+        part && top * part !== Math.round(top * part) && top < 4
+          ? ''
+          : part && none
+            ? ''
+            : format(top * part),
       ),
     )
   }
@@ -302,6 +367,9 @@ export const moment = (at) => new Date(typeof at === 'number' ? at * 1000 : at)
 
 /** The hour, and for long buckets the day too. */
 function clock(at, bucketSeconds) {
-  const options = bucketSeconds >= 7200 ? { weekday: 'short', hour: '2-digit', minute: '2-digit' } : { hour: '2-digit', minute: '2-digit' }
+  const options =
+    bucketSeconds >= 7200
+      ? { weekday: 'short', hour: '2-digit', minute: '2-digit' }
+      : { hour: '2-digit', minute: '2-digit' }
   return moment(at).toLocaleString(undefined, { ...options, hour12: false })
 }

@@ -40,7 +40,11 @@ class Chat {
     this.trouble = h('div', { class: 'chat-trouble stack' })
     this.hint = h('p', { class: 'composer-hint muted' })
     this.picker = new ModelPicker((model) => this.remodel(model))
-    this.composer = new Composer({ send: (words) => this.send(words), stop: () => this.stop(), left: this.picker.node })
+    this.composer = new Composer({
+      send: (words) => this.send(words),
+      stop: () => this.stop(),
+      left: this.picker.node,
+    })
     this.list = new ConversationList(context, {
       trouble: (error) => this.fail(error),
       deleted: (id) => id === this.id && context.navigate('/'),
@@ -182,7 +186,14 @@ class Chat {
   }
 
   shown(told) {
-    this.state = { ...this.state, id: told.id, title: told.title, model: told.model, running: told.running, count: told.entries.length }
+    this.state = {
+      ...this.state,
+      id: told.id,
+      title: told.title,
+      model: told.model,
+      running: told.running,
+      count: told.entries.length,
+    }
     this.thread.set(told.entries, told.running)
     this.picker.set(this.models, told.model)
     this.update()
@@ -252,7 +263,10 @@ class Chat {
     const { session } = this.context
     let words = 'Enter sends, Shift+Enter begins a new line.'
     if (model && !model.may_use_tools && session.tool_calling)
-      words = model.tools === 'none' ? 'This model can not call tools.' : 'This model is not among those that may use tools (Settings).'
+      words =
+        model.tools === 'none'
+          ? 'This model can not call tools.'
+          : 'This model is not among those that may use tools (Settings).'
     else if (!session.tool_calling) words = 'Tool calling is off: the model sees only what you write.'
     text(this.hint, words)
   }
@@ -261,7 +275,8 @@ class Chat {
     try {
       this.models = (await api.get('/models')).models
       if (this.state) {
-        if (!this.state.id && !this.models.some((one) => one.id === this.state.model)) this.state.model = preferred(this.models)
+        if (!this.state.id && !this.models.some((one) => one.id === this.state.model))
+          this.state.model = preferred(this.models)
         this.picker.set(this.models, this.state.model)
         this.update()
       }
@@ -309,7 +324,9 @@ class Chat {
   ended() {
     this.state.running = false
     const words = this.thread.views.at(-1)?.text ?? ''
-    this.context.announce(words ? `Answer: ${words.length > 400 ? `${words.slice(0, 400)}…` : words}` : 'The turn has ended.')
+    this.context.announce(
+      words ? `Answer: ${words.length > 400 ? `${words.slice(0, 400)}…` : words}` : 'The turn has ended.',
+    )
   }
 
   /** Asks what waits for a decision in this conversation. */
@@ -365,7 +382,14 @@ class Chat {
       return true
     } catch (error) {
       if (error.status === 0)
-        clear(this.trouble, banner('The server does not answer. Your message is kept; send it again when the server is back.', 'bad', true))
+        clear(
+          this.trouble,
+          banner(
+            'The server does not answer. Your message is kept; send it again when the server is back.',
+            'bad',
+            true,
+          ),
+        )
       else this.fail(error)
       return false
     }

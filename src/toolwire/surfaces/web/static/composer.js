@@ -22,12 +22,24 @@ export class Composer {
     })
     this.sendButton = h(
       'button',
-      { type: 'submit', class: 'button primary square composer-send', 'aria-label': 'Send', title: 'Send (Enter)' },
+      {
+        type: 'submit',
+        class: 'button primary square composer-send',
+        'aria-label': 'Send',
+        title: 'Send (Enter)',
+      },
       icon('send'),
     )
     this.stopButton = h(
       'button',
-      { type: 'button', class: 'button square composer-stop', 'aria-label': 'Stop', title: 'Stop', hidden: true, onclick: stop },
+      {
+        type: 'button',
+        class: 'button square composer-stop',
+        'aria-label': 'Stop',
+        title: 'Stop',
+        hidden: true,
+        onclick: stop,
+      },
       icon('stop'),
     )
     this.node = h(
@@ -40,7 +52,13 @@ export class Composer {
         },
       },
       this.area,
-      h('div', { class: 'composer-bar' }, h('div', { class: 'grow row' }, left), this.stopButton, this.sendButton),
+      h(
+        'div',
+        { class: 'composer-bar' },
+        h('div', { class: 'grow row' }, left),
+        this.stopButton,
+        this.sendButton,
+      ),
     )
   }
 
@@ -86,7 +104,10 @@ export class Composer {
   }
 
   update() {
-    this.sendButton.setAttribute('aria-disabled', String(!this.area.value.trim() || this.running || this.sending))
+    this.sendButton.setAttribute(
+      'aria-disabled',
+      String(!this.area.value.trim() || this.running || this.sending),
+    )
   }
 
   key(event) {

@@ -26,7 +26,11 @@ export async function open(main, context) {
 
   const state = { told: null, client: new URLSearchParams(location.search).get('client'), tests: new Map() }
   const failed = (error) => clear(trouble, banner(error.message, 'bad', true))
-  const panel = h('section', { class: 'panel stack loose connect-panel', role: 'tabpanel', 'aria-labelledby': 'connect-client' })
+  const panel = h('section', {
+    class: 'panel stack loose connect-panel',
+    role: 'tabpanel',
+    'aria-labelledby': 'connect-client',
+  })
 
   async function load(model) {
     state.told = await context.api.get(`/connect${model ? `?model=${encodeURIComponent(model)}` : ''}`)
@@ -38,7 +42,10 @@ export async function open(main, context) {
     clear(
       trouble,
       told.needs_key
-        ? banner('This server wants a key. Wherever YOUR_KEY stands, put one of the keys of server.keys; this page does not know them.', '')
+        ? banner(
+            'This server wants a key. Wherever YOUR_KEY stands, put one of the keys of server.keys; this page does not know them.',
+            '',
+          )
         : null,
     )
     const picker = modelPicker(told, async (model) => {
@@ -73,7 +80,12 @@ export async function open(main, context) {
         h(
           'div',
           { class: 'panel connect-basics' },
-          h('div', { class: 'field' }, h('span', { class: 'label' }, 'Address'), copied(told.base_url, 'Copy the address')),
+          h(
+            'div',
+            { class: 'field' },
+            h('span', { class: 'label' }, 'Address'),
+            copied(told.base_url, 'Copy the address'),
+          ),
           h('div', { class: 'field' }, h('label', { class: 'label', for: 'connect-model' }, 'Model'), picker),
         ),
         h('div', { class: 'client-columns' }, list, panel),
@@ -98,7 +110,12 @@ export async function open(main, context) {
       h(
         'div',
         null,
-        h('div', { class: 'row' }, h('h2', null, client.name), h('span', { class: 'badge' }, APIS[client.api] ?? client.api)),
+        h(
+          'div',
+          { class: 'row' },
+          h('h2', null, client.name),
+          h('span', { class: 'badge' }, APIS[client.api] ?? client.api),
+        ),
         h('p', { class: 'muted' }, client.summary),
       ),
       h('ol', { class: 'connect-steps' }, client.steps.map(step)),
@@ -112,13 +129,29 @@ export async function open(main, context) {
     const key = `${client.id}\n${model}`
     const result = h('div', { 'aria-live': 'polite', 'aria-atomic': 'false' })
     const words = h('span', null, 'Test the round trip')
-    const button = h('button', { type: 'button', class: 'button primary', disabled: !model, onclick: run }, icon('play', 15), words)
+    const button = h(
+      'button',
+      { type: 'button', class: 'button primary', disabled: !model, onclick: run },
+      icon('play', 15),
+      words,
+    )
     async function run() {
       button.disabled = true
       text(words, 'Testing…')
-      clear(result, h('p', { class: 'row muted' }, h('span', { class: 'spinner' }), `Asking ${model} as ${client.name} would.`))
+      clear(
+        result,
+        h(
+          'p',
+          { class: 'row muted' },
+          h('span', { class: 'spinner' }),
+          `Asking ${model} as ${client.name} would.`,
+        ),
+      )
       try {
-        state.tests.set(key, await context.api.post(`/connect/${encodeURIComponent(client.id)}/test`, { model }))
+        state.tests.set(
+          key,
+          await context.api.post(`/connect/${encodeURIComponent(client.id)}/test`, { model }),
+        )
         clear(result, outcome(state.tests.get(key)))
       } catch (error) {
         clear(result, banner(error.message, 'bad'))
@@ -168,7 +201,9 @@ function modelPicker(told, onpick) {
   const picker = h(
     'select',
     { class: 'select', id: 'connect-model', onchange: () => onpick(picker.value) },
-    told.models.map(({ id, tools }) => h('option', { value: id, selected: id === told.model }, `${id} · ${tools}`)),
+    told.models.map(({ id, tools }) =>
+      h('option', { value: id, selected: id === told.model }, `${id} · ${tools}`),
+    ),
   )
   return picker
 }
@@ -194,7 +229,9 @@ function outcome({ ok, model, steps }) {
     'div',
     { class: 'stack' },
     banner(
-      ok ? `It works: ${model} called the tool and answered with its result.` : `It does not work yet: ${failedAt?.name ?? 'a step'} failed.`,
+      ok
+        ? `It works: ${model} called the tool and answered with its result.`
+        : `It does not work yet: ${failedAt?.name ?? 'a step'} failed.`,
       ok ? 'ok' : 'bad',
     ),
     h('ol', { class: 'checks' }, steps.map(check)),
@@ -202,7 +239,8 @@ function outcome({ ok, model, steps }) {
 }
 
 function check({ name, ok, ms: took, detail }) {
-  const [picture, kind, words] = ok === null ? ['more', 'idle', 'Not tried'] : ok ? ['check', 'ok', 'Passed'] : ['close', 'bad', 'Failed']
+  const [picture, kind, words] =
+    ok === null ? ['more', 'idle', 'Not tried'] : ok ? ['check', 'ok', 'Passed'] : ['close', 'bad', 'Failed']
   return h(
     'li',
     { class: `check ${kind}` },

@@ -40,7 +40,9 @@ export class ConversationList {
   async load() {
     const turn = (this.turn = (this.turn ?? 0) + 1)
     try {
-      const { conversations } = await api.get(api.query('/conversations', { q: this.search.value.trim(), limit: 200 }))
+      const { conversations } = await api.get(
+        api.query('/conversations', { q: this.search.value.trim(), limit: 200 }),
+      )
       if (turn !== this.turn) return
       this.rows = conversations
       this.draw()
@@ -57,7 +59,12 @@ export class ConversationList {
   draw() {
     const held = this.list.contains(document.activeElement) ? document.activeElement.dataset.held : null
     const words = this.search.value.trim() ? 'No conversation fits.' : 'Your conversations will stand here.'
-    clear(this.list, this.rows.length ? this.rows.map((row) => this.row(row)) : h('li', { class: 'conversations-none muted' }, words))
+    clear(
+      this.list,
+      this.rows.length
+        ? this.rows.map((row) => this.row(row))
+        : h('li', { class: 'conversations-none muted' }, words),
+    )
     if (held) this.list.querySelector(`[data-held="${CSS.escape(held)}"]`)?.focus()
   }
 
@@ -110,7 +117,12 @@ export class ConversationList {
       },
       icon('trash', 15),
     )
-    return h('li', { class: here ? 'conversation here' : 'conversation' }, link, h('span', { class: 'conversation-tools' }, rename, remove))
+    return h(
+      'li',
+      { class: here ? 'conversation here' : 'conversation' },
+      link,
+      h('span', { class: 'conversation-tools' }, rename, remove),
+    )
   }
 
   async rename(id, title) {

@@ -8,7 +8,11 @@ let count = 0
 export function frame(title, { wide = false, closeLabel = 'Close' } = {}) {
   const id = `dialog-${(count += 1)}`
   const heading = h('h2', { id, tabindex: '-1' }, title)
-  const close = h('button', { type: 'button', class: 'button quiet square small', 'aria-label': closeLabel }, icon('close'))
+  const close = h(
+    'button',
+    { type: 'button', class: 'button quiet square small', 'aria-label': closeLabel },
+    icon('close'),
+  )
   const body = h('div', { class: 'dialog-body' })
   const foot = h('div', { class: 'dialog-foot' })
   const dialog = h(
@@ -50,7 +54,13 @@ export function confirm({ title, words, action = 'OK', danger = false }) {
 /** A line of text, or null. */
 export function prompt({ title, label, value = '', action = 'Save' }) {
   const { dialog, close, body, foot } = frame(title)
-  const input = h('input', { class: 'input', type: 'text', value, maxlength: '200', id: `${dialog.getAttribute('aria-labelledby')}-input` })
+  const input = h('input', {
+    class: 'input',
+    type: 'text',
+    value,
+    maxlength: '200',
+    id: `${dialog.getAttribute('aria-labelledby')}-input`,
+  })
   body.append(h('div', { class: 'field' }, h('label', { class: 'label', for: input.id }, label), input))
   const no = h('button', { type: 'button', class: 'button' }, 'Cancel')
   const yes = h('button', { type: 'button', class: 'button primary' }, action)

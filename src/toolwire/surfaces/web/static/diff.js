@@ -18,7 +18,8 @@ export function lines(diff) {
       now = Number(hunk[2])
       inside = true
       out.push({ kind: 'hunk', text: line })
-    } else if (!inside && (line.startsWith('---') || line.startsWith('+++'))) out.push({ kind: 'file', text: line })
+    } else if (!inside && (line.startsWith('---') || line.startsWith('+++')))
+      out.push({ kind: 'file', text: line })
     else if (line.startsWith('+')) out.push({ kind: 'added', new: now++, text: line.slice(1) })
     else if (line.startsWith('-')) out.push({ kind: 'removed', old: old++, text: line.slice(1) })
     else if (line.startsWith('\\')) out.push({ kind: 'note', text: line.slice(1).trim() })
@@ -36,7 +37,8 @@ export function drawDiff(diff) {
   const removed = all.filter((one) => one.kind === 'removed').length
   const label = `Changes: ${counted(added, 'line')} added, ${counted(removed, 'line')} removed`
   const box = h('div', { class: 'diff-lines scroll', tabindex: '0', role: 'group', 'aria-label': label })
-  for (let from = 0; from < all.length; from += PIECE) box.append(h('div', { class: 'diff-piece' }, all.slice(from, from + PIECE).map(drawLine)))
+  for (let from = 0; from < all.length; from += PIECE)
+    box.append(h('div', { class: 'diff-piece' }, all.slice(from, from + PIECE).map(drawLine)))
   const counts = h(
     'div',
     { class: 'diff-head' },
@@ -55,6 +57,11 @@ function drawLine(one) {
     h('span', { class: 'diff-number', 'aria-hidden': 'true' }, one.old ?? ''),
     h('span', { class: 'diff-number', 'aria-hidden': 'true' }, one.new ?? ''),
     h('span', { class: 'diff-sign', 'aria-hidden': 'true' }, SIGNS[one.kind] ?? ''),
-    h('span', { class: 'diff-text' }, spoken ? h('span', { class: 'visually-hidden' }, spoken) : null, visible(one.text) || ' '),
+    h(
+      'span',
+      { class: 'diff-text' },
+      spoken ? h('span', { class: 'visually-hidden' }, spoken) : null,
+      visible(one.text) || ' ',
+    ),
   )
 }

@@ -7,7 +7,18 @@ export { visible } from './invisible.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
 const SAFE_HREF = /^(?:https?:|mailto:|blob:|[/#?])/i
-const PROPERTIES = new Set(['value', 'checked', 'disabled', 'open', 'hidden', 'indeterminate', 'readOnly', 'selected', 'tabIndex', 'htmlFor'])
+const PROPERTIES = new Set([
+  'value',
+  'checked',
+  'disabled',
+  'open',
+  'hidden',
+  'indeterminate',
+  'readOnly',
+  'selected',
+  'tabIndex',
+  'htmlFor',
+])
 
 /** An element. Props: `class`, handlers (`onclick: fn`), `dataset`, `vars` (custom properties), booleans, attributes by their own names. */
 export function h(tag, props, ...children) {
@@ -33,7 +44,8 @@ function set(node, name, value) {
   } else if (name === 'style' || name === 'srcdoc') {
     throw new TypeError(`${name} is not written by scripts here; use classes, or vars for custom properties`)
   } else if (name === 'dataset') {
-    for (const [key, one] of Object.entries(value)) if (one !== null && one !== undefined) node.dataset[key] = one
+    for (const [key, one] of Object.entries(value))
+      if (one !== null && one !== undefined) node.dataset[key] = one
   } else if (name === 'vars') {
     for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one)
   } else if (PROPERTIES.has(name) && name in node) {
@@ -118,7 +130,14 @@ const ICONS = {
 
 /** A picture that says nothing by itself: whoever uses it gives the button its words. */
 export function icon(name, size = 18) {
-  const drawn = svg('svg', { class: 'icon', viewBox: '0 0 24 24', width: size, height: size, 'aria-hidden': 'true', focusable: 'false' })
+  const drawn = svg('svg', {
+    class: 'icon',
+    viewBox: '0 0 24 24',
+    width: size,
+    height: size,
+    'aria-hidden': 'true',
+    focusable: 'false',
+  })
   drawn.append(svg('path', { d: ICONS[name] ?? ICONS.info }))
   return drawn
 }
@@ -128,7 +147,12 @@ export function icon(name, size = 18) {
 /** A button that copies. `words` is a text or a function that gives one; `name` is for those who hear it, where more than the label is needed. */
 export function copyButton(words, label = 'Copy', name = label) {
   const said = h('span', { class: 'copy-label' }, label)
-  const button = h('button', { type: 'button', class: 'button quiet small copy', 'aria-label': name }, icon('copy', 15), said)
+  const button = h(
+    'button',
+    { type: 'button', class: 'button quiet small copy', 'aria-label': name },
+    icon('copy', 15),
+    said,
+  )
   let timer = 0
   button.addEventListener('click', async () => {
     const ok = await copy(typeof words === 'function' ? words() : words)
@@ -178,7 +202,11 @@ export function codeBlock(words, language = '') {
 /** How tools reach a model, as a badge. */
 export function strategyBadge(strategy) {
   const known = ['native', 'parked', 'emulated', 'constrained', 'none']
-  return h('span', { class: `badge ${known.includes(strategy) ? strategy : 'none'}` }, strategy === 'none' ? 'no tools' : strategy)
+  return h(
+    'span',
+    { class: `badge ${known.includes(strategy) ? strategy : 'none'}` },
+    strategy === 'none' ? 'no tools' : strategy,
+  )
 }
 
 /** A tab list that works by arrow keys. `items`: [{id, label}]. Returns the element; `element.pick(id)` chooses without calling back. */
@@ -187,7 +215,14 @@ export function tabList(items, chosen, onpick, label = 'Views') {
   const tabs = items.map((item) =>
     h(
       'button',
-      { type: 'button', class: 'tab', role: 'tab', id: item.domId ?? null, dataset: { id: item.id }, onclick: () => choose(item.id) },
+      {
+        type: 'button',
+        class: 'tab',
+        role: 'tab',
+        id: item.domId ?? null,
+        dataset: { id: item.id },
+        onclick: () => choose(item.id),
+      },
       item.label,
     ),
   )
@@ -197,7 +232,8 @@ export function tabList(items, chosen, onpick, label = 'Views') {
       const on = tab.dataset.id === id
       tab.setAttribute('aria-selected', String(on))
       tab.tabIndex = on ? 0 : -1
-      if (on && list.scrollWidth > list.clientWidth) list.scrollLeft += tab.getBoundingClientRect().left - list.getBoundingClientRect().left - 24
+      if (on && list.scrollWidth > list.clientWidth)
+        list.scrollLeft += tab.getBoundingClientRect().left - list.getBoundingClientRect().left - 24
     }
   }
   function choose(id) {
@@ -209,7 +245,8 @@ export function tabList(items, chosen, onpick, label = 'Views') {
     if (step === undefined) return
     event.preventDefault()
     const at = tabs.indexOf(document.activeElement)
-    const to = step === Infinity ? tabs.length - 1 : step === -Infinity ? 0 : (at + step + tabs.length) % tabs.length
+    const to =
+      step === Infinity ? tabs.length - 1 : step === -Infinity ? 0 : (at + step + tabs.length) % tabs.length
     tabs[to].focus()
     choose(tabs[to].dataset.id)
   })
@@ -230,7 +267,13 @@ export function banner(words, kind = '', onclose = null, ...more) {
       node.remove()
       if (typeof onclose === 'function') onclose()
     }
-    node.append(h('button', { type: 'button', class: 'button quiet small', 'aria-label': 'Dismiss', onclick: put }, icon('close', 15)))
+    node.append(
+      h(
+        'button',
+        { type: 'button', class: 'button quiet small', 'aria-label': 'Dismiss', onclick: put },
+        icon('close', 15),
+      ),
+    )
   }
   return node
 }
@@ -272,7 +315,9 @@ export function ms(count) {
   if (count < 1000) return `${Math.round(count)} ms`
   if (count < 60000) return `${(count / 1000).toFixed(count < 10000 ? 2 : 1)} s`
   const minutes = Math.floor(count / 60000)
-  return minutes < 60 ? `${minutes} min ${Math.round((count % 60000) / 1000)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`
+  return minutes < 60
+    ? `${minutes} min ${Math.round((count % 60000) / 1000)} s`
+    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`
 }
 
 /** One, or several of a thing: `counted(2, 'file')` is "2 files". */

@@ -23,12 +23,22 @@ export function grantEntry(grant, { api, revoked, failed }) {
   const [scope, words] = SCOPES[grant.scope] ?? [grant.scope, '']
   const button = h(
     'button',
-    { type: 'button', class: 'button danger small', 'aria-label': `Revoke the grant for ${grant.tool}`, onclick: revoke },
+    {
+      type: 'button',
+      class: 'button danger small',
+      'aria-label': `Revoke the grant for ${grant.tool}`,
+      onclick: revoke,
+    },
     'Revoke',
   )
   async function revoke() {
     const content = [
-      h('p', null, h('code', null, visible(grant.tool)), ` will ask again before each call of ${visible(grant.model || 'the model')}.`),
+      h(
+        'p',
+        null,
+        h('code', null, visible(grant.tool)),
+        ` will ask again before each call of ${visible(grant.model || 'the model')}.`,
+      ),
       h('p', { class: 'muted' }, 'What was shared or changed already stays as it is.'),
     ]
     if (!(await confirmed({ title: 'Revoke this grant?', content, yes: 'Revoke', danger: true }))) return
@@ -57,7 +67,12 @@ export function grantEntry(grant, { api, revoked, failed }) {
       h(
         'dl',
         { class: 'facts' },
-        fact('Covers', grant.target ? [h('span', { class: 'mono' }, visible(grant.target)), words ? ` (${words})` : ''] : words),
+        fact(
+          'Covers',
+          grant.target
+            ? [h('span', { class: 'mono' }, visible(grant.target)), words ? ` (${words})` : '']
+            : words,
+        ),
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
         fact('Vault', h('span', { class: 'mono' }, visible(grant.vault || 'none'))),
         fact('Since', when(grant.created_at)),

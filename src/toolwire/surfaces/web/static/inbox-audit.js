@@ -18,7 +18,11 @@ export function auditTab(context, empty) {
     placeholder: 'Filter by tool, model, note or ID',
     oninput: draw,
   })
-  const event = h('select', { class: 'select', 'aria-label': 'Event', onchange: draw }, h('option', { value: '' }, 'All events'))
+  const event = h(
+    'select',
+    { class: 'select', 'aria-label': 'Event', onchange: draw },
+    h('option', { value: '' }, 'All events'),
+  )
   const said = h('p', { class: 'muted small', role: 'status' })
   const lines = h('tbody', { role: 'rowgroup' })
   const table = h(
@@ -49,7 +53,10 @@ export function auditTab(context, empty) {
     const before = event.value
     const offered = [...event.options].slice(1).map((option) => option.value)
     if (events.join() !== offered.join()) {
-      event.replaceChildren(h('option', { value: '' }, 'All events'), ...events.map((name) => h('option', { value: name }, name)))
+      event.replaceChildren(
+        h('option', { value: '' }, 'All events'),
+        ...events.map((name) => h('option', { value: name }, name)),
+      )
       event.value = events.includes(before) ? before : ''
     }
     more.hidden = rows.length < limit
@@ -58,30 +65,54 @@ export function auditTab(context, empty) {
       return
     }
     if (!node.contains(table))
-      clear(node, h('div', { class: 'row nowrap audit-filter' }, words, event), said, h('div', { class: 'panel flush scroll' }, table), more)
+      clear(
+        node,
+        h('div', { class: 'row nowrap audit-filter' }, words, event),
+        said,
+        h('div', { class: 'panel flush scroll' }, table),
+        more,
+      )
     draw()
   }
   function draw() {
     const wanted = words.value.trim().toLowerCase()
     const fits = (row) =>
       (!event.value || row.event === event.value) &&
-      (!wanted || [row.tool, row.model, row.note, row.surface, row.event, row.approval_id, row.session].join('\n').toLowerCase().includes(wanted))
+      (!wanted ||
+        [row.tool, row.model, row.note, row.surface, row.event, row.approval_id, row.session]
+          .join('\n')
+          .toLowerCase()
+          .includes(wanted))
     const found = rows.filter(fits)
     drawRows(found, auditRow)
-    text(said, found.length === rows.length ? `${counted(rows.length, 'line')}, newest first` : `${found.length} of ${counted(rows.length, 'line')}`)
+    text(
+      said,
+      found.length === rows.length
+        ? `${counted(rows.length, 'line')}, newest first`
+        : `${found.length} of ${counted(rows.length, 'line')}`,
+    )
   }
   return { node, refresh }
 }
 
 function auditRow(row) {
-  const cell = (label, ...value) => h('td', { role: 'cell', class: value.flat().some(Boolean) ? null : 'none', dataset: { label } }, value)
+  const cell = (label, ...value) =>
+    h('td', { role: 'cell', class: value.flat().some(Boolean) ? null : 'none', dataset: { label } }, value)
   return h(
     'tr',
     { role: 'row' },
     cell('When', moment(row.at)),
     cell('Event', h('span', { class: `badge ${EVENTS[row.event] ?? ''}` }, row.event)),
     cell('Tool', h('span', { class: 'mono' }, visible(row.tool))),
-    cell('Model', h('div', null, h('span', { class: 'mono' }, visible(row.model)), h('div', { class: 'muted' }, SURFACES[row.surface] ?? row.surface))),
+    cell(
+      'Model',
+      h(
+        'div',
+        null,
+        h('span', { class: 'mono' }, visible(row.model)),
+        h('div', { class: 'muted' }, SURFACES[row.surface] ?? row.surface),
+      ),
+    ),
     cell('Arguments', hash('arguments', row.arguments_sha256)),
     cell('Result', row.bytes ? h('div', null, bytes(row.bytes), hash('result', row.result_sha256)) : null),
     cell('Note', row.note ? h('span', null, visible(row.note)) : null),
@@ -108,7 +139,11 @@ function hash(name, value) {
   return h(
     'details',
     { class: 'hash' },
-    h('summary', { title: whole, 'aria-label': `${whole.slice(0, -56)}…` }, h('span', { class: 'mono' }, value.slice(0, 8))),
+    h(
+      'summary',
+      { title: whole, 'aria-label': `${whole.slice(0, -56)}…` },
+      h('span', { class: 'mono' }, value.slice(0, 8)),
+    ),
     h('span', { class: 'mono' }, value),
   )
 }

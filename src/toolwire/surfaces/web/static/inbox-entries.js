@@ -5,7 +5,14 @@ import { confirmed } from './confirm.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
 import { fact } from './grants.js'
 
-export const SURFACES = { chat: 'Terminal chat', ask: 'Terminal', note: 'Note', web: 'Web chat', mcp: 'MCP', api: 'API' }
+export const SURFACES = {
+  chat: 'Terminal chat',
+  ask: 'Terminal',
+  note: 'Note',
+  web: 'Web chat',
+  mcp: 'MCP',
+  api: 'API',
+}
 const DECIDERS = {
   web: 'on these pages',
   shell: 'in a shell',
@@ -32,16 +39,35 @@ export function countDown(time) {
 }
 
 export function pendingEntry(approval, context, refresh) {
-  const review = h('button', { type: 'button', class: 'button primary', 'aria-label': `Review ${approval.title}`, onclick: look }, 'Review')
-  const deny = h('button', { type: 'button', class: 'button danger', 'aria-label': `Deny ${approval.title}`, onclick: refuse }, 'Deny')
+  const review = h(
+    'button',
+    { type: 'button', class: 'button primary', 'aria-label': `Review ${approval.title}`, onclick: look },
+    'Review',
+  )
+  const deny = h(
+    'button',
+    { type: 'button', class: 'button danger', 'aria-label': `Deny ${approval.title}`, onclick: refuse },
+    'Deny',
+  )
   async function look() {
     await ask([approval], context)
     await refresh().catch(context.failed)
   }
   async function refuse() {
-    const reason = h('input', { class: 'input', id: 'deny-reason', maxlength: '500', autocomplete: 'off', placeholder: 'Optional' })
+    const reason = h('input', {
+      class: 'input',
+      id: 'deny-reason',
+      maxlength: '500',
+      autocomplete: 'off',
+      placeholder: 'Optional',
+    })
     const content = [
-      h('p', null, h('strong', null, visible(approval.title)), ` for ${visible(approval.model)} will not happen.`),
+      h(
+        'p',
+        null,
+        h('strong', null, visible(approval.title)),
+        ` for ${visible(approval.model)} will not happen.`,
+      ),
       h(
         'div',
         { class: 'field' },
@@ -50,7 +76,8 @@ export function pendingEntry(approval, context, refresh) {
         h('span', { class: 'hint' }, 'The model is told this, and may try something else.'),
       ),
     ]
-    if (!(await confirmed({ title: 'Deny this call?', content, yes: 'Deny', danger: true, first: reason }))) return
+    if (!(await confirmed({ title: 'Deny this call?', content, yes: 'Deny', danger: true, first: reason })))
+      return
     deny.disabled = true
     try {
       await context.api.post(`/approvals/${encodeURIComponent(approval.id)}/decision`, {
@@ -85,7 +112,9 @@ export function settledEntry(approval) {
   const { decision } = approval
   const kind = { approved: 'ok', denied: 'bad', expired: 'warn' }[approval.status] ?? ''
   const by =
-    approval.status === 'expired' ? 'Nobody answered' : `${approval.status === 'approved' ? 'Approved' : 'Denied'} ${decider(approval.decided_by)}`
+    approval.status === 'expired'
+      ? 'Nobody answered'
+      : `${approval.status === 'approved' ? 'Approved' : 'Denied'} ${decider(approval.decided_by)}`
   return h(
     'li',
     { class: 'case settled' },
@@ -102,7 +131,10 @@ export function settledEntry(approval) {
 }
 
 function head(approval) {
-  const stage = approval.stage === 'share' ? 'shares results' : { write: 'changes files', read: 'reads', search: 'searches' }[approval.effect]
+  const stage =
+    approval.stage === 'share'
+      ? 'shares results'
+      : { write: 'changes files', read: 'reads', search: 'searches' }[approval.effect]
   return [
     icon({ write: 'pencil', read: 'file', search: 'search' }[approval.effect] ?? 'tool'),
     h('h2', { class: 'case-title' }, visible(approval.title)),
@@ -133,7 +165,12 @@ function touches({ shown, arguments: given }) {
 }
 
 function pathsOf(touched) {
-  const named = touched.slice(0, 3).map(({ path }, at) => [at ? ', ' : '', h('span', { class: 'mono', title: visible(path) }, ended(visible(path)))])
+  const named = touched
+    .slice(0, 3)
+    .map(({ path }, at) => [
+      at ? ', ' : '',
+      h('span', { class: 'mono', title: visible(path) }, ended(visible(path))),
+    ])
   return [named, touched.length > 3 ? ` and ${touched.length - 3} more` : '']
 }
 
@@ -157,9 +194,11 @@ function granted(approval) {
     out.push(touches(approval))
   }
   if (decision.arguments) out.push(h('span', { class: 'badge' }, 'arguments changed'))
-  const remembered = { session: 'for the conversation', folder: `for ${visible(decision.folder || 'its folder')}`, tool: 'for the whole tool' }[
-    decision.remember
-  ]
+  const remembered = {
+    session: 'for the conversation',
+    folder: `for ${visible(decision.folder || 'its folder')}`,
+    tool: 'for the whole tool',
+  }[decision.remember]
   if (remembered) out.push(h('span', { class: 'badge' }, `remembered ${remembered}`))
   return out.flatMap((one, at) => (at ? [' ', one] : [one]))
 }
@@ -183,7 +222,12 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
-    changed ? [h('p', { class: 'label' }, 'Arguments, as you changed them'), codeBlock(visible(JSON.stringify(changed, null, 2)), 'json')] : null,
+    changed
+      ? [
+          h('p', { class: 'label' }, 'Arguments, as you changed them'),
+          codeBlock(visible(JSON.stringify(changed, null, 2)), 'json'),
+        ]
+      : null,
     shown.touched.length
       ? h(
           'ul',
@@ -203,6 +247,8 @@ function touchedLine(one, decision) {
     icon(shared ? 'check' : 'close', 14),
     h('span', { class: 'visually-hidden' }, shared ? 'Granted: ' : 'Not granted: '),
     h('span', { class: 'mono' }, visible(one.path)),
-    one.missing ? h('span', { class: 'badge warn' }, visible(one.reason || 'not there')) : h('span', { class: 'muted small' }, bytes(one.size)),
+    one.missing
+      ? h('span', { class: 'badge warn' }, visible(one.reason || 'not there'))
+      : h('span', { class: 'muted small' }, bytes(one.size)),
   )
 }

@@ -24,7 +24,11 @@ export function keyed(list) {
 }
 
 export function moreButton(load, context) {
-  const button = h('button', { type: 'button', class: 'button more', hidden: true, onclick: press }, 'Load more')
+  const button = h(
+    'button',
+    { type: 'button', class: 'button more', hidden: true, onclick: press },
+    'Load more',
+  )
   async function press() {
     button.disabled = true
     await load().catch(context.failed)

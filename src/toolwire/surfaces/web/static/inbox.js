@@ -26,7 +26,11 @@ const EMPTY = {
     'Nothing waits for you',
     'When a model wants to use a tool on your vault, in a chat, from an MCP client or over the API, the question waits here until you answer it or its time is over.',
   ],
-  decided: ['shield', 'Nothing was decided yet', 'Every question that you approve or deny is listed here, with what exactly was granted.'],
+  decided: [
+    'shield',
+    'Nothing was decided yet',
+    'Every question that you approve or deny is listed here, with what exactly was granted.',
+  ],
   expired: [
     'clock',
     'Nothing expired',
@@ -47,7 +51,11 @@ const EMPTY = {
 export async function open(main, context) {
   const state = { tab: chosenTab(), close: () => {}, closed: false }
   const count = h('span', { class: 'badge accent', hidden: true })
-  const items = TABS.map(({ id, label }) => ({ id, domId: `inbox-tab-${id}`, label: id === 'pending' ? [label, ' ', count] : label }))
+  const items = TABS.map(({ id, label }) => ({
+    id,
+    domId: `inbox-tab-${id}`,
+    label: id === 'pending' ? [label, ' ', count] : label,
+  }))
   const tabs = tabList(items, state.tab, pick, 'Inbox')
   const trouble = h('div', { class: 'trouble' })
   const panel = h('div', { class: 'inbox-panel', role: 'tabpanel' })
@@ -58,7 +66,12 @@ export async function open(main, context) {
       h(
         'div',
         { class: 'page-head' },
-        h('div', null, h('h1', null, 'Inbox'), h('p', null, 'Questions from every chat, MCP client and API, and what became of them.')),
+        h(
+          'div',
+          null,
+          h('h1', null, 'Inbox'),
+          h('p', null, 'Questions from every chat, MCP client and API, and what became of them.'),
+        ),
       ),
       tabs,
       trouble,
@@ -151,7 +164,8 @@ function chosenTab() {
   return TABS.some(({ id }) => id === asked) ? asked : 'pending'
 }
 
-const loading = () => h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading')
+const loading = () =>
+  h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading')
 
 function empty(which) {
   const [picture, head, words] = EMPTY[which]
@@ -161,7 +175,10 @@ function empty(which) {
 // --- questions -----------------------------------------------------------------------------------------------------------------------------------
 
 function approvalsTab(which, context) {
-  const list = h('ul', { class: 'cases', 'aria-label': `${TABS.find(({ id }) => id === which).label} questions` })
+  const list = h('ul', {
+    class: 'cases',
+    'aria-label': `${TABS.find(({ id }) => id === which).label} questions`,
+  })
   const node = h('div', { class: 'stack loose' })
   const draw = keyed(list)
   const more = moreButton(() => {
@@ -173,7 +190,9 @@ function approvalsTab(which, context) {
     const told = await context.api.get(`/approvals?status=${which}&limit=${limit}`)
     context.counted(told.pending)
     const rows = told.approvals
-    draw(rows, (approval) => (which === 'pending' ? pendingEntry(approval, context, refresh) : settledEntry(approval)))
+    draw(rows, (approval) =>
+      which === 'pending' ? pendingEntry(approval, context, refresh) : settledEntry(approval),
+    )
     more.hidden = which === 'pending' || rows.length < limit
     tick()
     if (rows.length) node.contains(list) || clear(node, list, more)

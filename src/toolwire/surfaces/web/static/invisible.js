@@ -13,11 +13,16 @@ const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
 
 /** The text with everything invisible written out: what a person decides on must not look like something else. */
 export function visible(value) {
-  return String(value).replace(INVISIBLE, (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`)
+  return String(value).replace(
+    INVISIBLE,
+    (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`,
+  )
 }
 
 /** The same as escapes of JSON, for text as it went over the wire: \u202e. Line ends stay. */
 export function escaped(value) {
   const unit = (code) => `\\u${code.toString(16).padStart(4, '0')}`
-  return value.replace(INVISIBLE, (char) => (char === '\r' ? char : [...Array(char.length).keys()].map((at) => unit(char.charCodeAt(at))).join('')))
+  return value.replace(INVISIBLE, (char) =>
+    char === '\r' ? char : [...Array(char.length).keys()].map((at) => unit(char.charCodeAt(at))).join(''),
+  )
 }

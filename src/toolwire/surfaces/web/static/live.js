@@ -69,7 +69,10 @@ class Live {
   #hear(type) {
     if (type === 'state' || type === 'boot' || type === 'hello') return
     const source = this.#source
-    source?.addEventListener(type, (event) => source === this.#source && this.#emit(type, event.data ? JSON.parse(event.data) : {}))
+    source?.addEventListener(
+      type,
+      (event) => source === this.#source && this.#emit(type, event.data ? JSON.parse(event.data) : {}),
+    )
   }
 
   #hello(told) {

@@ -2,7 +2,20 @@
 
 import { codeBlock, copyButton, h } from './dom.js'
 import { inline, settled } from './markdown-inline.js'
-import { cells, continued, DELIMITERS, FENCE, HEADING, interrupts, ITEM, kindOf, QUOTE, RULE, spaces, starts } from './markdown-lines.js'
+import {
+  cells,
+  continued,
+  DELIMITERS,
+  FENCE,
+  HEADING,
+  interrupts,
+  ITEM,
+  kindOf,
+  QUOTE,
+  RULE,
+  spaces,
+  starts,
+} from './markdown-lines.js'
 
 export const MOST_LINE = 8_000
 const MOST_DEPTH = 12
@@ -29,7 +42,11 @@ export class Blocks {
   /** Where the next block goes. Outermost blocks stand in pieces, so that a long text is laid out and painted piece by piece. */
   get place() {
     if (this.open.length) return this.open.at(-1).node
-    if (this.piece === null || ((this.piece.childNodes.length >= PIECE || this.piece.lastChild?.classList.contains('goes-on')) && !this.showing)) {
+    if (
+      this.piece === null ||
+      ((this.piece.childNodes.length >= PIECE || this.piece.lastChild?.classList.contains('goes-on')) &&
+        !this.showing)
+    ) {
       this.piece?.classList.add('full')
       this.piece = h('div', { class: 'md-piece' })
       this.root.append(this.piece)
@@ -70,9 +87,12 @@ export class Blocks {
       words: leaf?.kind === 'code' ? leaf.words.data : '',
       piece: this.piece,
       levels: [...this.levels],
-      sizes: [this.root, ...(this.piece ? [this.piece] : []), ...this.open.map((one) => one.node), ...(leaf?.holder ? [leaf.holder] : [])].map(
-        (node) => [node, node.childNodes.length],
-      ),
+      sizes: [
+        this.root,
+        ...(this.piece ? [this.piece] : []),
+        ...this.open.map((one) => one.node),
+        ...(leaf?.holder ? [leaf.holder] : []),
+      ].map((node) => [node, node.childNodes.length]),
     }
     this.showing = true
     this.line(line)
@@ -113,7 +133,8 @@ export class Blocks {
     }
     const inside = depth === this.open.length
     if (inside && this.leaf?.kind === 'code') return this.codeLine(rest)
-    if (!inside && this.leaf?.kind === 'text' && rest.trim() && !starts(rest)) return this.textLine(rest.trimStart()) // goes on lazily
+    if (!inside && this.leaf?.kind === 'text' && rest.trim() && !starts(rest))
+      return this.textLine(rest.trimStart()) // goes on lazily
     if (!inside) this.closeTo(depth, rest)
     return this.begin(this.containers(rest))
   }
@@ -149,13 +170,19 @@ export class Blocks {
     this.closeLeaf()
     const list = this.open.at(-1)?.kind === 'list' ? this.open.at(-1) : null
     const goesOn = list?.marker === marker
-    const full = goesOn && this.open.length === 1 && !this.showing && list.node.childNodes.length >= MOST_ITEMS
+    const full =
+      goesOn && this.open.length === 1 && !this.showing && list.node.childNodes.length >= MOST_ITEMS
     if (!goesOn || full) {
       if (list) this.open.pop()
       if (full) list.node.classList.add('goes-on')
       const ordered = marker === '.' || marker === ')'
       const start = full ? list.start + list.node.childNodes.length : ordered ? parseInt(mark, 10) : 1
-      this.add({ kind: 'list', marker, start, node: ordered ? h('ol', { start: start === 1 ? null : start }) : h('ul') })
+      this.add({
+        kind: 'list',
+        marker,
+        start,
+        node: ordered ? h('ol', { start: start === 1 ? null : start }) : h('ul'),
+      })
     }
     const width = indent.length + mark.length + (gap.length > 4 || gap.length === 0 ? 1 : gap.length)
     const node = h('li')
@@ -165,7 +192,13 @@ export class Blocks {
     if (task) {
       const done = task[1] !== ' '
       node.className = 'task'
-      node.append(h('span', { class: done ? 'task-box done' : 'task-box', role: 'img', 'aria-label': done ? 'done:' : 'to do:' }))
+      node.append(
+        h('span', {
+          class: done ? 'task-box done' : 'task-box',
+          role: 'img',
+          'aria-label': done ? 'done:' : 'to do:',
+        }),
+      )
       left = left.slice(task[0].length)
     }
     return left
@@ -208,15 +241,26 @@ export class Blocks {
     const level = found[1].length
     while (this.levels.at(-1) >= level) this.levels.pop()
     this.levels.push(level)
-    this.whole(h(`h${this.levels.length < 6 ? this.levels.length + 1 : 6}`, { class: `md-h${level}` }, ...inline(words, this.showing)))
+    this.whole(
+      h(
+        `h${this.levels.length < 6 ? this.levels.length + 1 : 6}`,
+        { class: `md-h${level}` },
+        ...inline(words, this.showing),
+      ),
+    )
   }
 
   // --- leaves ----------------------------------------------------------------------------------------------------------------------------------
 
   textLine(words) {
-    if (this.leaf !== null && (this.leaf.kind !== 'text' || this.leaf.source.length + words.length > MOST_LINE)) this.closeLeaf()
+    if (
+      this.leaf !== null &&
+      (this.leaf.kind !== 'text' || this.leaf.source.length + words.length > MOST_LINE)
+    )
+      this.closeLeaf()
     if (this.leaf === null) {
-      const paint = this.spare?.dry && words.startsWith(this.spare.dry) ? this.spare : { dry: '', node: h('p'), count: 0 }
+      const paint =
+        this.spare?.dry && words.startsWith(this.spare.dry) ? this.spare : { dry: '', node: h('p'), count: 0 }
       this.spare = null
       this.leaf = { kind: 'text', node: paint.node, paint, source: words, stale: true }
       this.place.append(paint.node)
@@ -263,7 +307,11 @@ export class Blocks {
   codeLine(rest) {
     const { leaf } = this
     const end = rest.trim()
-    if (end.length >= leaf.mark.length && end[0] === leaf.mark[0] && end === leaf.mark[0].repeat(end.length)) {
+    if (
+      end.length >= leaf.mark.length &&
+      end[0] === leaf.mark[0] &&
+      end === leaf.mark[0].repeat(end.length)
+    ) {
       this.leaf = null
       return
     }

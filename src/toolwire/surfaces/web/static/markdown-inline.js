@@ -14,7 +14,8 @@ const WORD = /[\p{L}\p{N}_]/u
 const SPECIAL = /[\\`*_~[\]!<&\nhHwW]/g
 const ADDRESS = /(?:https?:\/\/|www\.)[^\s<>"'`|\\^{}]{1,2000}/iy
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/iy
-const ENTITY = /&(?:(amp|lt|gt|quot|apos|nbsp|hellip|mdash|ndash|copy|rarr|larr|times|middot|bull)|#(\d{1,7})|#x([0-9a-f]{1,6}));/iy
+const ENTITY =
+  /&(?:(amp|lt|gt|quot|apos|nbsp|hellip|mdash|ndash|copy|rarr|larr|times|middot|bull)|#(\d{1,7})|#x([0-9a-f]{1,6}));/iy
 const ENTITIES = {
   amp: '&',
   lt: '<',
@@ -205,7 +206,8 @@ class Inline {
     if (closes) left = this.closed(char, left)
     if (left && opens) {
       this.at += length - left
-      for (const size of left === 3 ? [2, 1] : [left]) if (!this.push(char.repeat(size), char.repeat(size))) this.literal(char, size)
+      for (const size of left === 3 ? [2, 1] : [left])
+        if (!this.push(char.repeat(size), char.repeat(size))) this.literal(char, size)
       return true
     }
     this.at += length - left
@@ -247,7 +249,10 @@ class Inline {
     while (place > 0 && this.open[place].kind !== 'link' && this.open[place].kind !== 'image') place -= 1
     if (place === 0) return false
     this.flush()
-    const found = this.source[this.at + 1] === '(' && this.at < this.lastClosing ? destination(this.source, this.at + 2) : null
+    const found =
+      this.source[this.at + 1] === '(' && this.at < this.lastClosing
+        ? destination(this.source, this.at + 2)
+        : null
     const href = found && target(found.address)
     while (this.open.length - 1 > place) this.flatten()
     if (!href) {
@@ -257,7 +262,11 @@ class Inline {
     const { kind, nodes } = this.open.pop()
     for (const one of this.open) if (one.kind === 'link') one.kind = 'spent' // no links within links
     const label =
-      kind === 'image' ? [h('span', { class: 'image-mark' }, 'Image: '), ...(nodes.length ? nodes : [href])] : nodes.length ? nodes : [href]
+      kind === 'image'
+        ? [h('span', { class: 'image-mark' }, 'Image: '), ...(nodes.length ? nodes : [href])]
+        : nodes.length
+          ? nodes
+          : [href]
     return this.put(link(href, ...label), found.end - this.at)
   }
 
@@ -290,7 +299,8 @@ class Inline {
     const found = ADDRESS.exec(this.source)
     if (!found || this.has('link')) return false
     let written = found[0].replace(/[.,;:!?*_~\]]+$/, '')
-    while (written.endsWith(')') && written.split(')').length > written.split('(').length) written = written.slice(0, -1)
+    while (written.endsWith(')') && written.split(')').length > written.split('(').length)
+      written = written.slice(0, -1)
     const href = target(/^www\./i.test(written) ? `https://${written}` : written)
     return href && /[^/:.]$|\/$/.test(written) && (written.includes('.', 4) || written.includes('//'))
       ? this.put(link(href, written), written.length)

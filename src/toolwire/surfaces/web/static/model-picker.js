@@ -50,7 +50,13 @@ export class ModelPicker {
       oninput: () => this.draw(),
       onkeydown: (event) => this.key(event),
     })
-    this.list = h('ul', { class: 'picker-list scroll', role: 'listbox', id, 'aria-label': 'Models', tabindex: '-1' })
+    this.list = h('ul', {
+      class: 'picker-list scroll',
+      role: 'listbox',
+      id,
+      'aria-label': 'Models',
+      tabindex: '-1',
+    })
     this.panel = h('div', { class: 'picker-panel', hidden: true }, this.input, this.list)
     this.node = h(
       'div',
@@ -79,7 +85,10 @@ export class ModelPicker {
     this.models = models
     this.value = value
     text(this.name, value || (models.length ? 'Choose a model' : 'No model'))
-    clear(this.badge, this.model ? strategyBadge(this.model.tools) : value ? h('span', { class: 'badge bad' }, 'gone') : null)
+    clear(
+      this.badge,
+      this.model ? strategyBadge(this.model.tools) : value ? h('span', { class: 'badge bad' }, 'gone') : null,
+    )
     if (this.opened) this.draw()
   }
 
@@ -101,7 +110,9 @@ export class ModelPicker {
 
   get shown() {
     const words = this.input.value.toLowerCase().split(/\s+/).filter(Boolean)
-    return this.models.filter((one) => words.every((word) => `${one.id} ${one.backend} ${one.tools}`.toLowerCase().includes(word)))
+    return this.models.filter((one) =>
+      words.every((word) => `${one.id} ${one.backend} ${one.tools}`.toLowerCase().includes(word)),
+    )
   }
 
   draw() {
@@ -126,7 +137,12 @@ export class ModelPicker {
         h(
           'span',
           { class: 'grow' },
-          h('span', { class: 'picker-name' }, h('span', { class: 'picker-id' }, one.id), strategyBadge(one.tools)),
+          h(
+            'span',
+            { class: 'picker-name' },
+            h('span', { class: 'picker-id' }, one.id),
+            strategyBadge(one.tools),
+          ),
           h(
             'span',
             { class: 'picker-about' },
@@ -157,7 +173,14 @@ export class ModelPicker {
   key(event) {
     const { shown } = this
     const at = shown.findIndex((one) => one.id === this.active)
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: shown.length - 1, PageDown: at + 8, PageUp: at - 8 }[event.key]
+    const to = {
+      ArrowDown: at + 1,
+      ArrowUp: at - 1,
+      Home: 0,
+      End: shown.length - 1,
+      PageDown: at + 8,
+      PageUp: at - 8,
+    }[event.key]
     if (event.key === 'Escape') {
       event.preventDefault()
       event.stopPropagation()
@@ -165,7 +188,11 @@ export class ModelPicker {
     } else if (event.key === 'Enter' && !event.isComposing) {
       event.preventDefault()
       if (this.active !== undefined) this.pick(this.active)
-    } else if (to !== undefined && shown.length && !((event.key === 'Home' || event.key === 'End') && this.input.value)) {
+    } else if (
+      to !== undefined &&
+      shown.length &&
+      !((event.key === 'Home' || event.key === 'End') && this.input.value)
+    ) {
       event.preventDefault()
       this.active = shown[Math.max(0, Math.min(shown.length - 1, to))].id
       this.draw()
@@ -197,7 +224,9 @@ export function preferred(models) {
   } catch {
     // no storage
   }
-  return (models.find((one) => one.id === last) ?? models.find((one) => one.may_use_tools) ?? models[0])?.id ?? ''
+  return (
+    (models.find((one) => one.id === last) ?? models.find((one) => one.may_use_tools) ?? models[0])?.id ?? ''
+  )
 }
 
 /** The model to begin with next time. */

@@ -19,12 +19,20 @@ export class Picks {
           'div',
           { class: 'picks-head' },
           this.tally,
-          h('div', { class: 'row tight' }, this.button('Select All', true), this.button('Deselect All', false)),
+          h(
+            'div',
+            { class: 'row tight' },
+            this.button('Select All', true),
+            this.button('Deselect All', false),
+          ),
         )
       : h(
           'div',
           { class: 'picks-head' },
-          text(this.tally, `${counted(shown.touched.length, 'file')}, ${bytes(shown.touched.reduce((sum, one) => sum + (one.size ?? 0), 0))}`),
+          text(
+            this.tally,
+            `${counted(shown.touched.length, 'file')}, ${bytes(shown.touched.reduce((sum, one) => sum + (one.size ?? 0), 0))}`,
+          ),
         )
     this.node = h('fieldset', { class: 'picks' }, h('legend', null, legend), head, list)
     this.told()
@@ -38,15 +46,28 @@ export class Picks {
         'span',
         { class: 'pick-name' },
         h('span', { class: 'pick-file' }, visible(name)),
-        one.missing ? h('span', { class: 'badge warn' }, visible(one.reason || 'not found')) : h('span', { class: 'pick-size' }, bytes(one.size)),
+        one.missing
+          ? h('span', { class: 'badge warn' }, visible(one.reason || 'not found'))
+          : h('span', { class: 'pick-size' }, bytes(one.size)),
       ),
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
       one.snippet ? h('span', { class: 'pick-snippet' }, visible(one.snippet)) : null,
     ]
     if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-words' }, words))
-    const box = h('input', { type: 'checkbox', id, checked: chosen && !one.missing, disabled: one.missing, onchange: () => this.told() })
+    const box = h('input', {
+      type: 'checkbox',
+      id,
+      checked: chosen && !one.missing,
+      disabled: one.missing,
+      onchange: () => this.told(),
+    })
     this.boxes.set(one.key, box)
-    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, h('label', { class: 'pick-words', for: id }, words))
+    return h(
+      'li',
+      { class: one.missing ? 'pick missing' : 'pick' },
+      box,
+      h('label', { class: 'pick-words', for: id }, words),
+    )
   }
 
   button(label, on) {

@@ -23,8 +23,16 @@ const sentence = (words) => words.slice(0, 1).toUpperCase() + words.slice(1)
 
 /** Why a call cannot work, and what approving it means then. */
 function problem(reason, note) {
-  const words = [h('p', null, h('strong', null, 'This call cannot work: '), visible(reason)), h('p', null, visible(note))]
-  return h('div', { class: 'banner warn question-problem', role: 'note' }, icon('warning'), h('div', { class: 'banner-words' }, words))
+  const words = [
+    h('p', null, h('strong', null, 'This call cannot work: '), visible(reason)),
+    h('p', null, visible(note)),
+  ]
+  return h(
+    'div',
+    { class: 'banner warn question-problem', role: 'note' },
+    icon('warning'),
+    h('div', { class: 'banner-words' }, words),
+  )
 }
 
 export class Question {
@@ -68,11 +76,21 @@ export class Question {
     const head = h(
       'div',
       { class: 'question-head' },
-      h('h3', { id: `${this.id}-title` }, visible(title), ' ', h('code', { class: 'question-tool' }, visible(one.tool))),
+      h(
+        'h3',
+        { id: `${this.id}-title` },
+        visible(title),
+        ' ',
+        h('code', { class: 'question-tool' }, visible(one.tool)),
+      ),
       share ? null : h('p', { class: 'muted' }, visible(one.purpose ?? '')),
     )
-    const choice = several ? h('label', { class: 'question-run', for: this.run.id }, this.run, 'Run this call') : null
-    this.arguments = new Arguments(one.arguments, one.schema, one.editable && !share, (value) => this.edit(value))
+    const choice = several
+      ? h('label', { class: 'question-run', for: this.run.id }, this.run, 'Run this call')
+      : null
+    this.arguments = new Arguments(one.arguments, one.schema, one.editable && !share, (value) =>
+      this.edit(value),
+    )
     this.restore = h(
       'button',
       { type: 'button', class: 'button quiet small', hidden: true, onclick: () => this.back() },
@@ -85,10 +103,19 @@ export class Question {
       h('div', { class: 'row between' }, h('h4', null, 'Arguments'), this.restore),
       this.arguments.node,
     )
-    const asked = share ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given) : given
+    const asked = share
+      ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given)
+      : given
     const order = one.shown.diff || one.shown.problem ? [this.preview, asked] : [asked, this.preview] // what it changes comes first
     this.body.append(...[...order, this.note(), this.remember()].filter(Boolean))
-    this.node = h('section', { class: 'question', 'aria-labelledby': `${this.id}-title` }, choice, head, this.said, this.body)
+    this.node = h(
+      'section',
+      { class: 'question', 'aria-labelledby': `${this.id}-title` },
+      choice,
+      head,
+      this.said,
+      this.body,
+    )
     this.drawPreview((touched) => this.first(touched))
   }
 
@@ -99,7 +126,12 @@ export class Question {
 
   note() {
     if (!this.approval.note) return null
-    return h('div', { class: 'privacy' }, icon('shield'), h('p', null, h('strong', null, 'Privacy Note: '), visible(this.approval.note)))
+    return h(
+      'div',
+      { class: 'privacy' },
+      icon('shield'),
+      h('p', null, h('strong', null, 'Privacy Note: '), visible(this.approval.note)),
+    )
   }
 
   remember() {
@@ -117,7 +149,8 @@ export class Question {
       return { scope, input, row: h('label', { class: 'remember-row', for: id }, input, words(one)) }
     })
     this.scoped = h('span', { class: 'muted' })
-    const words = 'A remembered yes answers later questions of the same kind by itself. You can take it back in the inbox.'
+    const words =
+      'A remembered yes answers later questions of the same kind by itself. You can take it back in the inbox.'
     return h(
       'details',
       { class: 'folded remember' },
@@ -136,7 +169,10 @@ export class Question {
   }
 
   drawScope() {
-    text(this.scoped, this.scope === 'once' ? '' : `(${this.scopes.find((row) => row.input.checked).row.textContent})`)
+    text(
+      this.scoped,
+      this.scope === 'once' ? '' : `(${this.scopes.find((row) => row.input.checked).row.textContent})`,
+    )
   }
 
   drawPreview(chosen) {
@@ -148,7 +184,11 @@ export class Question {
     if (shown.problem) {
       // There is nothing to pick from, and nothing to show.
     } else if (shown.touched.length && !shown.diff) {
-      const legend = !shown.pick ? 'Files' : approval.stage === 'share' ? 'Select results to share:' : 'Select files to share:'
+      const legend = !shown.pick
+        ? 'Files'
+        : approval.stage === 'share'
+          ? 'Select results to share:'
+          : 'Select files to share:'
       this.picks = new Picks(shown, { legend, chosen, model: approval.model })
       parts.push(this.picks.node)
     } else if (shown.pick) parts.push(h('p', { class: 'muted' }, 'Nothing was found.'))
@@ -179,7 +219,11 @@ export class Question {
   async look(value) {
     this.asking = new AbortController()
     try {
-      const { shown, digest, problem_note: note } = await api.post(
+      const {
+        shown,
+        digest,
+        problem_note: note,
+      } = await api.post(
         `/approvals/${encodeURIComponent(this.approval.id)}/preview`,
         { arguments: value },
         { signal: this.asking.signal },
@@ -197,13 +241,18 @@ export class Question {
   /** What the call as it stands would touch. What was deselected stays so. */
   show(shown, note) {
     const refused = new Set(
-      (this.picks?.touched ?? []).filter((one) => !one.missing && !this.picks.boxes.get(one.key)?.checked).map((one) => one.key),
+      (this.picks?.touched ?? [])
+        .filter((one) => !one.missing && !this.picks.boxes.get(one.key)?.checked)
+        .map((one) => one.key),
     )
     this.shown = shown
     this.problemNote = note
     this.drawPreview((one) => this.first(one) && !refused.has(one.key))
     this.ready = true
-    this.say('', this.edited === null ? '' : 'You edited the arguments. This is what the edited call would touch.')
+    this.say(
+      '',
+      this.edited === null ? '' : 'You edited the arguments. This is what the edited call would touch.',
+    )
   }
 
   back() {
@@ -222,7 +271,8 @@ export class Question {
     const out = { token: this.approval.token, approved }
     if (!approved) return out
     if (this.edited !== null) Object.assign(out, { arguments: this.edited, seen: this.seen })
-    if (this.shown.pick && !(this.edited !== null && (this.picks?.all ?? true))) out.picked = this.picks?.chosen ?? []
+    if (this.shown.pick && !(this.edited !== null && (this.picks?.all ?? true)))
+      out.picked = this.picks?.chosen ?? []
     out.remember = this.scope
     if (out.remember === 'folder') out.folder = this.approval.folder
     return out

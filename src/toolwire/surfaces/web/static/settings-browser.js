@@ -22,20 +22,35 @@ export function section(name, words, ...children) {
 
 export function signIn(page) {
   const held = h('div', { 'aria-live': 'polite' })
-  const make = h('button', { type: 'button', class: 'button', onclick: link }, icon('key', 16), 'Link for another browser')
+  const make = h(
+    'button',
+    { type: 'button', class: 'button', onclick: link },
+    icon('key', 16),
+    'Link for another browser',
+  )
   const leave = h('button', { type: 'button', class: 'button danger', onclick: out }, 'Sign out')
   async function link() {
     make.disabled = true
     try {
       const { url } = await page.context.api.post('/session/link')
-      const field = h('input', { class: 'input mono', readOnly: true, value: url, 'aria-label': 'One-time link', onfocus: () => field.select() })
+      const field = h('input', {
+        class: 'input mono',
+        readOnly: true,
+        value: url,
+        'aria-label': 'One-time link',
+        onfocus: () => field.select(),
+      })
       clear(
         held,
         h(
           'div',
           { class: 'stack' },
           h('div', { class: 'row nowrap' }, field, copyButton(url)),
-          h('p', { class: 'hint' }, 'It works once, and lets whoever opens it decide about tool calls. Give it to nobody else.'),
+          h(
+            'p',
+            { class: 'hint' },
+            'It works once, and lets whoever opens it decide about tool calls. Give it to nobody else.',
+          ),
         ),
       )
     } catch (error) {
@@ -49,7 +64,8 @@ export function signIn(page) {
       null,
       'To come back you need a new link: toolwire serve prints one when it starts, and another signed-in browser can make one here.',
     )
-    if (!(await confirmed({ title: 'Sign out of this browser?', content, yes: 'Sign out', danger: true }))) return
+    if (!(await confirmed({ title: 'Sign out of this browser?', content, yes: 'Sign out', danger: true })))
+      return
     try {
       await page.context.api.del('/session')
       location.assign('/')
@@ -69,7 +85,9 @@ export function signIn(page) {
 
 export function appearance() {
   const html = document.documentElement
-  const radios = THEMES.map(([id]) => h('input', { type: 'radio', name: 'theme', value: id, onchange: () => choose(id) }))
+  const radios = THEMES.map(([id]) =>
+    h('input', { type: 'radio', name: 'theme', value: id, onchange: () => choose(id) }),
+  )
   const node = section(
     'Appearance',
     null,

@@ -9,7 +9,8 @@ import { appearance, section, signIn } from './settings-browser.js'
 
 export const title = 'Settings'
 
-const DESCRIPTION = 'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup.'
+const DESCRIPTION =
+  'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = {
   memory: 'Requests and answers of recent turns are kept in memory only, and are gone when the server ends.',
@@ -28,7 +29,12 @@ export async function open(main, context) {
       h(
         'div',
         { class: 'page-head' },
-        h('div', null, h('h1', null, 'Settings'), h('p', null, 'What models may do here. Everything else stands in the configuration file.')),
+        h(
+          'div',
+          null,
+          h('h1', null, 'Settings'),
+          h('p', null, 'What models may do here. Everything else stands in the configuration file.'),
+        ),
       ),
       trouble,
       sections,
@@ -36,12 +42,24 @@ export async function open(main, context) {
   )
   const failed = (error) => clear(trouble, banner(error.message, 'bad', true))
   const page = { context, failed, worked: () => clear(trouble), models: [], settings: null }
-  const parts = [toolCalling(page), toolModels(page), grants(page), vault(page), journal(page), signIn(page), appearance(page), configuration(page)]
+  const parts = [
+    toolCalling(page),
+    toolModels(page),
+    grants(page),
+    vault(page),
+    journal(page),
+    signIn(page),
+    appearance(page),
+    configuration(page),
+  ]
   clear(sections, h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading'))
 
   async function refresh() {
     try {
-      const [settings, { models }] = await Promise.all([context.api.get('/settings'), context.api.get('/models')])
+      const [settings, { models }] = await Promise.all([
+        context.api.get('/settings'),
+        context.api.get('/models'),
+      ])
       page.models = models
       page.show(settings)
       if (!sections.contains(parts[0].node))
@@ -58,7 +76,11 @@ export async function open(main, context) {
     page.settings = settings
     for (const part of parts) part.show?.(settings)
   }
-  const offs = [context.live.on('settings', refresh), context.live.on('approvals', () => parts[2].show()), context.live.on('lost', refresh)]
+  const offs = [
+    context.live.on('settings', refresh),
+    context.live.on('approvals', () => parts[2].show()),
+    context.live.on('lost', refresh),
+  ]
   await refresh()
   return () => {
     for (const off of offs) off()
@@ -117,7 +139,16 @@ function toolCalling(page) {
   }
   function show({ tool_calling: on, vault: { root, open, error } }) {
     if (!toggle.disabled || toggle.checked !== on) toggle.checked = on
-    if (!on) clear(status, h('p', { class: 'row nowrap small muted' }, icon('shield', 16), 'Off: no model is offered a tool of the vault.'))
+    if (!on)
+      clear(
+        status,
+        h(
+          'p',
+          { class: 'row nowrap small muted' },
+          icon('shield', 16),
+          'Off: no model is offered a tool of the vault.',
+        ),
+      )
     else if (error) clear(status, banner(['The vault could not be opened: ', error], 'bad'))
     else if (open)
       clear(
@@ -141,7 +172,12 @@ function agreed({ root, exists, include, exclude }) {
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
     exists ? null : banner('There is no such folder. Set vault.root in the configuration file.', 'warn'),
     include.length || exclude.length
-      ? h('dl', { class: 'facts' }, include.length ? fact('Only', patterns(include)) : null, exclude.length ? fact('Not', patterns(exclude)) : null)
+      ? h(
+          'dl',
+          { class: 'facts' },
+          include.length ? fact('Only', patterns(include)) : null,
+          exclude.length ? fact('Not', patterns(exclude)) : null,
+        )
       : null,
     h('p', null, 'Indexing shares nothing. A model sees of it only what you approve, call by call.'),
     h('p', { class: 'muted small' }, WARNING),
@@ -204,7 +240,16 @@ function toolModels(page) {
         'div',
         { class: 'stack' },
         said,
-        h('div', { class: 'scroll matches-scroll', tabindex: '0', role: 'region', 'aria-label': 'Models of this server' }, list),
+        h(
+          'div',
+          {
+            class: 'scroll matches-scroll',
+            tabindex: '0',
+            role: 'region',
+            'aria-label': 'Models of this server',
+          },
+          list,
+        ),
       ),
     ),
   )
@@ -301,7 +346,8 @@ function grants(page) {
           show()
         },
       }
-      if (!current.length) clear(list, h('p', { class: 'muted' }, 'Nothing is remembered: every call asks you.'))
+      if (!current.length)
+        clear(list, h('p', { class: 'muted' }, 'Nothing is remembered: every call asks you.'))
       else
         clear(
           list,
@@ -340,7 +386,9 @@ function vault() {
     clear(
       where,
       'Root and patterns are changed only in the configuration file',
-      path ? [': ', h('code', null, path)] : '; there is none yet: write a toolwire.toml where you start the server',
+      path
+        ? [': ', h('code', null, path)]
+        : '; there is none yet: write a toolwire.toml where you start the server',
       '.',
     )
   }
@@ -349,7 +397,11 @@ function vault() {
 
 function journal() {
   const facts = h('dl', { class: 'facts wide' })
-  const node = section('Journal', 'What the wire inspector shows is kept by these rules, set in the configuration file.', facts)
+  const node = section(
+    'Journal',
+    'What the wire inspector shows is kept by these rules, set in the configuration file.',
+    facts,
+  )
   function show({ journal: { contents, max_mb: most, path } }) {
     clear(
       facts,
@@ -371,6 +423,10 @@ function configuration() {
   return {
     node,
     show: ({ config, config_path: path }) =>
-      clear(held, path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null, codeBlock(config.trimEnd(), 'toml')),
+      clear(
+        held,
+        path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null,
+        codeBlock(config.trimEnd(), 'toml'),
+      ),
   }
 }

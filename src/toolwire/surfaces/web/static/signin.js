@@ -23,7 +23,10 @@ export function signIn(done) {
     h('div', { class: 'row nowrap' }, h('div', { class: 'grow' }, input), button),
     h('p', { class: 'hint' }, 'One of server.admin_keys of the configuration file.'),
   )
-  if (used) said.append(banner('This link was used already, or is too old. Every link opens one browser, once.', 'warn'))
+  if (used)
+    said.append(
+      banner('This link was used already, or is too old. Every link opens one browser, once.', 'warn'),
+    )
 
   async function submit(event) {
     event.preventDefault()
@@ -65,7 +68,12 @@ export function signIn(done) {
           'section',
           { class: 'stack', 'aria-labelledby': 'by-link' },
           h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
-          h('p', null, h('code', null, 'toolwire serve'), ' printed a one-time address when it started. Open it in this browser:'),
+          h(
+            'p',
+            null,
+            h('code', null, 'toolwire serve'),
+            ' printed a one-time address when it started. Open it in this browser:',
+          ),
           h('pre', { class: 'signin-sample mono' }, `${location.origin}/ui/enter?token=…`),
           h(
             'p',
@@ -75,7 +83,12 @@ export function signIn(done) {
             ' again, or make one in the Settings of a browser that is signed in.',
           ),
         ),
-        h('section', { class: 'stack', 'aria-labelledby': 'by-key' }, h('h2', { id: 'by-key' }, icon('key'), ' With a key'), form),
+        h(
+          'section',
+          { class: 'stack', 'aria-labelledby': 'by-key' },
+          h('h2', { id: 'by-key' }, icon('key'), ' With a key'),
+          form,
+        ),
       ),
     ),
   )

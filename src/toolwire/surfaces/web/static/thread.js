@@ -83,7 +83,12 @@ class AnswerView {
     this.cards = new Map()
     this.open = null // the part that grows: {type, stream, …}
     this.parts = h('div', { class: 'answer-parts' })
-    this.wait = h('div', { class: 'answer-wait muted' }, h('span', { class: 'spinner' }), h('span', null, 'Waiting for the model…'))
+    this.wait = h(
+      'div',
+      { class: 'answer-wait muted' },
+      h('span', { class: 'spinner' }),
+      h('span', null, 'Waiting for the model…'),
+    )
     this.foot = h('div', { class: 'message-foot' })
     this.node = h(
       'article',
@@ -124,7 +129,9 @@ class AnswerView {
   thoughtPart() {
     const node = h('div', { class: 'thought-text' })
     const said = h('span', null, 'Thinking…')
-    this.parts.append(h('details', { class: 'thought-box' }, h('summary', null, icon('thought', 15), said), node))
+    this.parts.append(
+      h('details', { class: 'thought-box' }, h('summary', null, icon('thought', 15), said), node),
+    )
     return { type: 'thought', stream: new MarkdownStream(node), said }
   }
 
@@ -167,9 +174,18 @@ class AnswerView {
     this.entry.ended = ended
     this.waiting()
     const [kind, words] = ENDS[ended.why] ?? []
-    if (words) this.parts.append(kind ? banner(ended.words || words, kind) : h('p', { class: 'muted' }, ended.words || words))
-    else if (!this.entry.parts.length) this.parts.append(h('p', { class: 'muted' }, 'The model answered nothing.'))
-    this.retry = h('button', { type: 'button', class: 'button quiet small', hidden: true, onclick: this.actions.retry }, icon('retry', 15), 'Retry')
+    if (words)
+      this.parts.append(
+        kind ? banner(ended.words || words, kind) : h('p', { class: 'muted' }, ended.words || words),
+      )
+    else if (!this.entry.parts.length)
+      this.parts.append(h('p', { class: 'muted' }, 'The model answered nothing.'))
+    this.retry = h(
+      'button',
+      { type: 'button', class: 'button quiet small', hidden: true, onclick: this.actions.retry },
+      icon('retry', 15),
+      'Retry',
+    )
     const tokens = ended.usage?.output_tokens ?? ended.usage?.completion_tokens
     clear(
       this.foot,

@@ -25,8 +25,16 @@ export function timeline(turn, sources, onrow) {
   const table = h('tbody')
   const zoomed = h('span', { class: 'muted small timeline-range' })
   const tool = (name, label, fn) =>
-    h('button', { type: 'button', class: 'button quiet small square', 'aria-label': label, title: label, onclick: fn }, icon(name, 15))
-  const whole = h('button', { type: 'button', class: 'button quiet small', hidden: true, onclick: () => zoom(0, end()) }, 'Whole turn')
+    h(
+      'button',
+      { type: 'button', class: 'button quiet small square', 'aria-label': label, title: label, onclick: fn },
+      icon(name, 15),
+    )
+  const whole = h(
+    'button',
+    { type: 'button', class: 'button quiet small', hidden: true, onclick: () => zoom(0, end()) },
+    'Whole turn',
+  )
   const earlier = tool('left', 'Earlier', () => pan(-0.5))
   const later = tool('right', 'Later', () => pan(0.5))
   const controls = h(
@@ -58,7 +66,9 @@ export function timeline(turn, sources, onrow) {
         h(
           'tr',
           null,
-          ['What', 'From', 'To', 'Length'].map((name, at) => h('th', { scope: 'col', class: at ? 'number' : null }, name)),
+          ['What', 'From', 'To', 'Length'].map((name, at) =>
+            h('th', { scope: 'col', class: at ? 'number' : null }, name),
+          ),
         ),
       ),
       table,
@@ -119,11 +129,19 @@ export function timeline(turn, sources, onrow) {
     const [name, choice] = label.split(' ') // the choice stands there where the client wanted several
     if (name !== 'CallBegin' && name !== 'CallEnd') return
     const event = parsed(words)
-    const open = calls.findLast((call) => call.index === event.index && call.choice === choice && call.to === null)
+    const open = calls.findLast(
+      (call) => call.index === event.index && call.choice === choice && call.to === null,
+    )
     if (name === 'CallEnd') {
       if (open) open.to = at
     } else {
-      calls.push({ index: event.index, choice, name: event.name ?? turn.calls?.[calls.length] ?? 'call', from: at, to: null })
+      calls.push({
+        index: event.index,
+        choice,
+        name: event.name ?? turn.calls?.[calls.length] ?? 'call',
+        from: at,
+        to: null,
+      })
     }
   }
 
@@ -189,7 +207,11 @@ export function timeline(turn, sources, onrow) {
           ? svg('text', { class: 'lane-label', x: start, y: at - 4 }, words)
           : svg('text', { class: 'lane-label', x: 0, y: at + height / 2 + 4 }, words),
       )
-    const clip = svg('clipPath', { id: 'timeline-clip' }, svg('rect', { x: start, y: 0, width: Math.max(0, space), height: 600 }))
+    const clip = svg(
+      'clipPath',
+      { id: 'timeline-clip' },
+      svg('rect', { x: start, y: 0, width: Math.max(0, space), height: 600 }),
+    )
     canvas.append(svg('defs', null, clip))
     const drawn = svg('g', { 'clip-path': 'url(#timeline-clip)' })
 
@@ -198,14 +220,30 @@ export function timeline(turn, sources, onrow) {
       const a = Math.max(start, x(phase.from))
       const b = Math.min(start + space, x(phase.to))
       if (b <= a) continue
-      drawn.append(svg('rect', { class: `phase ${phase.tone}`, x: a, y, width: Math.max(1.5, b - a - 1), height: PHASE, rx: 4 }))
-      if (b - a > phase.short.length * 6.6 + 14) drawn.append(svg('text', { class: `phase-label ${phase.tone}`, x: a + 8, y: y + 15 }, phase.short))
+      drawn.append(
+        svg('rect', {
+          class: `phase ${phase.tone}`,
+          x: a,
+          y,
+          width: Math.max(1.5, b - a - 1),
+          height: PHASE,
+          rx: 4,
+        }),
+      )
+      if (b - a > phase.short.length * 6.6 + 14)
+        drawn.append(svg('text', { class: `phase-label ${phase.tone}`, x: a + 8, y: y + 15 }, phase.short))
     }
     y += PHASE + (narrow ? 22 : 10)
 
     for (const kind of turn.contents === 'gone' ? [] : LANES) {
-      label(`${ROWS[kind].title}${sources[kind].total ? ` ${sources[kind].total.toLocaleString()}` : ''}`, y, LANE)
-      canvas.append(svg('rect', { class: 'lane', x: start, y, width: Math.max(0, space), height: LANE, rx: 4 }))
+      label(
+        `${ROWS[kind].title}${sources[kind].total ? ` ${sources[kind].total.toLocaleString()}` : ''}`,
+        y,
+        LANE,
+      )
+      canvas.append(
+        svg('rect', { class: 'lane', x: start, y, width: Math.max(0, space), height: LANE, rx: 4 }),
+      )
       columns(drawn, lanes[kind], y, geometry)
       geometry.lanes.push({ kind, top: y, bottom: y + LANE })
       y += LANE + (narrow ? 20 : 6)
@@ -224,7 +262,16 @@ export function timeline(turn, sources, onrow) {
     point()
     canvas.append(drawn)
     if (before) stub(canvas, left, before, narrow ? 16 : 4, y, 'parked', ms(waitedBefore(turn)))
-    if (after) stub(canvas, start + space + 8, after, narrow ? 16 : 4, y, 'parked', turn.waits ? 'waits' : ms(waitedAfter(turn)))
+    if (after)
+      stub(
+        canvas,
+        start + space + 8,
+        after,
+        narrow ? 16 : 4,
+        y,
+        'parked',
+        turn.waits ? 'waits' : ms(waitedAfter(turn)),
+      )
     y = axis(canvas, y, geometry)
     canvas.setAttribute('width', width)
     canvas.setAttribute('height', y)
@@ -237,7 +284,11 @@ export function timeline(turn, sources, onrow) {
       [
         ...parkedBefore(),
         ...phasesOf(),
-        ...calls.map((call) => ({ name: `Call ${call.index + 1}: ${call.name}`, from: call.from, to: call.to })),
+        ...calls.map((call) => ({
+          name: `Call ${call.index + 1}: ${call.name}`,
+          from: call.from,
+          to: call.to,
+        })),
         ...parkedAfter(),
       ].map((phase) =>
         h(
@@ -270,7 +321,15 @@ export function timeline(turn, sources, onrow) {
 
   function parkedAfter() {
     const interval = turn.parked_after
-    return interval ? [{ name: 'Parked, until another request brings the results', from: interval.from_ms, to: interval.to_ms }] : []
+    return interval
+      ? [
+          {
+            name: 'Parked, until another request brings the results',
+            from: interval.from_ms,
+            to: interval.to_ms,
+          },
+        ]
+      : []
   }
 
   function phasesOf() {
@@ -290,20 +349,43 @@ export function timeline(turn, sources, onrow) {
           to: finish,
         },
       ]
-    out.push({ name: 'Request decoded, waiting for the backend’s first frame', short: 'waiting for the backend', tone: 'wait', from: 0, to: first })
+    out.push({
+      name: 'Request decoded, waiting for the backend’s first frame',
+      short: 'waiting for the backend',
+      tone: 'wait',
+      from: 0,
+      to: first,
+    })
     if (sent !== null && sent - first > finish / 200)
-      out.push({ name: 'First frame, nothing sent to the client yet', short: 'held back', tone: 'held', from: first, to: sent })
+      out.push({
+        name: 'First frame, nothing sent to the client yet',
+        short: 'held back',
+        tone: 'held',
+        from: first,
+        to: sent,
+      })
     const begin = sent !== null && sent - first > finish / 200 ? sent : first
     const done = running || !lanes.wire.whole ? finish : Math.max(begin, last ?? finish)
-    out.push({ name: 'Events go to the client', short: running ? 'streaming now' : 'streaming', tone: 'stream', from: begin, to: done })
-    if (finish - done > finish / 200) out.push({ name: 'Closing', short: 'closing', tone: 'wait', from: done, to: finish })
+    out.push({
+      name: 'Events go to the client',
+      short: running ? 'streaming now' : 'streaming',
+      tone: 'stream',
+      from: begin,
+      to: done,
+    })
+    if (finish - done > finish / 200)
+      out.push({ name: 'Closing', short: 'closing', tone: 'wait', from: done, to: finish })
     return out
   }
 
   function spoken() {
     const parts = phasesOf().map((phase) => `${phase.name}: ${ms(phase.to - phase.from)}`)
     const before = waitedBefore(turn) ? `, after ${ms(waitedBefore(turn))} parked` : ''
-    const after = turn.waits ? ', and waits for results' : turn.parked_after ? `, then parked for ${ms(waitedAfter(turn))}` : ''
+    const after = turn.waits
+      ? ', and waits for results'
+      : turn.parked_after
+        ? `, then parked for ${ms(waitedAfter(turn))}`
+        : ''
     return `Timeline of ${ms(end())}. ${parts.join('. ')}. ${counted(calls.length, 'call')}${before}${after}.`
   }
 

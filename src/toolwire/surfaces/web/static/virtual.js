@@ -16,7 +16,17 @@ let lists = 0
 export function virtualList({ label, rowHeight, make, draw, onpick = () => {}, onview = () => {} }) {
   const name = `rows-${(lists += 1)}`
   const space = h('div', { class: 'vlist-space', role: 'presentation' })
-  const element = h('div', { class: 'vlist', role: 'listbox', tabindex: '0', 'aria-label': label, vars: { '--row': `${rowHeight}px` } }, space)
+  const element = h(
+    'div',
+    {
+      class: 'vlist',
+      role: 'listbox',
+      tabindex: '0',
+      'aria-label': label,
+      vars: { '--row': `${rowHeight}px` },
+    },
+    space,
+  )
   const shown = new Map()
   const spare = []
   let total = 0
@@ -122,10 +132,17 @@ export function virtualList({ label, rowHeight, make, draw, onpick = () => {}, o
   function press(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || !total) return
     const page = Math.max(1, Math.floor(height / rowHeight) - 1)
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key]
+    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[
+      event.key
+    ]
     if (step === undefined) return
     event.preventDefault()
-    const from = list.chosen < 0 ? (step > 0 ? Math.ceil(element.scrollTop / rowHeight) - 1 : Math.floor(element.scrollTop / rowHeight)) : list.chosen
+    const from =
+      list.chosen < 0
+        ? step > 0
+          ? Math.ceil(element.scrollTop / rowHeight) - 1
+          : Math.floor(element.scrollTop / rowHeight)
+        : list.chosen
     pick(Math.max(0, Math.min(total - 1, from + step)))
   }
 

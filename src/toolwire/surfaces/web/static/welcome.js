@@ -2,7 +2,11 @@
 
 import { banner, h, icon, visible } from './dom.js'
 
-const IDEAS = ['What do my notes say about ', 'Which of my notes have open tasks?', 'Which tags do I use most?']
+const IDEAS = [
+  'What do my notes say about ',
+  'Which of my notes have open tasks?',
+  'Which tags do I use most?',
+]
 
 /** `suggest(text)` puts a text into the composer. */
 export function welcome(session, model, suggest) {
@@ -28,7 +32,15 @@ export function welcome(session, model, suggest) {
           'ul',
           { class: 'welcome-ideas' },
           IDEAS.map((words) =>
-            h('li', null, h('button', { type: 'button', class: 'button', onclick: () => suggest(words) }, words.endsWith(' ') ? `${words}…` : words)),
+            h(
+              'li',
+              null,
+              h(
+                'button',
+                { type: 'button', class: 'button', onclick: () => suggest(words) },
+                words.endsWith(' ') ? `${words}…` : words,
+              ),
+            ),
           ),
         )
       : null,
@@ -36,10 +48,29 @@ export function welcome(session, model, suggest) {
       'ul',
       { class: 'welcome-points' },
       [
-        ['shield', 'Every call asks first', 'You see the arguments, the files and the changes, and may edit them.'],
-        ['wire', 'Nothing is hidden', 'The wire page shows each turn, from the model to the client, byte by byte.'],
-        ['plug', 'Your own clients too', 'Connect shows how to use these models from Obsidian, editors and SDKs.'],
-      ].map(([drawn, head, words]) => h('li', null, icon(drawn), h('div', null, h('strong', null, head), h('span', { class: 'muted' }, words)))),
+        [
+          'shield',
+          'Every call asks first',
+          'You see the arguments, the files and the changes, and may edit them.',
+        ],
+        [
+          'wire',
+          'Nothing is hidden',
+          'The wire page shows each turn, from the model to the client, byte by byte.',
+        ],
+        [
+          'plug',
+          'Your own clients too',
+          'Connect shows how to use these models from Obsidian, editors and SDKs.',
+        ],
+      ].map(([drawn, head, words]) =>
+        h(
+          'li',
+          null,
+          icon(drawn),
+          h('div', null, h('strong', null, head), h('span', { class: 'muted' }, words)),
+        ),
+      ),
     ),
   )
 }

@@ -20,17 +20,28 @@ export const jsonText = (value) => JSON.stringify(value, null, 2)
 function one(key, value, depth, last) {
   const head = key === null ? null : [h('span', { class: 'json-key' }, visible(JSON.stringify(key))), ': ']
   const comma = last ? '' : ','
-  if (value === null || typeof value !== 'object') return h('div', { class: 'json-line' }, head, leaf(value), comma)
+  if (value === null || typeof value !== 'object')
+    return h('div', { class: 'json-line' }, head, leaf(value), comma)
   const list = Array.isArray(value)
   const [opening, closing] = list ? ['[', ']'] : ['{', '}']
   const entries = list ? value.map((item) => [null, item]) : Object.entries(value)
   if (!entries.length) return h('div', { class: 'json-line' }, head, opening + closing, comma)
-  if (isFlat(value, entries)) return h('div', { class: 'json-line' }, head, opening, flat(entries), closing, comma)
+  if (isFlat(value, entries))
+    return h('div', { class: 'json-line' }, head, opening, flat(entries), closing, comma)
   const fold = h('details', { class: 'json-fold' })
   const told = list
     ? `${entries.length} ${entries.length === 1 ? 'item' : 'items'}`
     : `${entries.length} ${entries.length === 1 ? 'field' : 'fields'}`
-  fold.append(h('summary', null, head, opening, h('span', { class: 'json-told' }, ` ${told} `), h('span', { class: 'json-told' }, closing + comma)))
+  fold.append(
+    h(
+      'summary',
+      null,
+      head,
+      opening,
+      h('span', { class: 'json-told' }, ` ${told} `),
+      h('span', { class: 'json-told' }, closing + comma),
+    ),
+  )
   let built = false
   const build = () => {
     if (built) return
@@ -50,9 +61,14 @@ function one(key, value, depth, last) {
 /** The next so many entries, and a button for the rest. */
 function more(inside, entries, from, depth) {
   const to = Math.min(entries.length, from + MANY)
-  for (let at = from; at < to; at += 1) inside.append(one(entries[at][0], entries[at][1], depth + 1, at === entries.length - 1))
+  for (let at = from; at < to; at += 1)
+    inside.append(one(entries[at][0], entries[at][1], depth + 1, at === entries.length - 1))
   if (to === entries.length) return
-  const button = h('button', { type: 'button', class: 'json-more' }, `${(entries.length - to).toLocaleString()} more`)
+  const button = h(
+    'button',
+    { type: 'button', class: 'json-more' },
+    `${(entries.length - to).toLocaleString()} more`,
+  )
   button.addEventListener('click', () => {
     button.remove()
     more(inside, entries, to, depth)
@@ -64,7 +80,10 @@ function more(inside, entries, from, depth) {
 function isFlat(value, entries) {
   if (
     entries.length > 6 ||
-    entries.some(([, item]) => (item !== null && typeof item === 'object') || (typeof item === 'string' && item.length > SMALL))
+    entries.some(
+      ([, item]) =>
+        (item !== null && typeof item === 'object') || (typeof item === 'string' && item.length > SMALL),
+    )
   )
     return false
   return JSON.stringify(value).length <= SMALL
@@ -81,7 +100,8 @@ function flat(entries) {
 }
 
 function leaf(value) {
-  if (typeof value !== 'string') return h('span', { class: value === null ? 'json-null' : 'json-number' }, String(value))
+  if (typeof value !== 'string')
+    return h('span', { class: value === null ? 'json-null' : 'json-number' }, String(value))
   const written = visible(JSON.stringify(value))
   if (written.length <= LONG) return h('span', { class: 'json-string' }, written)
   const shown = h('span', { class: 'json-string' }, written.slice(0, SHORTENED))

@@ -36,11 +36,14 @@ export function columns(into, lane, y, { x, from, to, start, space }) {
     for (let tone = 0; tone < 4; tone += 1) {
       if (!stack[tone]) continue
       const part = height * (stack[tone] / stack[4])
-      paths[tone] += `M${start + column * COLUMN} ${base.toFixed(1)}h${COLUMN - 1}v${(-part).toFixed(1)}h${1 - COLUMN}z`
+      paths[tone] +=
+        `M${start + column * COLUMN} ${base.toFixed(1)}h${COLUMN - 1}v${(-part).toFixed(1)}h${1 - COLUMN}z`
       base -= part
     }
   }
-  paths.forEach((path, tone) => path && into.append(svg('path', { class: `fill ${TONES[tone][1]}`, d: path })))
+  paths.forEach(
+    (path, tone) => path && into.append(svg('path', { class: `fill ${TONES[tone][1]}`, d: path })),
+  )
 }
 
 /** The calls from their beginning to their end, those that overlap below each other. Gives where they end. */
@@ -55,13 +58,27 @@ export function bars(into, calls, y, { x, to, start, space }) {
     ends[lane] = Math.max(b + 6, a + room)
     if (b < start || a > start + space) continue
     const top = y + lane * (CALL + 3)
-    into.append(svg('rect', { class: `call${call.to === null ? ' open' : ''}`, x: a, y: top, width: Math.max(3, b - a), height: CALL, rx: 4 }))
+    into.append(
+      svg('rect', {
+        class: `call${call.to === null ? ' open' : ''}`,
+        x: a,
+        y: top,
+        width: Math.max(3, b - a),
+        height: CALL,
+        rx: 4,
+      }),
+    )
     const near = b - a > room ? a + 8 : b + 6
     const flip = near + room > start + space && a - 6 - room > start
     into.append(
       svg(
         'text',
-        { class: 'call-label', x: b - a > room ? near : flip ? a - 6 : near, y: top + 15, 'text-anchor': flip && b - a <= room ? 'end' : 'start' },
+        {
+          class: 'call-label',
+          x: b - a > room ? near : flip ? a - 6 : near,
+          y: top + 15,
+          'text-anchor': flip && b - a <= room ? 'end' : 'start',
+        },
         call.name.length > 30 ? `${call.name.slice(0, 29)}…` : call.name,
       ),
     )
@@ -77,7 +94,14 @@ export function stub(canvas, at, room, top, bottom, words, more) {
   canvas.append(
     svg('rect', { class: 'waits', ...box }),
     svg('rect', { class: 'hatch', fill: 'url(#wire-hatch)', ...box }),
-    svg('rect', { class: 'waits-words', x: at + 4, y: (top + bottom) / 2 - 20, width: room - 16, height: 36, rx: 4 }),
+    svg('rect', {
+      class: 'waits-words',
+      x: at + 4,
+      y: (top + bottom) / 2 - 20,
+      width: room - 16,
+      height: 36,
+      rx: 4,
+    }),
     line((top + bottom) / 2 - 5, words),
     line((top + bottom) / 2 + 10, more),
   )
@@ -92,7 +116,13 @@ export function axis(canvas, y, { x, from, to, start, space }) {
     const place = x(mark)
     canvas.append(svg('line', { class: 'base', x1: place, x2: place, y1: at, y2: at + 4 }))
     if (place > start + space - 24) continue
-    canvas.append(svg('text', { class: 'tick', x: place, y: at + 17, 'text-anchor': place - start < 12 ? 'start' : 'middle' }, axisWords(mark, step)))
+    canvas.append(
+      svg(
+        'text',
+        { class: 'tick', x: place, y: at + 17, 'text-anchor': place - start < 12 ? 'start' : 'middle' },
+        axisWords(mark, step),
+      ),
+    )
   }
   return at + 24
 }

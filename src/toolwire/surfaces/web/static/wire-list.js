@@ -5,7 +5,8 @@ import { moment, short } from './charts.js'
 import { callNames, endBadge, errorWords, KINDS } from './wire-words.js'
 
 /** Those that run first, then the newest. */
-export const newest = (one, other) => (other.state === 'running') - (one.state === 'running') || moment(other.at) - moment(one.at)
+export const newest = (one, other) =>
+  (other.state === 'running') - (one.state === 'running') || moment(other.at) - moment(one.at)
 
 export function statusOf(turn) {
   if (turn.state === 'running') return ['running']
@@ -22,8 +23,13 @@ export function drawRow(turn) {
     { class: 'turn-link', href: `/ui/wire/${encodeURIComponent(turn.id)}` },
     h('time', { datetime: at.toISOString(), title: at.toLocaleString() }, clockOf(at)),
   )
-  const failed = turn.error ? h('span', { class: 't-error', title: errorWords(turn.error) }, errorWords(turn.error)) : null
-  const tokens = turn.input_tokens == null && turn.output_tokens == null ? '' : `${short(turn.input_tokens ?? 0)} → ${short(turn.output_tokens ?? 0)}`
+  const failed = turn.error
+    ? h('span', { class: 't-error', title: errorWords(turn.error) }, errorWords(turn.error))
+    : null
+  const tokens =
+    turn.input_tokens == null && turn.output_tokens == null
+      ? ''
+      : `${short(turn.input_tokens ?? 0)} → ${short(turn.output_tokens ?? 0)}`
   const row = h(
     'div',
     { role: 'row', class: `turns-row${turn.state === 'running' ? ' is-running' : ''}` },
@@ -88,7 +94,8 @@ export function select(label, options, value, onpick) {
     { class: 'select', 'aria-label': label, onchange: () => onpick(field.value) },
     options.map(([name, words]) => h('option', { value: name, selected: name === value }, words)),
   )
-  if (value && !options.some(([name]) => name === value)) field.append(h('option', { value, selected: true }, value))
+  if (value && !options.some(([name]) => name === value))
+    field.append(h('option', { value, selected: true }, value))
   const node = h('span', { class: 'wire-select' }, field)
   node.field = field
   return node
@@ -102,12 +109,20 @@ export function noTurns(session, known) {
       { class: 'empty' },
       icon('wire'),
       h('h3', null, 'The journal is off'),
-      h('p', null, 'This server keeps nothing of its turns. To see them here, say so in the configuration and start it again:'),
+      h(
+        'p',
+        null,
+        'This server keeps nothing of its turns. To see them here, say so in the configuration and start it again:',
+      ),
       h('div', { class: 'empty-code' }, codeBlock('[journal]\ncontents = "memory"', 'toml')),
     )
   }
   const base = session?.base_url ?? `${location.origin}/v1`
-  const sent = JSON.stringify({ model: known?.model ?? 'MODEL', stream: true, messages: [{ role: 'user', content: 'Hello' }] })
+  const sent = JSON.stringify({
+    model: known?.model ?? 'MODEL',
+    stream: true,
+    messages: [{ role: 'user', content: 'Hello' }],
+  })
   const curl = [
     `curl -N ${base}/chat/completions`,
     "-H 'content-type: application/json'",

@@ -21,8 +21,10 @@ export function absent() {
 
 export function overview(turn) {
   const plan = turn.plan ?? {}
-  const pair = (name, value) => (value === null || value === undefined || value === '' ? null : [h('dt', null, name), h('dd', null, value)])
-  const other = (id) => (id ? h('a', { class: 'mono', href: `/ui/wire/${encodeURIComponent(id)}` }, id) : null)
+  const pair = (name, value) =>
+    value === null || value === undefined || value === '' ? null : [h('dt', null, name), h('dd', null, value)]
+  const other = (id) =>
+    id ? h('a', { class: 'mono', href: `/ui/wire/${encodeURIComponent(id)}` }, id) : null
   const after = turn.parked_after
   return h(
     'div',
@@ -31,7 +33,12 @@ export function overview(turn) {
       'section',
       { class: 'panel' },
       h('h2', null, 'How tools were served'),
-      h('p', { class: 'row' }, strategyBadge(turn.strategy), plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null),
+      h(
+        'p',
+        { class: 'row' },
+        strategyBadge(turn.strategy),
+        plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null,
+      ),
       h('p', null, STRATEGIES[turn.strategy] ?? ''),
       h(
         'dl',
@@ -40,7 +47,14 @@ export function overview(turn) {
         pair('Continues', other(turn.resumed_from)),
         pair('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null),
         pair('Backend', turn.backend),
-        pair('Parked after', !after ? null : after.to_ms === null ? 'nobody has brought the results so far' : ms(after.to_ms - after.from_ms)),
+        pair(
+          'Parked after',
+          !after
+            ? null
+            : after.to_ms === null
+              ? 'nobody has brought the results so far'
+              : ms(after.to_ms - after.from_ms),
+        ),
         pair('Continued by', other(after?.turn)),
         pair('Required', plan.required ? 'the client wants a call' : null),
         pair('Begun with', plan.begun),
@@ -67,7 +81,13 @@ export function overview(turn) {
                 'ul',
                 { class: 'plain' },
                 turn.calls.map((name, at) =>
-                  h('li', null, h('span', { class: 'mono strong' }, name), ' ', h('span', { class: 'mono muted' }, turn.call_ids?.[at] ?? '')),
+                  h(
+                    'li',
+                    null,
+                    h('span', { class: 'mono strong' }, name),
+                    ' ',
+                    h('span', { class: 'mono muted' }, turn.call_ids?.[at] ?? ''),
+                  ),
                 ),
               )
             : 'none',
@@ -84,7 +104,12 @@ export function overview(turn) {
 
 function dropped(drops) {
   const rows = Object.entries(drops ?? {})
-  if (!rows.length) return h('p', { class: 'muted' }, 'Nothing. All that the model wrote is in the answer, in a call, or was markup.')
+  if (!rows.length)
+    return h(
+      'p',
+      { class: 'muted' },
+      'Nothing. All that the model wrote is in the answer, in a call, or was markup.',
+    )
   return h(
     'ul',
     { class: 'plain drops' },
@@ -97,7 +122,11 @@ function dropped(drops) {
         h(
           'span',
           null,
-          h('span', { class: 'strong' }, `${unit ? `${count === 1 ? unit.replace(/s$/, '') : unit}, ` : ''}${kind}`),
+          h(
+            'span',
+            { class: 'strong' },
+            `${unit ? `${count === 1 ? unit.replace(/s$/, '') : unit}, ` : ''}${kind}`,
+          ),
           h('span', { class: 'muted drop-words' }, words),
         ),
       )
@@ -108,7 +137,8 @@ function dropped(drops) {
 /** The report as rows, whichever way it is told. */
 export function reportRows(turn) {
   const told = turn.plan?.report ?? turn.report ?? []
-  if (Array.isArray(told)) return told.map((row) => (Array.isArray(row) ? { field: row[0], how: row[1], note: row[2] ?? '' } : row))
+  if (Array.isArray(told))
+    return told.map((row) => (Array.isArray(row) ? { field: row[0], how: row[1], note: row[2] ?? '' } : row))
   if (typeof told === 'object') return Object.entries(told).map(([field, how]) => ({ field, how, note: '' }))
   return String(told)
     .split(';')
@@ -143,7 +173,13 @@ function report(turn) {
       h(
         'thead',
         null,
-        h('tr', null, h('th', { scope: 'col' }, 'Field'), h('th', { scope: 'col' }, 'What became of it'), h('th', { scope: 'col' }, 'How')),
+        h(
+          'tr',
+          null,
+          h('th', { scope: 'col' }, 'Field'),
+          h('th', { scope: 'col' }, 'What became of it'),
+          h('th', { scope: 'col' }, 'How'),
+        ),
       ),
       h('tbody', null, rows.map(line)),
     ),
@@ -183,9 +219,14 @@ export function request(turn) {
 
 export function replayed(told) {
   if (told.same)
-    return banner('The same again: run through today’s gateway, the recorded frames give the client exactly what it got then.', 'ok', true)
+    return banner(
+      'The same again: run through today’s gateway, the recorded frames give the client exactly what it got then.',
+      'ok',
+      true,
+    )
   const rows = told.differences ?? []
-  const cell = (words, other, tone) => h('td', { class: 'mono' }, marked(String(words ?? ''), String(other ?? ''), tone))
+  const cell = (words, other, tone) =>
+    h('td', { class: 'mono' }, marked(String(words ?? ''), String(other ?? ''), tone))
   const table = h(
     'div',
     { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Differences' },
@@ -204,7 +245,15 @@ export function replayed(told) {
       h(
         'tbody',
         null,
-        rows.map((row) => h('tr', null, h('td', null, row.where), cell(row.then, row.now, 'then'), cell(row.now, row.then, 'now'))),
+        rows.map((row) =>
+          h(
+            'tr',
+            null,
+            h('td', null, row.where),
+            cell(row.then, row.now, 'then'),
+            cell(row.now, row.then, 'now'),
+          ),
+        ),
       ),
     ),
   )
@@ -214,7 +263,12 @@ export function replayed(told) {
           'details',
           null,
           h('summary', null, 'The whole wire, then and now'),
-          h('div', { class: 'sides' }, codeBlock(told.wire_then.slice(0, 60_000), 'then'), codeBlock(told.wire_now.slice(0, 60_000), 'now')),
+          h(
+            'div',
+            { class: 'sides' },
+            codeBlock(told.wire_then.slice(0, 60_000), 'then'),
+            codeBlock(told.wire_now.slice(0, 60_000), 'now'),
+          ),
         )
       : null
   const node = h(
@@ -224,9 +278,22 @@ export function replayed(told) {
       'div',
       { class: 'row between' },
       h('h2', null, `Replayed: ${counted(rows.length, 'difference')}`),
-      h('button', { type: 'button', class: 'button quiet small square', 'aria-label': 'Dismiss', onclick: () => node.remove() }, icon('close', 15)),
+      h(
+        'button',
+        {
+          type: 'button',
+          class: 'button quiet small square',
+          'aria-label': 'Dismiss',
+          onclick: () => node.remove(),
+        },
+        icon('close', 15),
+      ),
     ),
-    h('p', { class: 'muted' }, 'The recorded frames went through today’s gateway. With them the client would now get something else.'),
+    h(
+      'p',
+      { class: 'muted' },
+      'The recorded frames went through today’s gateway. With them the client would now get something else.',
+    ),
     table,
     wires,
   )
@@ -238,7 +305,12 @@ function marked(words, other, tone) {
   let from = 0
   while (from < words.length && from < other.length && words[from] === other[from]) from += 1
   let to = 0
-  while (to < words.length - from && to < other.length - from && words.at(-1 - to) === other.at(-1 - to)) to += 1
+  while (to < words.length - from && to < other.length - from && words.at(-1 - to) === other.at(-1 - to))
+    to += 1
   const middle = words.slice(from, words.length - to)
-  return [words.slice(0, from), middle ? h('mark', { class: `differs ${tone}` }, middle) : null, to ? words.slice(words.length - to) : '']
+  return [
+    words.slice(0, from),
+    middle ? h('mark', { class: `differs ${tone}` }, middle) : null,
+    to ? words.slice(words.length - to) : '',
+  ]
 }

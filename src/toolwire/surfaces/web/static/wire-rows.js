@@ -28,7 +28,14 @@ export function rowsView(kind, source, onpick = () => {}) {
   const step = (turned, label, by) =>
     h(
       'button',
-      { type: 'button', class: `button quiet small square ${turned}`, 'aria-label': label, title: label, disabled: true, onclick: () => jump(by) },
+      {
+        type: 'button',
+        class: `button quiet small square ${turned}`,
+        'aria-label': label,
+        title: label,
+        disabled: true,
+        onclick: () => jump(by),
+      },
       icon('chevron', 15),
     )
   const previous = step('flip', 'Previous match', -1)
@@ -60,7 +67,12 @@ export function rowsView(kind, source, onpick = () => {}) {
     onpick: picked,
     onview: (first, last) => source.want(place(first), place(last)),
   })
-  const element = h('div', { class: 'rows' }, bar, h('div', { class: 'rows-body' }, h('div', { class: 'rows-list' }, head, list.element), detail))
+  const element = h(
+    'div',
+    { class: 'rows' },
+    bar,
+    h('div', { class: 'rows-body' }, h('div', { class: 'rows-list' }, head, list.element), detail),
+  )
 
   let wanted = ''
   let hits = null
@@ -171,7 +183,8 @@ export function rowsView(kind, source, onpick = () => {}) {
       let since = performance.now()
       for await (const [first, rows] of source.all()) {
         for (let at = 0; at < rows.length; at += 1) {
-          if (rows[at][2].toLowerCase().includes(wanted) || rows[at][1].toLowerCase().includes(wanted)) matches.push(first + at)
+          if (rows[at][2].toLowerCase().includes(wanted) || rows[at][1].toLowerCase().includes(wanted))
+            matches.push(first + at)
           if (at % 50 === 0 && performance.now() - since > SLICE_MS) {
             await breath()
             if (mine !== search) return
@@ -188,7 +201,8 @@ export function rowsView(kind, source, onpick = () => {}) {
     hitSet = new Set(matches)
     text(found, counted(matches.length, 'match', 'matches'))
     settle()
-    if (matches.length && !hitSet.has(chosen)) choose(matches.find((index) => index >= Math.max(0, chosen)) ?? matches[0])
+    if (matches.length && !hitSet.has(chosen))
+      choose(matches.find((index) => index >= Math.max(0, chosen)) ?? matches[0])
   }
 
   function settle() {
@@ -205,7 +219,12 @@ export function rowsView(kind, source, onpick = () => {}) {
   function jump(by) {
     if (!hits?.length) return
     const after = hits.findIndex((index) => index > chosen)
-    const at = by > 0 ? (after < 0 ? 0 : after) : (hits.findLastIndex((index) => index < chosen) + hits.length) % hits.length
+    const at =
+      by > 0
+        ? after < 0
+          ? 0
+          : after
+        : (hits.findLastIndex((index) => index < chosen) + hits.length) % hits.length
     choose(hits[at < 0 ? hits.length - 1 : at])
   }
 
@@ -219,7 +238,10 @@ export function rowsView(kind, source, onpick = () => {}) {
     chosen = place(position)
     source.want(chosen, chosen)
     if (hits?.length && hitSet.has(chosen))
-      text(found, `${(hits.indexOf(chosen) + 1).toLocaleString()} of ${counted(hits.length, 'match', 'matches')}`)
+      text(
+        found,
+        `${(hits.indexOf(chosen) + 1).toLocaleString()} of ${counted(hits.length, 'match', 'matches')}`,
+      )
     telling ||= requestAnimationFrame(() => {
       telling = 0
       tell()
@@ -231,7 +253,11 @@ export function rowsView(kind, source, onpick = () => {}) {
     waiting = !row
     if (!row) return
     const before = chosen ? source.at(chosen - 1) : null
-    const facts = [`${offset(row[0])} s`, before ? `${gapWords(row[0] - before[0])} after the one before` : null, bytes(new Blob([row[2]]).size)]
+    const facts = [
+      `${offset(row[0])} s`,
+      before ? `${gapWords(row[0] - before[0])} after the one before` : null,
+      bytes(new Blob([row[2]]).size),
+    ]
       .filter(Boolean)
       .join(' · ')
     const view = pretty ? prettied(row[2]) : row[2]
@@ -289,14 +315,26 @@ export function rowsView(kind, source, onpick = () => {}) {
           copyButton(() => row[2]),
         ),
       ),
-      h('pre', { class: 'rows-text', tabindex: '0', role: 'region', 'aria-label': `${cap(words.one)} ${chosen + 1}, whole` }, code),
+      h(
+        'pre',
+        {
+          class: 'rows-text',
+          tabindex: '0',
+          role: 'region',
+          'aria-label': `${cap(words.one)} ${chosen + 1}, whole`,
+        },
+        code,
+      ),
       more,
     )
     onpick(chosen, row)
   }
 
   function idle() {
-    text(none, `Choose a ${words.one} to read it whole. The arrow keys, Page Up and Page Down, Home and End move in the list.`)
+    text(
+      none,
+      `Choose a ${words.one} to read it whole. The arrow keys, Page Up and Page Down, Home and End move in the list.`,
+    )
     clear(detail, none)
   }
 

@@ -26,7 +26,8 @@ export function pieces(wrote, got) {
     }
     const split = calls(piece.text, got.calls ?? [], call)
     call = split.next
-    for (const part of split.parts) out.push(part.kind === 'markup' ? thought(part, got.thoughts ?? '') : part)
+    for (const part of split.parts)
+      out.push(part.kind === 'markup' ? thought(part, got.thoughts ?? '') : part)
   }
   return out
 }
@@ -67,7 +68,11 @@ function calls(piece, all, from) {
     const found = name ? nameAt(piece, name, at) : -1
     if (found < 0) break
     const begin = starts.length ? piece.lastIndexOf(opening, found) : piece.indexOf(opening)
-    starts.push({ begin: starts.length && begin <= starts.at(-1).name ? -1 : Math.max(0, begin), name: found, call: next })
+    starts.push({
+      begin: starts.length && begin <= starts.at(-1).name ? -1 : Math.max(0, begin),
+      name: found,
+      call: next,
+    })
     at = found + name.length
     next += 1
   }
@@ -81,7 +86,8 @@ function calls(piece, all, from) {
   parts.forEach((part, number) => {
     const end = parts[number + 1]?.begin ?? tailAt(piece, starts.at(-1).name, all[starts.at(-1).call])
     out.push({ kind: 'call', text: piece.slice(part.begin, end), calls: part.calls })
-    if (!parts[number + 1] && end < piece.length) out.push({ kind: 'markup', text: piece.slice(end), calls: [] })
+    if (!parts[number + 1] && end < piece.length)
+      out.push({ kind: 'markup', text: piece.slice(end), calls: [] })
   })
   return { next, parts: out }
 }
@@ -120,7 +126,12 @@ export function sidesView(turn) {
   const parts = pieces(wrote, got)
   const cards = (got.calls ?? []).map((call, number) => card(call, number))
   const links = new Map()
-  const left = h('pre', { class: 'sides-text', tabindex: '0', role: 'region', 'aria-label': 'What the model wrote' })
+  const left = h('pre', {
+    class: 'sides-text',
+    tabindex: '0',
+    role: 'region',
+    'aria-label': 'What the model wrote',
+  })
   for (const part of parts) {
     if (part.kind === 'text') {
       left.append(...blocks(visible(part.text)))
@@ -150,7 +161,8 @@ export function sidesView(turn) {
       ),
     )
   }
-  if ((turn.wrote ?? '').length > MOST) left.append(h('p', { class: 'muted' }, `… ${counted(turn.wrote.length - MOST, 'more character')}`))
+  if ((turn.wrote ?? '').length > MOST)
+    left.append(h('p', { class: 'muted' }, `… ${counted(turn.wrote.length - MOST, 'more character')}`))
   if (!wrote) clear(left, h('span', { class: 'muted' }, 'Nothing.'))
 
   cards.forEach((node, number) => {
@@ -209,7 +221,12 @@ export function sidesView(turn) {
       'div',
       { class: 'sides' },
       side('What the model wrote', explained, () => turn.wrote ?? '', left),
-      side('What the client got', 'Text, and calls as calls, whatever the model had written.', () => JSON.stringify(got, null, 2), right),
+      side(
+        'What the client got',
+        'Text, and calls as calls, whatever the model had written.',
+        () => JSON.stringify(got, null, 2),
+        right,
+      ),
     ),
   )
 }
@@ -240,7 +257,11 @@ function card(call, number) {
       { class: 'row' },
       h(
         'button',
-        { type: 'button', class: 'sides-number', 'aria-label': `Call ${number + 1}, ${call.name}: show where the model wrote it` },
+        {
+          type: 'button',
+          class: 'sides-number',
+          'aria-label': `Call ${number + 1}, ${call.name}: show where the model wrote it`,
+        },
         number + 1,
       ),
       h('span', { class: 'strong mono' }, call.name),
@@ -248,7 +269,12 @@ function card(call, number) {
     ),
     h(
       'pre',
-      { class: 'sides-arguments', tabindex: '0', role: 'region', 'aria-label': `Arguments of call ${number + 1}` },
+      {
+        class: 'sides-arguments',
+        tabindex: '0',
+        role: 'region',
+        'aria-label': `Arguments of call ${number + 1}`,
+      },
       visible(prettied(call.arguments ?? '')),
     ),
   )
@@ -256,7 +282,10 @@ function card(call, number) {
 
 /** Brings a node into view, and lights it up for a moment. */
 function meet(node, focus) {
-  node.scrollIntoView({ block: 'center', behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' })
+  node.scrollIntoView({
+    block: 'center',
+    behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth',
+  })
   if (focus) node.focus({ preventScroll: true })
   const lit = node.closest('.piece') ?? node
   lit.classList.add('lit')

@@ -30,7 +30,12 @@ export class RowSource {
 
   /** Asks for the pages that hold these rows. */
   want(first, last) {
-    for (let page = Math.floor(Math.max(0, first) / PAGE); page * PAGE <= last && page * PAGE < this.total; page += 1) this.page(page).catch(() => {})
+    for (
+      let page = Math.floor(Math.max(0, first) / PAGE);
+      page * PAGE <= last && page * PAGE < this.total;
+      page += 1
+    )
+      this.page(page).catch(() => {})
   }
 
   /** One page's rows. */
@@ -71,7 +76,8 @@ export class RowSource {
   async *all(most = Infinity) {
     const pages = Math.ceil(this.total / PAGE)
     const step = Math.max(1, Math.ceil(pages / most))
-    for (let number = 0; number * PAGE < this.total; number += step) yield [number * PAGE, await this.page(number)]
+    for (let number = 0; number * PAGE < this.total; number += step)
+      yield [number * PAGE, await this.page(number)]
   }
 
   #tell() {

@@ -16,7 +16,11 @@ const ROW_TABS = Object.keys(ROWS)
 export async function openTurn(main, context, id) {
   const { api, live } = context
   const path = `/turns/${encodeURIComponent(id)}`
-  const holder = h('div', { class: 'turn-holder' }, h('div', { class: 'loading' }, h('span', { class: 'spinner' }), 'Loading…'))
+  const holder = h(
+    'div',
+    { class: 'turn-holder' },
+    h('div', { class: 'loading' }, h('span', { class: 'spinner' }), 'Loading…'),
+  )
   clear(main, holder) // whoever navigates on meanwhile empties main; what comes late then goes nowhere
   let turn
   try {
@@ -33,7 +37,11 @@ export async function openTurn(main, context, id) {
           'div',
           { class: 'empty' },
           icon('wire'),
-          h('h1', null, error.status === 404 ? 'This turn is not in the journal' : 'The turn could not be loaded'),
+          h(
+            'h1',
+            null,
+            error.status === 404 ? 'This turn is not in the journal' : 'The turn could not be loaded',
+          ),
           h('p', null, error.message),
           h('a', { class: 'button', href: '/ui/wire' }, 'All turns'),
         ),
@@ -44,7 +52,10 @@ export async function openTurn(main, context, id) {
   const sources = Object.fromEntries(
     ROW_TABS.map((kind) => [
       kind,
-      new RowSource((from, count) => api.get(query(`${path}/frames`, { kind, from: String(from), count })), turn.counts[kind] ?? 0),
+      new RowSource(
+        (from, count) => api.get(query(`${path}/frames`, { kind, from: String(from), count })),
+        turn.counts[kind] ?? 0,
+      ),
     ]),
   )
   const views = new Map()
@@ -65,13 +76,19 @@ export async function openTurn(main, context, id) {
   head()
   tabbed()
   clear(holder, page)
-  pick(ROW_TABS.includes(location.hash.slice(1)) || ['request', 'sides'].includes(location.hash.slice(1)) ? location.hash.slice(1) : 'overview')
+  pick(
+    ROW_TABS.includes(location.hash.slice(1)) || ['request', 'sides'].includes(location.hash.slice(1))
+      ? location.hash.slice(1)
+      : 'overview',
+  )
 
   // --- head ------------------------------------------------------------------------------------------------------------------------------------
 
   function head() {
     const fact = (name, value, title) =>
-      value === null || value === '' ? null : h('div', { class: 'turn-fact', title }, h('dt', null, name), h('dd', null, value))
+      value === null || value === ''
+        ? null
+        : h('div', { class: 'turn-fact', title }, h('dt', null, name), h('dd', null, value))
     const tokens =
       turn.input_tokens == null && turn.output_tokens == null
         ? null
@@ -91,7 +108,13 @@ export async function openTurn(main, context, id) {
             endBadge(turn),
             strategyBadge(turn.strategy),
             turn.kind === 'new' ? null : h('span', { class: 'badge', title: KINDS[turn.kind] }, turn.kind),
-            gone() ? h('span', { class: 'badge', title: 'Its contents are gone: nothing to copy, download or replay' }, 'metadata only') : null,
+            gone()
+              ? h(
+                  'span',
+                  { class: 'badge', title: 'Its contents are gone: nothing to copy, download or replay' },
+                  'metadata only',
+                )
+              : null,
             h(
               'span',
               { class: 'muted small' },
@@ -106,15 +129,31 @@ export async function openTurn(main, context, id) {
         buttons(),
       ),
       turn.error ? banner(failureWords(turn), 'bad') : null,
-      turn.cut ? banner('This turn was too large to be kept whole: its rows end early, and it can not be replayed.', 'warn') : null,
+      turn.cut
+        ? banner(
+            'This turn was too large to be kept whole: its rows end early, and it can not be replayed.',
+            'warn',
+          )
+        : null,
       h(
         'dl',
         { class: 'turn-facts' },
-        fact('First token', turn.first_byte_ms == null ? (turn.state === 'running' ? 'waiting' : 'none') : ms(turn.first_byte_ms)),
+        fact(
+          'First token',
+          turn.first_byte_ms == null
+            ? turn.state === 'running'
+              ? 'waiting'
+              : 'none'
+            : ms(turn.first_byte_ms),
+        ),
         fact('Duration', turn.duration_ms == null ? 'running' : ms(turn.duration_ms)),
         fact('Tokens', tokens),
         fact('Calls', turn.calls?.length ? callNames(turn.calls) : 'none'),
-        fact('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null, 'How long the run waited for the results that this request brought'),
+        fact(
+          'Parked before',
+          turn.parked_ms ? ms(turn.parked_ms) : null,
+          'How long the run waited for the results that this request brought',
+        ),
         fact(
           'Parked after',
           turn.parked_after?.to_ms ? ms(turn.parked_after.to_ms - turn.parked_after.from_ms) : null,
@@ -133,11 +172,26 @@ export async function openTurn(main, context, id) {
       h('span', null, 'Copy as curl'),
     )
     const fixture = gone()
-      ? h('button', { type: 'button', class: 'button', disabled: true }, icon('download', 16), 'Download fixture')
-      : h('a', { class: 'button', href: url(`${path}/fixture`), download: `${id}.jsonl` }, icon('download', 16), 'Download fixture')
+      ? h(
+          'button',
+          { type: 'button', class: 'button', disabled: true },
+          icon('download', 16),
+          'Download fixture',
+        )
+      : h(
+          'a',
+          { class: 'button', href: url(`${path}/fixture`), download: `${id}.jsonl` },
+          icon('download', 16),
+          'Download fixture',
+        )
     const again = h(
       'button',
-      { type: 'button', class: 'button', disabled: gone() || turn.state === 'running', onclick: () => replay(again) },
+      {
+        type: 'button',
+        class: 'button',
+        disabled: gone() || turn.state === 'running',
+        onclick: () => replay(again),
+      },
       icon('retry', 16),
       h('span', null, 'Replay'),
     )
@@ -153,7 +207,15 @@ export async function openTurn(main, context, id) {
         text(button.lastChild, 'Copied')
         setTimeout(() => text(button.lastChild, 'Copy as curl'), 1600)
       } else {
-        clear(news, h('div', { class: 'stack' }, h('p', null, 'The browser did not let the page copy. Here it is:'), codeBlock(curl, 'sh')))
+        clear(
+          news,
+          h(
+            'div',
+            { class: 'stack' },
+            h('p', null, 'The browser did not let the page copy. Here it is:'),
+            codeBlock(curl, 'sh'),
+          ),
+        )
       }
     } catch (error) {
       clear(news, banner(error.message, 'bad', true))
@@ -176,7 +238,11 @@ export async function openTurn(main, context, id) {
   // --- tabs ------------------------------------------------------------------------------------------------------------------------------------
 
   function tabbed() {
-    const counted = (kind) => [ROWS[kind].title, ' ', h('span', { class: 'tab-count' }, sources[kind].total.toLocaleString())]
+    const counted = (kind) => [
+      ROWS[kind].title,
+      ' ',
+      h('span', { class: 'tab-count' }, sources[kind].total.toLocaleString()),
+    ]
     const items = [
       { id: 'overview', label: 'Overview' },
       { id: 'request', label: 'Request' },
@@ -254,10 +320,12 @@ export async function openTurn(main, context, id) {
       turn = shaped(await api.get(path))
       if (closed) return
       for (const kind of ROW_TABS) sources[kind].grow(turn.counts[kind] ?? 0)
-      for (const kind of ROW_TABS) text(tabs.querySelector(`#turn-tab-${kind} .tab-count`), sources[kind].total.toLocaleString())
+      for (const kind of ROW_TABS)
+        text(tabs.querySelector(`#turn-tab-${kind} .tab-count`), sources[kind].total.toLocaleString())
       drawing.update(turn)
       if (!summary.contains(document.activeElement) || before.state !== turn.state) head()
-      for (const name of ['overview', 'request', 'sides']) if (name !== chosen || before.state !== turn.state) views.delete(name)
+      for (const name of ['overview', 'request', 'sides'])
+        if (name !== chosen || before.state !== turn.state) views.delete(name)
       if (before.state !== turn.state) {
         for (const kind of ROW_TABS) if (!views.get(kind)?.view) views.delete(kind)
         show()
@@ -283,8 +351,19 @@ export async function openTurn(main, context, id) {
 /** The turn, with everything in place that may be missing. */
 function shaped(told) {
   const after = (told.parked ?? []).find((one) => one.to_ms !== 0) ?? null // the one that ends at 0 was before this turn
-  return { ...told, parked: false, parked_after: after, waits: after !== null && after.to_ms === null, counts: told.counts ?? {} }
+  return {
+    ...told,
+    parked: false,
+    parked_after: after,
+    waits: after !== null && after.to_ms === null,
+    counts: told.counts ?? {},
+  }
 }
 
 const apiName = (name) => ({ chat: 'Chat completions', responses: 'Responses' })[name] ?? name
-const back = () => h('nav', { class: 'turn-back', 'aria-label': 'Back' }, h('a', { href: '/ui/wire' }, icon('left', 15), ' All turns'))
+const back = () =>
+  h(
+    'nav',
+    { class: 'turn-back', 'aria-label': 'Back' },
+    h('a', { href: '/ui/wire' }, icon('left', 15), ' All turns'),
+  )

@@ -3,12 +3,14 @@
 import { h } from './dom.js'
 
 export const STRATEGIES = {
-  native: 'The backend takes tools by itself: they went upstream as they came, and its calls came back as calls.',
+  native:
+    'The backend takes tools by itself: they went upstream as they came, and its calls came back as calls.',
   parked:
     'The backend’s own call was held open. The answer ended with the call, the run waited, and the request with the result continues the very same run.',
   constrained:
     'The model’s decoder was held to the tools’ schemas, so that a call is always well formed; the scanner then read the calls from its text.',
-  emulated: 'The tools were described in the prompt, and the scanner found the calls in what the model wrote.',
+  emulated:
+    'The tools were described in the prompt, and the scanner found the calls in what the model wrote.',
   none: 'The request offered no tools, so the text went through as it is.',
 }
 
@@ -45,7 +47,11 @@ export const ROWS = {
 
 /** The kind of an error, whichever way it is told. */
 export const errorWords = (error) =>
-  !error ? '' : typeof error === 'string' ? error : [error.kind ?? error.code, error.message].filter(Boolean).join(': ')
+  !error
+    ? ''
+    : typeof error === 'string'
+      ? error
+      : [error.kind ?? error.code, error.message].filter(Boolean).join(': ')
 
 /** The same with its words, where they are kept. */
 export const failureWords = (turn) => [errorWords(turn.error), turn.message].filter(Boolean).join(': ')
@@ -58,13 +64,26 @@ export function endBadge(turn) {
   if (turn.state === 'running') return h('span', { class: 'badge running' }, 'running')
   if (turn.cancelled) return h('span', { class: 'badge warn' }, 'cancelled')
   if (turn.error || turn.status >= 400)
-    return h('span', { class: 'badge bad' }, turn.status && turn.status !== 200 ? `${turn.status} failed` : 'failed')
+    return h(
+      'span',
+      { class: 'badge bad' },
+      turn.status && turn.status !== 200 ? `${turn.status} failed` : 'failed',
+    )
   if (turn.waits) return h('span', { class: 'badge parked' }, 'waits for results')
-  if (turn.parked) return h('span', { class: 'badge parked', title: 'It ended with calls, and its run was kept for their results' }, 'parked')
+  if (turn.parked)
+    return h(
+      'span',
+      { class: 'badge parked', title: 'It ended with calls, and its run was kept for their results' },
+      'parked',
+    )
   return h(
     'span',
     { class: 'badge ok' },
-    { tool_calls: 'tool calls', stop: 'done', length: 'cut at length', content_filter: 'filtered' }[finishOf(turn)] ?? finishOf(turn) ?? 'done',
+    { tool_calls: 'tool calls', stop: 'done', length: 'cut at length', content_filter: 'filtered' }[
+      finishOf(turn)
+    ] ??
+      finishOf(turn) ??
+      'done',
   )
 }
 

@@ -69,11 +69,26 @@ async function openList(main, context) {
     'div',
     { class: 'segments', role: 'group', 'aria-label': 'Window of the charts' },
     WINDOWS.map(([name, words]) =>
-      h('button', { type: 'button', class: 'segment', dataset: { id: name }, onclick: () => change({ window: name }) }, words),
+      h(
+        'button',
+        { type: 'button', class: 'segment', dataset: { id: name }, onclick: () => change({ window: name }) },
+        words,
+      ),
     ),
   )
   const body = h('div', { role: 'rowgroup', class: 'turns-body' })
-  const columns = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', 'Tokens', 'First token', 'Duration', 'End']
+  const columns = [
+    'Time',
+    'Model',
+    'Tools',
+    'API',
+    'Kind',
+    'Calls',
+    'Tokens',
+    'First token',
+    'Duration',
+    'End',
+  ]
   const table = h(
     'div',
     { role: 'table', class: 'turns', 'aria-label': 'Turns' },
@@ -83,13 +98,19 @@ async function openList(main, context) {
       h(
         'div',
         { role: 'row', class: 'turns-row' },
-        columns.map((name, at) => h('span', { role: 'columnheader', class: at >= 6 && at <= 8 ? 'number' : null }, name)),
+        columns.map((name, at) =>
+          h('span', { role: 'columnheader', class: at >= 6 && at <= 8 ? 'number' : null }, name),
+        ),
       ),
     ),
     body,
   )
   const place = h('div', { class: 'turns-place' })
-  const older = h('button', { type: 'button', class: 'button', hidden: true, onclick: () => load(true) }, 'Older turns')
+  const older = h(
+    'button',
+    { type: 'button', class: 'button', hidden: true, onclick: () => load(true) },
+    'Older turns',
+  )
   const count = h('span', { class: 'muted small', role: 'status' })
 
   const page = h(
@@ -99,7 +120,12 @@ async function openList(main, context) {
     h(
       'div',
       { class: 'page-head' },
-      h('div', null, h('h1', { tabindex: '-1' }, 'Wire'), h('p', null, 'Every turn, from the backend’s frames to the client’s bytes.')),
+      h(
+        'div',
+        null,
+        h('h1', { tabindex: '-1' }, 'Wire'),
+        h('p', null, 'Every turn, from the backend’s frames to the client’s bytes.'),
+      ),
       h('div', { class: 'row wire-scope' }, folding, models, windows),
     ),
     totals,
@@ -124,7 +150,9 @@ async function openList(main, context) {
 
   function change(what) {
     Object.assign(filter, what)
-    const kept = Object.entries(filter).filter(([name, value]) => value && !(name === 'window' && value === '24h'))
+    const kept = Object.entries(filter).filter(
+      ([name, value]) => value && !(name === 'window' && value === '24h'),
+    )
     history.replaceState(history.state, '', kept.length ? `?${new URLSearchParams(kept)}` : location.pathname)
     mark()
     if (!('status' in what) || 'model' in what) chart()
@@ -132,7 +160,8 @@ async function openList(main, context) {
   }
 
   function mark() {
-    for (const button of windows.children) button.setAttribute('aria-pressed', String(button.dataset.id === filter.window))
+    for (const button of windows.children)
+      button.setAttribute('aria-pressed', String(button.dataset.id === filter.window))
     models.field.value = filter.model
     statuses.field.value = filter.status
     tools.field.value = filter.tool
@@ -142,7 +171,8 @@ async function openList(main, context) {
   function offer(field, names) {
     const known = new Set([...field.options].map((option) => option.value))
     for (const name of names)
-      if (name && !known.has(name)) field.append(h('option', { value: name }, name.length > 60 ? `${name.slice(0, 59)}…` : name))
+      if (name && !known.has(name))
+        field.append(h('option', { value: name }, name.length > 60 ? `${name.slice(0, 59)}…` : name))
   }
 
   // --- turns -----------------------------------------------------------------------------------------------------------------------------------
@@ -152,7 +182,15 @@ async function openList(main, context) {
     older.disabled = true
     try {
       const last = next ? [...turns.values()].sort(newest).at(-1) : null
-      const told = await api.get(query('/turns', { limit: LIMIT, before: last?.id, model: filter.model, status: filter.status, tool: filter.tool }))
+      const told = await api.get(
+        query('/turns', {
+          limit: LIMIT,
+          before: last?.id,
+          model: filter.model,
+          status: filter.status,
+          tool: filter.tool,
+        }),
+      )
       if (closed || mine !== loading) return
       if (!next) {
         turns.clear()
@@ -239,14 +277,21 @@ async function openList(main, context) {
         { class: 'empty' },
         icon('filter'),
         h('h3', null, 'No turn fits these filters'),
-        h('button', { type: 'button', class: 'button', onclick: () => change({ model: '', status: '', tool: '' }) }, 'Show all turns'),
+        h(
+          'button',
+          { type: 'button', class: 'button', onclick: () => change({ model: '', status: '', tool: '' }) },
+          'Show all turns',
+        ),
       )
     return noTurns(context.session, known)
   }
 
   /** What the page says to somebody new depends on the server: whether it keeps turns at all, and which models it has. */
   async function learn() {
-    const [served, settings] = await Promise.all([api.get('/models').catch(() => ({})), api.get('/settings').catch(() => ({}))])
+    const [served, settings] = await Promise.all([
+      api.get('/models').catch(() => ({})),
+      api.get('/settings').catch(() => ({})),
+    ])
     offer(
       models.field,
       (served.models ?? []).map((model) => model.id),
@@ -290,7 +335,8 @@ async function openList(main, context) {
     const requests = (requested = sum('requests'))
     page.classList.toggle('is-new', !turns.size && !filtered() && !requests)
     const errors = sum('errors')
-    const fact = (name, value, tone) => h('div', { class: 'total' }, h('dt', null, name), h('dd', { class: tone }, value))
+    const fact = (name, value, tone) =>
+      h('div', { class: 'total' }, h('dt', null, name), h('dd', { class: tone }, value))
     clear(
       totals,
       fact('Requests', short(requests)),
@@ -306,7 +352,13 @@ async function openList(main, context) {
     const focused = charts.contains(document.activeElement) ? document.activeElement.title : ''
     clear(
       charts,
-      columnChart({ title: 'Requests', told: each(told.bucket_s), value: 'requests', unit: 'requests', ...given }),
+      columnChart({
+        title: 'Requests',
+        told: each(told.bucket_s),
+        value: 'requests',
+        unit: 'requests',
+        ...given,
+      }),
       lineChart({
         title: 'Time to first token',
         series: [
@@ -333,13 +385,23 @@ async function openList(main, context) {
         picked: filter.tool,
         onpick: (tool) => change({ tool }),
       }),
-      columnChart({ title: 'Parked', told: 'waiting for results', value: 'parked', unit: 'parked', tone: 'series-4', ...given }),
+      columnChart({
+        title: 'Parked',
+        told: 'waiting for results',
+        value: 'parked',
+        unit: 'parked',
+        tone: 'series-4',
+        ...given,
+      }),
       rankChart({
         title: 'By model',
         rows: told.by_model.map((row) => ({
           name: row.model,
           count: row.requests,
-          note: [row.errors ? `${row.errors} failed` : '', row.ttft_ms_p50 == null ? '' : `first token ${ms(row.ttft_ms_p50)}`]
+          note: [
+            row.errors ? `${row.errors} failed` : '',
+            row.ttft_ms_p50 == null ? '' : `first token ${ms(row.ttft_ms_p50)}`,
+          ]
             .filter(Boolean)
             .join(' · '),
         })),
@@ -351,7 +413,10 @@ async function openList(main, context) {
         onpick: (model) => change({ model }),
       }),
     )
-    if (focused) [...charts.querySelectorAll('button')].find((button) => button.title === focused)?.focus({ preventScroll: true })
+    if (focused)
+      [...charts.querySelectorAll('button')]
+        .find((button) => button.title === focused)
+        ?.focus({ preventScroll: true })
   }
 
   // --- live ------------------------------------------------------------------------------------------------------------------------------------
@@ -390,4 +455,5 @@ async function openList(main, context) {
 }
 
 const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part * 10 < whole ? 1 : 0)} %` : '')
-const each = (seconds) => `per ${seconds === 3600 ? 'hour' : seconds > 3600 ? `${seconds / 3600} h` : `${Math.round(seconds / 60)} min`}`
+const each = (seconds) =>
+  `per ${seconds === 3600 ? 'hour' : seconds > 3600 ? `${seconds / 3600} h` : `${Math.round(seconds / 60)} min`}`
