@@ -19,11 +19,12 @@ from bench.side import Side
 
 PICTURE = "pictures/benchmarks.svg"
 ABOUT = (
-    "> **What you get:** what Toolwire costs beside a relay that understands nothing, beside nginx and beside other gateways, in one run.",
+    "> **What you get:** what Toolwire costs compared with a plain byte relay, nginx and other gateways, in one run.",
     ">",
-    "> **Use it when** you want to judge that, or to repeat it: `make bench` prints these tables. [Where the time goes](performance.md).",
+    "> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See also [Where the time goes](performance.md).",
     "",
-    "Everything runs on loopback: gateways on one core, upstream and load on the other. Ratios come first: absolute figures belong to the machine.",
+    "Everything runs on loopback: gateways on one core, upstream and load on the other.",
+    "Ratios come first, because absolute figures depend on the machine.",
 )
 
 TITLES = {
@@ -31,7 +32,7 @@ TITLES = {
     "gateway": "The gateway",
     "path": "Inside the gateway",
     "codex": "Codex, through Toolwire and driven directly",
-    "local": "The embedded model, beside llama.cpp's own server",
+    "local": "The embedded model, compared with llama.cpp's own server",
     "vault": "Search in a vault",
 }
 
@@ -41,19 +42,16 @@ def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += [*ABOUT, ""]
     if picture:
-        out += [
-            f"![CPU of each gateway beside a byte relay: the shorter the bar, the cheaper]({picture})",
-            "",
-        ]
+        out += [f"![CPU time of each gateway relative to a byte relay: shorter is better]({picture})", ""]
     for name, rows in parts.items():
         if not rows:
             continue
         judged, shown = [row for row in rows if row.sense], [row for row in rows if not row.sense]
         out += [f"## {TITLES[name]}", "", report.markdown(judged or shown), ""]
         if name == "gateway" and sides:
-            out += ["Side by side; in brackets, how many times the relay's:", "", side.markdown(sides), ""]
+            out += ["Side by side; in brackets, the ratio to the relay:", "", side.markdown(sides), ""]
         if judged and shown:
-            out += ["What the ratios are made of:", "", report.markdown(shown), ""]
+            out += ["The figures behind the ratios:", "", report.markdown(shown), ""]
         if name == "scanner":
             out += [PUBLISHED, ""]
     return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"

@@ -479,7 +479,7 @@ def cpu_rows(found: Found) -> list[Row]:
             Row(
                 f"CPU a delta: {title}",
                 delta,
-                f"{figure(turn / 1000)} ms a turn beside its deltas",
+                f"{figure(turn / 1000)} ms per turn in addition to its deltas",
                 unit="µs",
             )
         )

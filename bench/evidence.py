@@ -76,7 +76,7 @@ def read_fuzz(told: Any) -> Reading:
 def read_dialects(told: Any) -> Reading:
     """How calls that were cut off were told: as text, as cut off, as whole since only markup was missing."""
     lines = [
-        "| dialect | texts | calls read back | texts cut | cuts | told as text | as cut off | as whole | failed |",
+        "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as complete | failed |",
         "|" + "---|" * 9,
     ]
     for one in told["dialects"]:
@@ -198,7 +198,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "dialects",
-        "Every dialect: calls at random splits, and cut off at every place",
+        "Every dialect: calls at random splits, and cut off at every position",
         ("bench/dialects.py", "--cases", "1000", "--cuts", "50", "--jobs", JOBS, "--json", str(DIALECTS)),
         ("bench/dialects.py", "--cases", "50", "--cuts", "2", "--jobs", JOBS, "--json", str(DIALECTS)),
         DIALECTS,
@@ -215,7 +215,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "gateway",
-        "The gateway beside its baselines",
+        "The gateway compared with its baselines",
         ("-m", "bench", "gateway", "--rounds", "7", "--json", str(GATEWAY)),
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
@@ -223,7 +223,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     tested(
         "codex-park",
-        "A parked Codex turn goes on after a long wait",
+        "A parked Codex turn continues after a long wait",
         "backends/codex/test_codex_gateway.py",
         "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
@@ -237,7 +237,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "codex-bench",
-        "Codex through Toolwire beside Codex driven directly",
+        "Codex through Toolwire, compared with Codex driven directly",
         ("-m", "bench", "codex", "--rounds", "9", "--json", str(CODEX)),
         ("-m", "bench", "codex", "--quick", "--json", str(CODEX)),
         CODEX,
@@ -254,7 +254,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "local",
-        "The embedded model beside llama.cpp's own server",
+        "The embedded model compared with llama.cpp's own server",
         ("-m", "bench", "local", "--rounds", "9", "--json", str(LOCAL)),
         ("-m", "bench", "local", "--quick", "--json", str(LOCAL)),
         LOCAL,
@@ -262,7 +262,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     tested(
         "cursor-park",
-        "A parked Cursor turn goes on after a long wait",
+        "A parked Cursor turn continues after a long wait",
         "backends/cursor/test_cursor_gateway.py",
         "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
@@ -304,14 +304,14 @@ SECTIONS: tuple[Section, ...] = (
     ),
     tested(
         "acp-park",
-        "A parked OpenCode turn goes on after a long wait",
+        "A parked OpenCode turn continues after a long wait",
         "backends/acp/test_acp_real.py",
         "opencode_parks",
         {"TOOLWIRE_ACP_PARK_S": ("330", "5")},
     ),
     Section(
         "vault",
-        "Search in a vault, beside a scan and ripgrep",
+        "Search in a vault, compared with a scan and ripgrep",
         ("-m", "bench", "vault", "--json", str(VAULT)),
         ("-m", "bench", "vault", "--quick", "--json", str(VAULT)),
         VAULT,
@@ -319,7 +319,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     tested(
         "web",
-        "Long turns in the pages, beside a plain page with the same text",
+        "Long turns in the web pages, compared with a plain page with the same text",
         "web/test_smooth.py",
         "stays_smooth",
         {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1")},
@@ -411,7 +411,7 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
 
-The long versions of what `make test` shows in short. `make evidence` runs them all; a line's command runs one of them alone."""
+The long versions of the tests. `make evidence` runs all of them; the command in a row runs one of them."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:

@@ -58,7 +58,7 @@ async def _run(rounds: int) -> tuple[list[Row], list[str]]:
     ):
         sides: dict[str, tuple[Ask, Ask]] = {
             "text, by the backend": (_by_backend(backend, False), _by_llama(session, llama, options, False)),
-            "a call held to its schema, by the backend": (
+            "a call constrained to its schema, by the backend": (
                 _by_backend(backend, True),
                 _by_llama(session, llama, options, True),
             ),

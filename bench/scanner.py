@@ -154,7 +154,7 @@ def against_one(quick: bool = False) -> list[Row]:
                 alone = _feeding(lambda one=one: opened(one), pieces)  # type: ignore[misc]
                 pairs.append((_feeding(lambda: opened(*DIALECTS), pieces), alone))
             ratio = median(every / alone for every, alone in pairs)
-            told = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs a piece, {one} alone"
+            told = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
             rows.append(
                 Row(
                     f"all {len(DIALECTS)} dialects against one: {kind}, {many}",
@@ -197,7 +197,7 @@ def costs(quick: bool = False) -> list[Row]:
         told = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())
         rows.append(
             Row(
-                f"{kind}: cost of a piece",
+                f"{kind}: cost per chunk",
                 middle,
                 f"{told}; {figure(middle / empty)} × the empty feed",
                 "at most",
@@ -243,7 +243,7 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Texts made to hurt: the cost of a piece at full length against a tenth of it, in pieces and in one. Both by turns, as above."""
+    """Texts made to hurt: the cost per chunk at full length against a tenth of it, in pieces and in one. Both by turns, as above."""
     rows = []
     for name, (unit, times) in ADVERSE.items():
         if quick:

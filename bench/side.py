@@ -95,7 +95,7 @@ def picture(sides: Sequence[Side]) -> str:
     height = TOP + len(bars) * (2 * ROW // 2 + 16) + 20
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title desc" font-family="sans-serif">',
-        "<title id='title'>CPU beside a byte relay</title>",
+        "<title id='title'>CPU time relative to a byte relay</title>",
         f"<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. {html.escape(told)}</desc>",
         "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}}</style>",
     ]

@@ -1,4 +1,4 @@
-"""What search in a vault costs: side by side with the scan that the seed describes (names, then contents, until the limit) and with ripgrep.
+"""What search in a vault costs: side by side with a linear scan (names, then contents, until the limit) and with ripgrep.
 
 The vaults are generated: words by Zipf's law from a fixed seed, headings, tags, links and frontmatter, about two kilobytes a note. They lie in a
 folder of their own, which is removed. A query's figure is the median over several queries of its kind, each asked several times, with warm caches
@@ -31,7 +31,7 @@ QUICK = (5_000,)
 VOCABULARY = 30_000
 LIMIT = 10
 CHANGED = 100
-TIMES = {"ours": 7, "seed": 1, "ripgrep": 3}
+TIMES = {"ours": 7, "scan": 1, "ripgrep": 3}
 KINDS = ("rare word", "two words", "no hits")
 NOT_MEASURED = "ripgrep is not installed here (Debian: apt install ripgrep)"
 
@@ -92,7 +92,7 @@ def queries() -> dict[str, list[str]]:
 # --- the three ways --------------------------------------------------------------------------------------------------------------------------------
 
 
-def seed_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
+def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
     """Seed 002's execution logic: each note's name, then its content, compared without case, until the limit."""
     wanted = query.lower()
     found: list[str] = []
@@ -205,16 +205,16 @@ def _query_rows(size: str, root: Path, cache: Path, quick: bool) -> Iterator[Row
         for kind, asked in queries().items():
             asked = asked[:2] if quick else asked
             ours = timed(lambda query: search(index, query, LIMIT), asked, TIMES["ours"])
-            seed = timed(lambda query: seed_scan(root, query), asked, TIMES["seed"])
+            scan = timed(lambda query: linear_scan(root, query), asked, TIMES["scan"])
             mine = f"{figure(ours)} ms"
             yield Row(
-                f"{size}: {kind}, beside the seed's scan",
-                seed / ours,
-                f"{mine}, the scan {figure(seed)} ms",
+                f"{size}: {kind}, compared with a linear scan",
+                scan / ours,
+                f"{mine}, the scan {figure(scan)} ms",
                 "at least",
                 50,
             )
-            beside = f"{size}: {kind}, beside ripgrep"
+            beside = f"{size}: {kind}, compared with ripgrep"
             if program is None:
                 yield Row(beside, None, f"{mine}; {NOT_MEASURED}", "at least", 20)
                 continue
@@ -234,7 +234,13 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
         small, large = memories[min(memories)], memories[max(memories)]
         detail = f"{small:,.0f} MB for {min(memories):,} notes, {large:,.0f} MB for {max(memories):,}"
         rows.append(
-            Row("memory of a build, the large vault beside the small", large / small, detail, "at most", 1.5)
+            Row(
+                "memory of a build, the large vault compared with the small one",
+                large / small,
+                detail,
+                "at most",
+                1.5,
+            )
         )
     program = ripgrep()
     version = (
@@ -245,5 +251,5 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
         else NOT_MEASURED
     )
     return rows, [
-        f"vault: {version}; generated notes, limit {LIMIT}; the answers of Toolwire are ranked and have previews, the others' are bare paths"
+        f"vault: {version}; generated notes, limit {LIMIT}; Toolwire's results are ranked and have previews, the others are plain paths"
     ]

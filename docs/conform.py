@@ -1,4 +1,4 @@
-"""Writes the list of checks in docs/conform.md from the catalogue. `--check` only says whether the page is up to date."""
+"""Writes the list of checks in docs/conform.md. `--check` only reports whether the page is up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolwire.conform.engine import CATALOGUE
 
 PAGE = Path(__file__).with_name("conform.md")
 BEGIN, END = "<!-- checks: written by docs/conform.py -->", "<!-- end of the checks -->"
-FAMILIES = {"http": "Beside the two APIs", "chat": "Chat completions", "responses": "Responses"}
+FAMILIES = {"http": "Other routes", "chat": "Chat completions", "responses": "Responses"}
 
 
 def section() -> str:
@@ -23,7 +23,7 @@ def section() -> str:
         lines += [
             f"### {title}",
             "",
-            "| check | what it demands | what fails without it | source |",
+            "| check | requirement | effect if it fails | source |",
             "|---|---|---|---|",
         ]
         lines += [row(check) for check in CATALOGUE if check.family == family]
@@ -43,10 +43,10 @@ def row(check: Check) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its list written anew."""
+    """The page with a new list."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin and end, "docs/conform.md lacks the marks of its list"
+    assert begin and end, "docs/conform.md lacks the markers of its list"
     return f"{before}{BEGIN}\n\n{section()}\n{END}{after}"
 
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if page(held) == held:
         return 0
-    print("docs/conform.md is not what the catalogue says: run python docs/conform.py", file=sys.stderr)
+    print("docs/conform.md does not match the catalogue: run python docs/conform.py", file=sys.stderr)
     return 1
 
 

@@ -1,7 +1,8 @@
-"""Writes docs/supported.md from the code: what is served, field by field and backend by backend.
+"""Writes docs/supported.md from the code: what is supported, field by field and backend by backend.
 
-No disposition here is written by hand. For each row a small request is made, the real decoder reads it, the real planner plans it, and the cell is
-what the plan's report says; heals, mended JSON and dialects are shown by running them. `--check` only says whether the page is up to date.
+No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it, and the
+cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them. `--check` only
+reports whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ BACKENDS: dict[str, Backend] = {
 }
 Body = dict[str, Any]
 
-# Which fields only one of OpenAI's two APIs has. The rest belong to both.
+# Fields that only one of OpenAI's two APIs has. The others belong to both.
 ONLY: dict[Api, frozenset[str]] = {
     "chat": frozenset(
         "messages n functions function_call response_format max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
@@ -98,7 +99,7 @@ def base(api: Api) -> Body:
 
 
 def fields_of(api: Api) -> dict[str, Body]:
-    """For each field a piece of a request in which it matters."""
+    """For each field, the part of a request that uses it."""
     tools_beside = {"tools": [function(api)]}
     functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
     plain: Body = {
@@ -181,12 +182,12 @@ def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
         report = dict(plan_of(api, {**base(api), **more}, backend).report)
     except ToolwireError:
         return "refused"
-    holder = field.partition(".")[0]  # where it is not served at all, its members are not named
+    holder = field.partition(".")[0]  # a field that is not supported at all is reported without its members
     return report.get(field, report.get(holder, "honoured")).partition(":")[0]
 
 
 def on_both(cell: dict[Api, str]) -> str:
-    """One word where both APIs agree."""
+    """One word if both APIs agree."""
     return " / ".join(dict.fromkeys(cell.values()))
 
 
@@ -204,7 +205,7 @@ def code(words: Iterable[str]) -> str:
 
 
 def fields_table(api: Api) -> str:
-    """What every backend does alike in a line a word; the rest as a table."""
+    """Fields that all backends treat the same as a list, the others as a table."""
     other: Api = "responses" if api == "chat" else "chat"
     alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
     rows: list[tuple[str, ...]] = []
@@ -220,8 +221,8 @@ def fields_table(api: Api) -> str:
             alike.setdefault(cells[0], []).append(name)
         else:
             rows.append((f"`{name}`", *cells))
-    told = "\n".join(f"- **{word}** by all: {code(names)}" for word, names in alike.items() if names)
-    return f"{told}\n\n{table(('field', *BACKENDS), rows)}"
+    same = "\n".join(f"- **{word}** by all: {code(names)}" for word, names in alike.items() if names)
+    return f"{same}\n\n{table(('field', *BACKENDS), rows)}"
 
 
 def tools_table() -> str:
@@ -335,7 +336,7 @@ def items_table() -> str:
     rows.append(
         (
             "`item_reference`",
-            f"the stored item it names, for example a {type(responses.decode(found).items[0]).__name__}; refused where there is none",
+            f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if there is none",
         )
     )
     summary = responses.resolved(
@@ -347,7 +348,7 @@ def items_table() -> str:
     rows.append(
         (
             "`compaction`",
-            f"what this server made of a conversation, as a Message of the {became.role}; refused where another made it",
+            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from other servers",
         )
     )
     skipped = sorted(responses.SKIPPED - {"item_reference"})
@@ -356,13 +357,13 @@ def items_table() -> str:
         assert notes == ((f"input.{kind}", "ignored"),), notes
     return table(
         ("input item", "is read as"),
-        [*rows, (code(skipped), "ignored, and reported"), ("anything else", "refused")],
+        [*rows, (code(skipped), "ignored and reported"), ("anything else", "refused")],
     )
 
 
 OTHER_PARTS = (
-    "kept as it came: passed on by openai; by hosted where the provider takes it; refused by codex and local; named in the text for cursor and acp; "
-    "an `input_file` by its URL is refused by all but the last two"
+    "unchanged: passed on by openai, and by hosted if the provider accepts it; refused by codex and local; "
+    "named in the text for cursor and acp; an `input_file` with a URL is refused by all but the last two"
 )
 
 
@@ -379,20 +380,21 @@ def images() -> str:
     limits = ImageLimits()
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
-        f"An image by URL goes to a backend that takes URLs as it is. For {takers} Toolwire fetches it:\n"
+        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads the image:\n"
         f"over http and https, from public addresses only, at most {limits.images} images of {limits.bytes // 2**20} MB\n"
-        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model (`local`) reads no images."
+        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model (`local`) does not\n"
+        "support images."
     )
 
 
-# --- heals ---------------------------------------------------------------------------------------------------------------------------------------
+# --- repairs -------------------------------------------------------------------------------------------------------
 
 
 def called(id: str, name: str = "f", arguments: str = "{}") -> Body:
     return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
 
 
-def told(id: str, output: str = "x") -> Body:
+def result(id: str, output: str = "x") -> Body:
     return {"type": "function_call_output", "call_id": id, "output": output}
 
 
@@ -404,14 +406,14 @@ SAID: Body = {"role": "user", "content": "Go on."}
 SPOKE: Body = {"role": "assistant", "content": "Let me look."}
 HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     (
-        "results in another order than their calls",
-        "put in call order",
-        [called("a"), called("b"), told("b"), told("a"), SAID],
+        "results in a different order than their calls",
+        "sorted into call order",
+        [called("a"), called("b"), result("b"), result("a"), SAID],
     ),
     (
         "on Responses, text or reasoning between the calls and their results",
         "kept: one assistant message with the text and the calls, then the results",
-        [called("a"), called("b"), SPOKE, told("a"), told("b"), SAID],
+        [called("a"), called("b"), SPOKE, result("a"), result("b"), SAID],
     ),
     (
         "on chat, an assistant message after one with calls",
@@ -426,33 +428,33 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     (
         "other messages between a call and its result",
         "the call moves down to its result",
-        [called("a"), SAID, told("a")],
+        [called("a"), SAID, result("a")],
     ),
-    ("a result before its call", "the result moves down to its call", [told("a"), SAID, called("a")]),
-    ("the same result again", "the first one holds", [called("a"), told("a"), SPOKE, told("a"), SAID]),
+    ("a result before its call", "the result moves down to its call", [result("a"), SAID, called("a")]),
+    ("the same result again", "the first one counts", [called("a"), result("a"), SPOKE, result("a"), SAID]),
     (
         "several different results for one call",
-        "the last one holds",
-        [called("a"), told("a"), told("a", "y"), SAID],
+        "the last one counts",
+        [called("a"), result("a"), result("a", "y"), SAID],
     ),
     (
-        "a call without a result, and the conversation goes on",
+        "a call without a result, and the conversation continues",
         "a result that says so is added",
         [called("a"), SAID],
     ),
     ("no result for any call of the last step", "left open", [SAID, called("a")]),
-    ("the same call twice", "the second is dropped", [called("a"), called("a"), told("a"), SAID]),
+    ("the same call twice", "the second is dropped", [called("a"), called("a"), result("a"), SAID]),
     (
         "a call id again, after its result",
         "the call and its result get a new id",
-        [called("a"), told("a"), called("a"), told("a"), SAID],
+        [called("a"), result("a"), called("a"), result("a"), SAID],
     ),
-    ("a call id again, for another call", "–", [called("a"), called("a", "g"), told("a"), SAID]),
-    ("a result without a call", "–", [SAID, told("a")]),
+    ("a call id again, for another call", "–", [called("a"), called("a", "g"), result("a"), SAID]),
+    ("a result without a call", "–", [SAID, result("a")]),
 )
 
 
-def heals_table() -> str:
+def repairs_table() -> str:
     def row(history: str, rule: str, items: list[Body]) -> tuple[str, str, str]:
         try:
             on_chat = any("tool_calls" in one for one in items)
@@ -468,27 +470,27 @@ def heals_table() -> str:
     return table(("what the client sent", "what happens", "in the report"), (row(*one) for one in HISTORIES))
 
 
-SLIPS: tuple[tuple[str, str], ...] = (
+MISTAKES: tuple[tuple[str, str], ...] = (
     ("a trailing comma", '{"city": "Paris",}'),
     ("single quotes", "{'city': 'Paris'}"),
     ("a key without quotes", '{city: "Paris"}'),
-    ("Python's words", '{"city": "Paris", "now": True, "then": None}'),
+    ("Python literals", '{"city": "Paris", "now": True, "then": None}'),
     ("an unknown escape", r'{"city": "\d"}'),
     ("a line break inside a string", '{"city": "Paris\nFrance"}'),
 )
 
 
-def slips_table() -> str:
+def mistakes_table() -> str:
     def row(what: str, arguments: str) -> tuple[str, str, str, str]:
         events = parse(
             f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>', [function("chat")]
         )
-        mended = "".join(event.delta for event in events if isinstance(event, CallArgs))
+        repaired = "".join(event.delta for event in events if isinstance(event, CallArgs))
         end = next(event for event in events if isinstance(event, CallEnd))
-        return what, f"`{arguments}`".replace("\n", "↵"), f"`{mended}`", code(end.issues)
+        return what, f"`{arguments}`".replace("\n", "↵"), f"`{repaired}`", code(end.issues)
 
     return table(
-        ("the model wrote", "for example", "the client gets", "noted as"), (row(*one) for one in SLIPS)
+        ("the model wrote", "for example", "the client receives", "noted as"), (row(*one) for one in MISTAKES)
     )
 
 
@@ -507,7 +509,7 @@ def example(name: str) -> str:
 
 def dialects_table() -> str:
     return table(
-        ("dialect", "by default", "kind", "who writes it"),
+        ("dialect", "by default", "kind", "used by"),
         (
             (
                 f"`{one.name}`",
@@ -548,61 +550,67 @@ def page() -> str:
 
 # What is supported
 
-Every table on this page comes from the code: the generator sends a small request through the real decoder and the real planner and writes down what
-they say. The same words stand in the header `x-toolwire-report` of each answer.
+Every table on this page is generated: a small request goes through the real decoder and planner, and the table shows
+their result. The header `x-toolwire-report` of each response uses the same words.
 
-- **honoured**: done as OpenAI does it, by the model's server or by Toolwire.
-- **constrained**: the model is told of the tools, and its decoder is held to calls that fit their schema.
-- **emulated**: done by Toolwire where the model's server can not, see [emulation.md](emulation.md).
-- **passed**: sent on as it came to a server that may read it.
-- **ignored**: without effect, and the report says so.
-- **refused**: answered with an error that names the field.
+- **honoured**: has the same effect as with OpenAI, through the model's server or through Toolwire.
+- **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their schema.
+- **emulated**: done by Toolwire because the model's server cannot, see [Emulation](emulation.md).
+- **passed**: passed on unchanged to a server that may support it.
+- **ignored**: no effect, listed in the report.
+- **refused**: returns an error that names the field.
 
 The columns:
 
-- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting `tools`. `constrained` is shown for one
-  that can hold text with calls in it (vLLM). One that can hold a single call only is constrained for `required` and named choices, and emulated
-  under `auto`: [servers.md](servers.md#how-tools-are-served).
+- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting `tools`.
+  `constrained` is shown for a server that can constrain text with calls in it (vLLM). A server that can only
+  constrain a single call uses it for `required` and named choices, and emulates `auto`:
+  [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
-- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md), as far as the provider goes: some of their models take less, and the report says
-  so.
-- `codex, native`: a [Codex](codex.md) that takes the client's tools, parked or replayed; `codex, emulated` is an [older one](codex.md#versions).
-- `cursor`, `acp`: [Cursor's](cursor.md) and [other agents](acp.md). They can only be told in words that a call is required: it is asked for twice,
-  then it is an error.
+- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support less; the report
+  says so.
+- `codex, native`: a [Codex](codex.md) version with support for the client's tools, parked or replayed;
+  `codex, emulated`: an [older version](codex.md#versions).
+- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). They cannot be forced to call a tool: Toolwire asks
+  twice, then the request fails.
 - `scripted`: the [demo and scripted model](scripted.md).
 
 ## Request fields
 
-On chat completions:
+Chat completions:
 
 {fields_table("chat")}
 
-On Responses:
+Responses:
 
 {fields_table("responses")}
 
-A field of the other API has no effect. `toolChoice` and `parallelToolCalls` are read as `tool_choice` and `parallel_tool_calls`. For `openai`
-*honoured* means that the field goes upstream, whatever the upstream makes of it. Fields that a [known server](servers.md) does not read are `ignored`
-there. {code(sorted(PASSABLE))} go upstream to OpenAI's own servers, and to others by [`pass_fields`](configuration.md#backend--openai);
-`store` and `metadata` of a Responses request are Toolwire's own.
+A field of the other API has no effect. `toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and
+`parallel_tool_calls`. For `openai`, *honoured* means that the field is sent upstream. Fields that a
+[known server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE))} are sent to OpenAI's own
+servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store` and
+`metadata` of a Responses request.
 
-`logprobs` and `top_logprobs` are ignored everywhere: tokens do not survive the scan for calls, so no answer carries them.
+`logprobs` and `top_logprobs` are ignored everywhere, because the text is scanned for calls and no longer matches the
+model's tokens.
 
-Fields that OpenAI does not know are named in the report as `passed` or `ignored`, at most {MOST_NOTES} of them; names that do not fit into a header
-are reported together as `unknown_fields=ignored`. Passed on to every server but OpenAI's and Ollama's are {code(sorted(VENDOR))}.
-A passed field never replaces one that Toolwire sets itself.
+Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them. Names
+that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed on to every
+server except OpenAI's and Ollama's: {code(sorted(VENDOR))}.
+A passed field never overrides one that Toolwire sets itself.
 
-Members of messages, parts, input items and tools that nothing reads are reported by name too, for example `tools.defer_loading=ignored`,
-`messages.audio=ignored` or `input.content.annotations=ignored`. Reasoning that the client sends back is `input.reasoning=ignored` or
-`messages.reasoning_content=ignored` where the model does not get it.
+Unsupported members of messages, parts, input items and tools are reported by name too, for example
+`tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model does not
+receive the reasoning that a client sends back, the report says `input.reasoning=ignored` or
+`messages.reasoning_content=ignored`.
 
 ## Tools
 
 {tools_table()}
 
-A custom tool on a backend that only knows functions is offered as a function with one text parameter, and unwrapped again on the way back.
-Agents pass every tool on as not strict. A call of a tool that was not declared is [told as text](configuration.md#tools); Codex itself answers such
-a call with an error, and the model goes on.
+If a backend only supports functions, a custom tool is offered as a function with one text parameter, and its calls are
+converted back. Agents receive every tool as not strict. A call of an undeclared tool is [sent as
+text](configuration.md#tools); Codex itself answers such a call with an error, and the model continues.
 
 ## tool_choice
 
@@ -620,31 +628,32 @@ a call with an error, and the model goes on.
 
 ## Histories that are repaired
 
-A step is what the assistant did in one go: consecutive reasoning, texts and calls. Servers want the results of a step directly after it, but clients
-lose results, send them twice or send them elsewhere. Toolwire repairs such a history where that invents no facts, and names each repair in the
-report, under `input` or, on chat, `messages`. Messages keep their order, and a conversation that ends with a result still does.
+A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of a step directly after
+it, but clients lose results, send them twice or send them elsewhere. Toolwire repairs such a history if that invents
+no facts, and lists each repair in the report, under `input` (Responses) or `messages` (chat completions). Messages keep
+their order, and a conversation that ends with a result still does.
 
-{heals_table()}
+{repairs_table()}
 
-## JSON that is mended
+## JSON that is repaired
 
-Slips in the arguments of calls are repaired on the way through; what was sent is never taken back. Anything else that is not JSON makes an emulated
-block plain text, and passes as it is in a native call.
+Common mistakes in the arguments of calls are repaired while they are sent; sent text is never changed. An emulated
+block with any other invalid JSON is plain text. In a native call, other invalid JSON is passed on unchanged.
 
-{slips_table()}
+{mistakes_table()}
 
 ## Dialects
 
 {dialects_table()}
 
-One call in each of them, with the token `{TOKEN}`:
+One call in each dialect, with the token `{TOKEN}`:
 
 {dialects_examples()}
 
 ## Failures
 
-Before the first byte a failure is an HTTP error with OpenAI's error object. After it, chat streams carry the same object as their last event, and
-Responses streams end with `response.failed`.
+Before the first byte, a failure is an HTTP error with OpenAI's error object. After it, chat streams end with the same
+object as their last event, and Responses streams end with `response.failed`.
 
 {kinds_table()}
 """
@@ -660,7 +669,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if PAGE.is_file() and PAGE.read_text("utf-8") == text:
         return 0
-    print("docs/supported.md is not what the code says: run `make supported`", file=sys.stderr)
+    print("docs/supported.md does not match the code: run `make supported`", file=sys.stderr)
     return 1
 
 

@@ -371,6 +371,6 @@ LAWS: dict[str, Law] = {
     "json_mended": Law(draw_jsonish, judge_mended, "any text: what is done is JSON, and cuts do not show"),
     "json_in_string": Law(draw_jsonish, judge_string, "JSON in a string is unescaped once"),
     "custom_input": Law(
-        draw_input, judge_custom_input, "a custom tool's input survives the function that stands for it"
+        draw_input, judge_custom_input, "a custom tool's input survives the conversion to a function"
     ),
 }

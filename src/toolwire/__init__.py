@@ -23,7 +23,7 @@ __all__ = [
     "__version__",
     "parse",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 Limits = ScanLimits
 """The name of `ScanLimits` in 0.1."""

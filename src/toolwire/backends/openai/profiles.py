@@ -130,8 +130,8 @@ _ROWS = (
         takes=frozenset({"prediction"}),
         deviations=(
             "comments between the chunks",
-            "errors of a provider inside a stream that began well",
-            "some models take tools but not `required`",
+            "provider errors inside a stream that started normally",
+            "some models support tools but not `required`",
         ),
     ),
     ServerProfile(
@@ -151,9 +151,9 @@ _ROWS = (
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
         vendor=frozenset(),  # options such as top_k exist on its own API alone
         deviations=(
-            "`tool_choice` is not read",
-            "calls come whole, several of them with index 0 (before 0.20), or with no index (before 0.4.7)",
-            "`stop` after calls (older ones)",
+            "`tool_choice` is ignored",
+            "calls in one piece, several with index 0 (before 0.20) or without an index (before 0.4.7)",
+            "finish reason `stop` after calls (older versions)",
             "images by URL are refused",
             "a message of several texts becomes several messages",
         ),
@@ -174,11 +174,11 @@ _ROWS = (
         json_object=False,
         ignores=frozenset({"user", "verbosity"}),
         deviations=(
-            "a named `tool_choice` is refused; `required` holds for GGUF models only",
+            "a named `tool_choice` is refused; `required` works for GGUF models only",
             "`json_object` is refused",
             "empty ids",
-            "an empty name in every piece of a call (0.3.15)",
-            "`tool_calls` as the reason of an answer without calls",
+            "an empty name in every chunk of a call (0.3.15)",
+            "finish reason `tool_calls` without calls",
         ),
     ),
     ServerProfile(
@@ -195,7 +195,7 @@ _ROWS = (
         ignores=frozenset({"verbosity"}),
         deviations=(
             "tools only with --enable-auto-tool-choice and --tool-call-parser",
-            "`stop` as the reason of a named call",
+            "finish reason `stop` for a named call",
         ),
     ),
     ServerProfile(
@@ -209,8 +209,8 @@ _ROWS = (
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
         deviations=(
-            "without --tool-call-parser calls under `auto` stay text",
-            "name and arguments of a call in chunks of their own",
+            "without --tool-call-parser, calls with `auto` stay text",
+            "name and arguments of a call in separate chunks",
         ),
     ),
     ServerProfile(
@@ -234,7 +234,7 @@ _ROWS = (
             "a template without tools drops them silently",
             "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",
-            "an answer that its own parser does not recognise is HTTP 500",
+            "a response that its parser does not recognise is HTTP 500",
         ),
     ),
     ServerProfile(
@@ -247,9 +247,9 @@ _ROWS = (
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
         deviations=(
-            "it depends on the server behind it",
+            "depends on the upstream server",
             "index 0 for every call",
-            "arguments as an object, and `stop` after calls (ollama_chat)",
+            "arguments as an object, finish reason `stop` after calls (ollama_chat)",
         ),
     ),
     ServerProfile(
