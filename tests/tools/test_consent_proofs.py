@@ -246,7 +246,7 @@ class Surface:
             written = decisions.pop(0)
             await asyncio.sleep(0.2)
             mark("decided")
-            await approvals.decide(question.id, question.token, Decision.of(written), by="test")
+            await approvals.decide(question.id, question.token, Decision(**written), by="test")
         return False
 
 async def main():
