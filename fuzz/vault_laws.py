@@ -16,7 +16,7 @@ from toolwire.vault.frontmatter import frontmatter
 from toolwire.vault.notes import parse
 from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathPolicy, PathRefused
-from toolwire.vault.query import expression, parse_query
+from toolwire.vault.words import expression, parse_query
 
 _NAMES = "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e con.md x. etc - NUL C: ..\\ \\".split(
     " "

@@ -31,8 +31,8 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
+from toolwire.tools.lookups import Library
 from toolwire.tools.loop import Called, Conversation, GatewayModel, Happening
-from toolwire.tools.open_vault import Library
 from toolwire.tools.vault_tools import tools_of
 
 ASKING = Asking("session-1", "m", "test")
@@ -246,7 +246,7 @@ class Surface:
             written = decisions.pop(0)
             await asyncio.sleep(0.2)
             mark("decided")
-            await approvals.decide(question.id, question.token, Decision.of(written), by="test")
+            await approvals.decide(question.id, question.token, Decision(**written), by="test")
         return False
 
 async def main():
@@ -441,7 +441,7 @@ from doubles.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.open_vault import Library
+from toolwire.tools.lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 async def main(folder, cache, url):
@@ -506,7 +506,7 @@ from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.open_vault import Library
+from toolwire.tools.lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 async def main(folder, cache, url):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import convert
 
 from doubles.notes import Notes, Person
 from toolwire.tools.approvals import Approvals
@@ -371,7 +372,9 @@ async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: De
 
 
 async def test_a_question_that_was_stored_before_problems_were_known_is_read() -> None:
-    assert Preview.of({"touched": [], "diff": "", "summary": "s", "pick": False}) == Preview(summary="s")
+    assert convert({"touched": [], "diff": "", "summary": "s", "pick": False}, Preview) == Preview(
+        summary="s"
+    )
 
 
 async def test_one_failed_call_does_not_keep_the_others_from_running(desk: Desk) -> None:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.vault.edits import Change, Edit, Edits, clean_leftovers, dominant, replaced
+from toolwire.vault.edits import Change, Edits, clean_leftovers, dominant, replaced
 from toolwire.vault.paths import Vault, unix
 from toolwire.vault.policy import PathRefused, VaultLimits
 
@@ -57,7 +57,7 @@ def sha(path: Path) -> str:
 
 def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -> None:
     before = tree(root)
-    change = edits.plan_edit("a.md", [Edit("two", "TWO")])
+    change = edits.plan_edit("a.md", [("two", "TWO")])
     new = edits.plan_write("Folder/Sub/new.md", "fresh\n")
     assert tree(root) == before
     assert change.diff.splitlines() == [
@@ -69,13 +69,13 @@ def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -
         "+TWO",
         " three",
     ]
-    assert (change.creates, change.added, change.removed, change.before_sha256) == (
+    assert (change.creates, change.count("+"), change.count("-"), change.before_sha256) == (
         False,
         1,
         1,
         sha(root / "a.md"),
     )
-    assert (new.creates, new.new_folders, new.added, new.before_sha256) == (
+    assert (new.creates, new.new_folders, new.count("+"), new.before_sha256) == (
         True,
         ("Folder", "Folder/Sub"),
         1,
@@ -85,9 +85,9 @@ def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -
 
 
 def test_what_was_planned_is_what_is_written(root: Path, edits: Edits) -> None:
-    change = edits.plan_edit("a.md", [Edit("two", "TWO"), Edit("TWO\nthree", "2\n3")], sha(root / "a.md"))
+    change = edits.plan_edit("a.md", [("two", "TWO"), ("TWO\nthree", "2\n3")], sha(root / "a.md"))
     edits.apply(change)
-    assert (root / "a.md").read_text() == "one\n2\n3\n" == change.after_text
+    assert (root / "a.md").read_text() == "one\n2\n3\n" == change.content.decode()
     assert sha(root / "a.md") == change.after_sha256
     edits.apply(edits.plan_write("Folder/Sub/new.md", "fresh\n"))
     assert tree(root) == {
@@ -113,12 +113,12 @@ def test_a_note_that_changed_since_is_not_overwritten(root: Path, edits: Edits) 
     assert tree(root) == {"a.md": b"theirs\n"}
 
 
-def test_a_note_that_is_gone_since_is_not_made_again(root: Path, edits: Edits) -> None:
+def test_a_note_that_was_removed_since_is_not_created_again(root: Path, edits: Edits) -> None:
     change = edits.plan_write("a.md", "mine\n")
     (root / "a.md").unlink()
-    with pytest.raises(PathRefused, match="gone since"):
+    with pytest.raises(PathRefused, match="removed since"):
         edits.apply(change)
-    with pytest.raises(PathRefused, match="gone since"):
+    with pytest.raises(PathRefused, match="removed since"):
         edits.plan_write("a.md", "x", "0" * 64)
     assert tree(root) == {}
 
@@ -162,7 +162,7 @@ def test_only_one_of_many_creators_wins(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["A.md", "A.MD", "a.Md"])
 def test_a_new_name_that_is_another_in_other_letters_is_refused(edits: Edits, name: str) -> None:
-    with pytest.raises(PathRefused, match="is there already"):
+    with pytest.raises(PathRefused, match="already exists"):
         edits.plan_write(name, "x")
 
 
@@ -193,7 +193,7 @@ def test_writes_obey_the_policy_of_reads(root: Path, path: str, kind: str) -> No
         with pytest.raises(PathRefused) as refused:
             Edits(vault).plan_write(path, "x")
         assert refused.value.kind == kind
-        forged = Change(path, True, None, hashlib.sha256(b"x").hexdigest(), "x", b"x", "")
+        forged = Change(path, True, None, hashlib.sha256(b"x").hexdigest(), b"x", "")
         with pytest.raises(PathRefused):
             Edits(vault).apply(forged)
     assert tree(root.parent) == before
@@ -212,20 +212,12 @@ def test_a_folder_that_became_a_link_since_is_not_entered(root: Path, edits: Edi
     assert tree(outside) == {"n.md": b"old"}
 
 
-def test_a_content_that_is_not_the_planned_one_is_refused(edits: Edits) -> None:
-    change = edits.plan_write("b.md", "planned")
-    forged = Change(change.path, True, None, change.after_sha256, "other", b"other", change.diff)
-    with pytest.raises(PathRefused, match="not what was planned"):
-        edits.apply(forged)
-
-
 @pytest.mark.parametrize(
     ("steps", "word"),
     [
         ([("absent", "x")], "not in the note"),
         ([("o", "x")], "more than once"),
         ([("", "x")], "empty"),
-        ([], "no edit"),
         ([("one", "1"), ("one", "1")], "edit 2: "),
     ],
 )
@@ -295,7 +287,7 @@ LINES = st.lists(st.sampled_from(["a", "b", "\r", "\n", "\r\n", "é"]), max_size
 @given(LINES, LINES, LINES, LINES)
 def test_an_edit_changes_no_other_byte(before: str, old: str, new: str, after: str) -> None:
     marked = f"{before}<{old}>{after}"
-    changed = replaced("x.md", marked, Edit(f"<{old}>", f"<{new}>"), dominant(marked))
+    changed = replaced(marked, (f"<{old}>", f"<{new}>"), dominant(marked))
     assert changed.startswith(f"{before}<") and changed.endswith(f">{after}")
     assert unix(changed) == unix(f"{before}<{new}>{after}")
 
@@ -334,7 +326,7 @@ def kill_while_writing(root: Path, rounds: int, seed: int) -> int:
         os.kill(child.pid, signal.SIGKILL)
         child.communicate()
         with Vault(root) as vault:
-            for entry in vault.walk():
+            for entry, _ in vault.scan():
                 assert whole((root / entry.path).read_text()), entry.path
             left += clean_leftovers(vault)
         assert [name for name in os.listdir(root) if name.startswith(".")] == []

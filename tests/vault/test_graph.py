@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.vault.daily import DailySettings, daily_path, daily_settings, formatted
-from toolwire.vault.graph import Backlink, FolderLine, Graph, TagCount
+from toolwire.vault.graph import Backlink, FolderLine, Graph, TagCount, daily_path, formatted, resolved
 from toolwire.vault.index import Index
 from toolwire.vault.notes import Task
 from toolwire.vault.paths import Vault
@@ -63,7 +62,7 @@ def graph(root: Path, tmp_path: Path) -> Iterator[Graph]:
     ],
 )
 def test_a_link_leads_to_its_note(graph: Graph, name: str, source: str, found: list[str]) -> None:
-    assert graph.resolve(name, source) == found
+    assert graph.index.ask(lambda connection: resolved(connection, name, source)) == found
 
 
 def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
@@ -117,7 +116,7 @@ def test_tasks_and_properties(graph: Graph) -> None:
         ("Work/Plan.md", Task(" ", "work task", 2)),
     ]
     assert graph.tasks(done=True) == [("Home.md", Task("x", "mail", 7))]
-    assert len(graph.tasks(path="Home.md")) == 2 and len(graph.tasks(under="Work")) == 1
+    assert len(graph.tasks()) == 3 and len(graph.tasks(under="Work")) == 1
     assert graph.properties("Home.md") == {"rank": 3, "status": "open"}
     assert graph.properties("Lonely.md") == {}
     assert graph.property_names() == [("status", 2), ("rank", 1)]
@@ -152,19 +151,20 @@ def test_a_date_by_obsidians_letters(pattern: str, text: str) -> None:
 
 
 def test_the_note_of_a_day_lies_where_obsidian_puts_it(root: Path, tmp_path: Path) -> None:
+    day = date(2024, 3, 2)
     with Vault(root) as vault:
-        assert daily_path(daily_settings(vault), date(2024, 3, 2)) == "2024-03-02.md"
+        assert daily_path(vault, day) == "2024-03-02.md"
         (root / ".obsidian").mkdir()
         setting = root / ".obsidian" / "daily-notes.json"
         setting.write_text('{"folder": "Journal/", "format": "YYYY/MM-DD", "template": "T"}')
-        assert daily_path(daily_settings(vault), date(2024, 3, 2)) == "Journal/2024/03-02.md"
+        assert daily_path(vault, day) == "Journal/2024/03-02.md"
         for broken in ("[]", "{", '{"folder": 3, "format": null}', ""):
             setting.write_text(broken)
-            assert daily_settings(vault) == DailySettings()
+            assert daily_path(vault, day) == "2024-03-02.md"
         setting.unlink()
         (tmp_path / "secret.json").write_text('{"folder": "Outside"}')
         os.symlink(tmp_path / "secret.json", setting)
-        assert daily_settings(vault) == DailySettings()
+        assert daily_path(vault, day) == "2024-03-02.md"
         setting.unlink()
         os.mkfifo(setting)
-        assert daily_settings(vault) == DailySettings()
+        assert daily_path(vault, day) == "2024-03-02.md"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from toolwire.vault.index import Index
 from toolwire.vault.paths import Vault
-from toolwire.vault.query import parse_query
-from toolwire.vault.search import Found, search
-from toolwire.vault.words import composed, folded, indexed, tokens
+from toolwire.vault.results import Found
+from toolwire.vault.search import search
+from toolwire.vault.words import composed, folded, indexed, parse_query, tokens
 
 NOTES = {
     "Programming/TypeScript Basics.md": "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n\n"

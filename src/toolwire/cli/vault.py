@@ -17,7 +17,11 @@ from toolwire.core.display import clean
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
 from toolwire.surfaces.terminal.indexing import refreshed
-from toolwire.vault import Found, Index, PathRefused, Refresh, Vault
+from toolwire.vault.index import Index
+from toolwire.vault.paths import Vault
+from toolwire.vault.policy import PathRefused
+from toolwire.vault.refresh import Refresh
+from toolwire.vault.results import Found
 from toolwire.vault.search import MOST_RESULTS, search
 
 _EXCLUDED = re.compile(r"-(?!h\Z)[^-]", re.S)

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.store.store import Store
-from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage
+from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
 
 # --- the process that asks -----------------------------------------------------------------------
@@ -38,15 +38,13 @@ def this_process() -> str:
     return f"{_host()}/{os.getpid()}/{_started(os.getpid())}"
 
 
-def is_gone(asker: str) -> bool:
+def has_ended(requester: str) -> bool:
     """Whether the process has certainly ended."""
-    host_and_process, _, started = asker.rpartition("/")
+    host_and_process, _, started = requester.rpartition("/")
     host, _, process = host_and_process.rpartition("/")
     if not host or host != _host() or not process.isdigit():
         return False
     pid = int(process)
-    if pid == os.getpid():
-        return asker != this_process()
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -173,7 +171,7 @@ class Approvals:
             arguments=dict(arguments),
             shown=shown,
             token="",
-            asker=this_process(),
+            requester=this_process(),
             **asdict(asking),
         )
         return replace(approval, token=token_of(approval, self._ids("")))
@@ -216,11 +214,9 @@ class Approvals:
 
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
         """Expires the questions that were not decided."""
-        for approval in approvals:
-            await self.records.decide(
-                approval.id, approval.token, "expired", self._clock(), "", None, self._line
-            )
-            self._news.pop(approval.id, None)
+        for one in approvals:
+            await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
+            self._news.pop(one.id, None)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -234,16 +230,15 @@ class Approvals:
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
         if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
-            raise ToolwireError(
-                "conflict", "The decision does not belong to what was shown; look at the approval again."
-            )
+            message = "The decision does not belong to what was shown; look at the approval again."
+            raise ToolwireError("conflict", message)
         _check(approval, decision)
         now = self._clock()
         late = now >= approval.expires_at
         grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
-        if late or not await self.records.decide(
-            id, token, "approved" if decision.approved else "denied", now, by, decision, self._line, grant
-        ):
+        status: Status = "approved" if decision.approved else "denied"
+        decided = (id, token, status, now, by, decision, self._line, grant)
+        if late or not await self.records.decide(*decided):
             current = "expired" if late else (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is {current} already.")
         if id in self._news:
@@ -264,17 +259,15 @@ class Approvals:
 
     async def lapse(self) -> None:
         """Expires the questions of processes that have ended, for example by a crash."""
-        await self._lapse([one for one in await self.pending() if is_gone(one.asker)])
+        await self._lapse([one for one in await self.pending() if has_ended(one.requester)])
 
     async def revoke(self, grant_id: str) -> bool:
         return await self.records.revoke(grant_id, self._clock())
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
         """Adds a call that was refused without a question to the audit log."""
-        who = ("", asking.session, asking.surface, asking.model, tool[:80])
-        await self.records.note(
-            (self._clock(), asking.owner, "refused", *who, _sha(arguments), "", 0, note[:200])
-        )
+        call = ("", asking.session, asking.surface, asking.model, tool[:80], _sha(arguments))
+        await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, note[:200]))
 
     async def log_result(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
         """Adds the result of a granted call to the audit log."""
@@ -282,18 +275,16 @@ class Approvals:
 
     def _line(self, approval: Approval, event: str = "", result: Any = None, note: str = "") -> Sequence[Any]:
         """One line of the audit log: hashes and sizes, never content. Without an event: the decision."""
-        written = (
-            "" if result is None else json.dumps(result, sort_keys=True, ensure_ascii=False, default=str)
-        )
+        written = "" if result is None else _dumps(result)
         edited = approval.decision.arguments if approval.decision else None
-        asked = _sha(canonical(approval.arguments if edited is None else edited))
-        who = (approval.id, approval.session, approval.surface, approval.model, approval.tool)
-        sizes = (asked, _sha(written) if written else "", len(written.encode("utf-8", "replace")))
-        return (self._clock(), approval.owner, event or approval.status, *who, *sizes, note[:200])
+        arguments = dict(approval.arguments if edited is None else edited)
+        asked = _sha(_dumps(arguments, separators=(",", ":")))
+        call = (approval.id, approval.session, approval.surface, approval.model, approval.tool, asked)
+        returned = (_sha(written) if written else "", len(written.encode("utf-8", "replace")))
+        return (self._clock(), approval.owner, event or approval.status, *call, *returned, note[:200])
 
 
-def canonical(arguments: Arguments) -> str:
-    return json.dumps(dict(arguments), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+_dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _sha(text: str) -> str:
@@ -304,27 +295,25 @@ def token_of(approval: Approval, secret: str) -> str:
     """A token that is bound to the question: its conversation, tool, stage, arguments and preview."""
     names = ("id", "owner", "session", "surface", "model", "vault", "tool", "stage")
     asked = [getattr(approval, name) for name in names]
-    asked += [canonical(approval.arguments), approval.shown.to_json(), secret]
-    return _sha(json.dumps(asked, sort_keys=True, ensure_ascii=False))
+    return _sha(_dumps([*asked, dict(approval.arguments), approval.shown.to_json(), secret]))
 
 
 def _check(approval: Approval, decision: Decision) -> None:
     """Refuses a decision that grants what was not shown. The run checks what edited arguments pick."""
     if not decision.approved:
         return
-    picked, folder = decision.picked, decision.folder.strip("/")
+    shown, picked, folder = approval.shown, decision.picked, decision.folder.strip("/")
+    param, message = "picked", ""
     if decision.arguments is not None:
         if approval.stage == "share":
-            raise _invalid("arguments", "The search has run already; its arguments cannot be changed.")
-    elif not approval.shown.pick and picked is not None:
-        raise _invalid("picked", "There is nothing to pick from: approve or deny the whole.")
-    elif approval.shown.pick and picked is None:
-        raise _invalid("picked", "Say which of the things shown are meant: pick some, all or none of them.")
-    elif not {one.key for one in approval.shown.touched}.issuperset(picked or ()):
-        raise _invalid("picked", "Something was picked that was not shown.")
+            param, message = "arguments", "The search has run already; its arguments cannot be changed."
+    elif not shown.pick and picked is not None:
+        message = "There is nothing to pick from: approve or deny the whole."
+    elif shown.pick and picked is None:
+        message = "Say which of the things shown are meant: pick some, all or none of them."
+    elif not {one.key for one in shown.touched}.issuperset(picked or ()):
+        message = "Something was picked that was not shown."
     if decision.remember == "folder" and (not folder or ".." in PurePosixPath(folder).parts):
-        raise _invalid("folder", "A grant for a folder needs the folder's path in the vault.")
-
-
-def _invalid(param: str, message: str) -> ToolwireError:
-    return ToolwireError("invalid_value", message, param=param)
+        param, message = "folder", "A grant for a folder needs the folder's path in the vault."
+    if message:
+        raise ToolwireError("invalid_value", message, param=param)

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import PurePosixPath
-from typing import Any, Literal, Protocol, Self, runtime_checkable
-
-from msgspec import convert
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Json = Any
 Arguments = Mapping[str, Json]
@@ -66,10 +64,6 @@ class Preview:
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
-
-    @classmethod
-    def of(cls, value: Mapping[str, Json]) -> Self:
-        return convert(value, cls)
 
     @property
     def pickable(self) -> tuple[str, ...]:
@@ -170,10 +164,6 @@ class Decision:
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
 
-    @classmethod
-    def of(cls, value: Mapping[str, Json]) -> Self:
-        return convert(value, cls)
-
 
 @dataclass(frozen=True, slots=True)
 class Approval:
@@ -196,7 +186,7 @@ class Approval:
     decided_by: str | None = None
     decision: Decision | None = None
     vault: str = ""
-    asker: str = ""
+    requester: str = ""
     """The process that waits for the decision."""
 
 
@@ -292,8 +282,8 @@ def problem_note(shown: Preview, model: str) -> str:
     """What it means to approve a call that cannot work; "" for a call that can."""
     if not shown.problem:
         return ""
-    approving = f"If you approve, nothing is run or changed, and {model} is told this reason."
-    return f"{approving} If you deny, {model} is told only that you denied."
+    approving = f"If you approve, nothing is run or changed, and {model} gets this reason."
+    return f"{approving} If you deny, {model} learns only that you denied."
 
 
 def folder_of(shown: Preview) -> str:

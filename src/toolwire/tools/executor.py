@@ -55,17 +55,11 @@ class Toolbox:
 
     def definitions(self) -> list[dict[str, Any]]:
         """The tools as a chat request has them."""
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "description": one.description,
-                    "parameters": dict(one.parameters),
-                },
-            }
-            for name, one in self.tools.items()
-        ]
+        functions = (
+            {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
+            for one in self.tools.values()
+        )
+        return [{"type": "function", "function": one} for one in functions]
 
     def arguments(self, name: str, written: str) -> Arguments:
         """The arguments of a call, with the schema's defaults. Raises `ToolFailed` if they are invalid."""
@@ -122,8 +116,9 @@ class Executor:
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """The outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
-        runnable = [one for one in planned if isinstance(one, _Planned)]
-        questions: list[Question] = [(one.tool.name, "run", one.arguments, one.shown) for one in runnable]
+        questions: list[Question] = [
+            (one.tool.name, "run", one.arguments, one.shown) for one in planned if isinstance(one, _Planned)
+        ]
         decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())
         return [
             await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one
@@ -133,9 +128,9 @@ class Executor:
     async def _plan(self, call: ToolCall, asking: Asking) -> _Planned | Outcome:
         tool = self.toolbox.tools.get(call.name)
         if tool is None:
-            words = f"Unknown tool: {call.name[:80]}"
+            message = f"Unknown tool: {call.name[:80]}"
             await self.approvals.refused(asking, call.name, call.arguments, "unknown tool")
-            return Outcome(call, {"error": words}, "unknown", words)
+            return Outcome(call, {"error": message}, "unknown", message)
         try:
             arguments = self.toolbox.arguments(call.name, call.arguments)
             return _Planned(call, tool, arguments, await self.toolbox.preview(call.name, arguments))
@@ -157,7 +152,9 @@ class Executor:
                 shown = await self.toolbox.preview(tool.name, arguments)
                 if decision.seen and decision.seen != shown.digest:
                     raise ToolFailed("not run: what it would touch has changed since the person was asked")
-                picked = _granted(shown, decision.picked) if shown.pick else None
+                # Edited arguments grant all that they name, unless the person picked some.
+                keys = (key for key in shown.pickable if decision.picked is None or key in decision.picked)
+                picked = tuple(keys) if shown.pick else None
             if shown.problem:
                 raise ToolFailed(shown.problem if was_seen else UNEXPECTED, person=shown.problem)
             if decision.within and isinstance(tool, Narrowing):
@@ -200,11 +197,6 @@ class Executor:
             result = {"error": CANCELLED} | ({"reason": reason} if reason else {})
             return Outcome(call, result, "denied", notice)
         return Outcome(call, {"error": NO_DECISION}, "expired", notice)
-
-
-def _granted(shown: Preview, picked: Sequence[str] | None) -> tuple[str, ...]:
-    """The keys that edited arguments grant: all that they name, unless the person picked some."""
-    return tuple(key for key in shown.pickable if picked is None or key in picked)
 
 
 def _note(

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from toolwire.core import events
@@ -146,11 +146,8 @@ class Conversation:
                 yield Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
                 return
             # Every call has a result from the start: without one the conversation could not continue.
-            unheard = "not run: the tools of this turn are used up" if last else "interrupted"
-            self.messages += [
-                {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"error": unheard})}
-                for call in calls
-            ]
+            error = "not run: the tools of this turn are used up" if last else "interrupted"
+            self.messages += [_result(call, json.dumps({"error": error})) for call in calls]
             if last:
                 yield Ended("budget", "the tools of one turn are used up", answer.usage)
                 return
@@ -170,19 +167,18 @@ class Conversation:
         assert self.executor is not None
         first = len(self.messages) - len(calls)
         outcomes = await self.executor.execute(calls, self.asking)
-        for offset, outcome in enumerate(outcomes):
-            self.messages[first + offset] = {
-                "role": "tool",
-                "tool_call_id": outcome.call.id,
-                "content": marked(outcome.result),
-            }
+        self.messages[first:] = [_result(outcome.call, marked(outcome.result)) for outcome in outcomes]
         return outcomes
 
-    def _keep(self, answer: _Answer, cut: bool = False) -> None:
+    def _keep(self, answer: _Answer, cut: bool) -> None:
         """Adds the model's answer to the history, without calls if it was cut."""
-        message = answer.message(with_calls=not cut and answer.finish != "length")
+        message = answer.message(with_calls=not cut)
         if message is not None:
             self.messages.append(message)
+
+
+def _result(call: ToolCall, content: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
 async def _next(batches: AsyncGenerator[list[Event], None], until: float) -> list[Event] | None:
@@ -204,7 +200,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._calls: dict[int, ToolCall] = {}
         self.finish: str | None = None
         self.usage: dict[str, Any] = {}
 
@@ -217,9 +213,10 @@ class _Answer:
                 self._text.append(event.text)
                 out.append(SaidText(event.text))
             elif isinstance(event, events.CallBegin):
-                self._calls[event.index] = {"id": event.id or "", "name": event.name, "arguments": ""}
+                self._calls[event.index] = ToolCall(event.id or "", event.name, "")
             elif isinstance(event, events.CallArgs) and event.index in self._calls:
-                self._calls[event.index]["arguments"] += event.delta
+                call = self._calls[event.index]
+                self._calls[event.index] = replace(call, arguments=call.arguments + event.delta)
             elif isinstance(event, events.Usage):
                 self.usage = usage_object(event)
             elif isinstance(event, events.Finish):
@@ -231,11 +228,7 @@ class _Answer:
         return bool(self._text)
 
     def calls(self) -> tuple[ToolCall, ...]:
-        if self.finish == "length":
-            return ()
-        return tuple(
-            ToolCall(call["id"], call["name"], call["arguments"]) for _, call in sorted(self._calls.items())
-        )
+        return () if self.finish == "length" else tuple(self._calls[index] for index in sorted(self._calls))
 
     def message(self, with_calls: bool) -> Message | None:
         calls = self.calls() if with_calls else ()
@@ -243,15 +236,10 @@ class _Answer:
         if not text and not calls:
             return None
         message: Message = {"role": "assistant", "content": text or None}
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments or "{}"},
-                }
-                for call in calls
-            ]
+        for call in calls:
+            function = {"name": call.name, "arguments": call.arguments or "{}"}
+            written = {"id": call.id, "type": "function", "function": function}
+            message.setdefault("tool_calls", []).append(written)
         return message
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
@@ -18,6 +19,7 @@ from toolwire.tools.contract import Approval, Decision, Grant, Status
 if TYPE_CHECKING:
     from toolwire.store.engine import Connection
 
+# The columns are in the order of the fields of `Approval` and `Grant`.
 _APPROVAL = (
     "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, "
     "status, decided_at, decided_by, decision, vault, asker"
@@ -27,7 +29,7 @@ _AUDIT = (
     "at, owner, event, approval_id, session, surface, model, tool, "
     "arguments_sha256, result_sha256, bytes, note"
 )
-MOST = 200
+MOST_LISTED = 200
 Line = Callable[[Approval], Sequence[Any]]
 """The line of the audit log for a decided approval."""
 
@@ -63,7 +65,7 @@ class Records:
         found = await self._rows(f"SELECT {_APPROVAL} FROM approvals WHERE id = ?", id)
         return _approval(found[0]) if found else None
 
-    async def listed(self, status: Status | None = None, limit: int = MOST) -> list[Approval]:
+    async def listed(self, status: Status | None = None, limit: int = MOST_LISTED) -> list[Approval]:
         """Newest first."""
         where, values = ("WHERE status = ?", [status]) if status else ("", [])
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
@@ -84,11 +86,9 @@ class Records:
 
         False: it is no longer pending, or the token is wrong.
         """
-        values = (status, at, by, None if decision is None else json.dumps(decision.to_json()))
-        where = "id = ? AND token = ? AND status = 'pending'"
-        return await self._store.run(
-            lambda c: _settle(c, values, where, (id, token), line, grant) == 1, "write"
-        )
+        values = (status, at, by, None if decision is None else json.dumps(asdict(decision)))
+        where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
+        return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
         """Expires every pending approval whose time is over."""
@@ -102,10 +102,8 @@ class Records:
 
     async def grants(self, revoked: bool = False) -> list[Grant]:
         where = "" if revoked else "WHERE revoked_at IS NULL"
-        return [
-            Grant(*row)
-            for row in await self._rows(f"SELECT {_GRANT} FROM grants {where} ORDER BY created_at, id")
-        ]
+        rows = await self._rows(f"SELECT {_GRANT} FROM grants {where} ORDER BY created_at, id")
+        return [Grant(*row) for row in rows]
 
     async def revoke(self, id: str, at: float) -> bool:
         query = "UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
@@ -114,7 +112,7 @@ class Records:
     async def note(self, entry: Sequence[Any]) -> None:
         await self._store.run(lambda c: c.execute(_NOTE, tuple(entry)), "write")
 
-    async def audit(self, limit: int = MOST) -> list[dict[str, Any]]:
+    async def audit(self, limit: int = MOST_LISTED) -> list[dict[str, Any]]:
         """Newest first."""
         rows = await self._rows(f"SELECT number, {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", limit)
         return [dict(zip(["number", *_AUDIT.split(", ")], row, strict=True)) for row in rows]
@@ -159,23 +157,16 @@ def _settle(
         settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]
         connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
         if grant is not None and settled:
-            remembered = tuple(getattr(grant, name) for name in _GRANT.split(", "))
-            connection.execute(_insert("grants", _GRANT), remembered)
+            connection.execute(_insert("grants", _GRANT), astuple(grant))
     return len(settled)
 
 
 def _row(approval: Approval) -> tuple[Any, ...]:
-    decision = approval.decision
-    as_json = {
-        "arguments": json.dumps(dict(approval.arguments)),
-        "shown": json.dumps(approval.shown.to_json()),
-        "decision": None if decision is None else json.dumps(decision.to_json()),
-    }
-    names = _APPROVAL.split(", ")
-    return tuple(as_json[name] if name in as_json else getattr(approval, name) for name in names)
+    values = asdict(approval).values()
+    return tuple(json.dumps(value) if isinstance(value, dict) else value for value in values)
 
 
 def _approval(row: Sequence[Any]) -> Approval:
-    named = dict(zip(_APPROVAL.split(", "), row, strict=True))
-    as_json = {name: json.loads(named[name] or "null") for name in ("arguments", "shown", "decision")}
-    return convert(named | as_json, Approval)
+    named = {field.name: value for field, value in zip(fields(Approval), row, strict=True)}
+    parsed = {name: json.loads(named[name] or "null") for name in ("arguments", "shown", "decision")}
+    return convert(named | parsed, Approval)

@@ -26,11 +26,8 @@ def compiled(glob: str) -> re.Pattern[str]:
 
 def fits(pattern: re.Pattern[str], path: str) -> bool:
     """Whether the pattern matches the path. A path with `.` or `..` never matches."""
-    return (
-        not {"", ".", ".."} & set(path.split("/"))
-        and "\\" not in path
-        and pattern.fullmatch(path) is not None
-    )
+    plain = "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
+    return plain and pattern.fullmatch(path) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,11 @@ _ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*))?")
 class Frontmatter:
     """A note's properties.
 
-    `end`: where its text begins; `lines`: those of the head with its `---`; both 0 without one.
+    `end`: where its text begins; 0 without properties.
     """
 
     properties: Mapping[str, Value] = field(default_factory=dict)
     end: int = 0
-    lines: int = 0
 
 
 NONE = Frontmatter()
@@ -51,7 +50,7 @@ def frontmatter(text: str) -> Frontmatter:
         position = len(text) if stop < 0 else stop + 1
         if line.rstrip() == "---":
             found = _properties(lines)
-            return NONE if found is None else Frontmatter(found, position, len(lines) + 2)
+            return NONE if found is None else Frontmatter(found, position)
         lines.append(line)
     return NONE
 

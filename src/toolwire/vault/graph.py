@@ -1,36 +1,36 @@
-"""Queries of the index beyond words: links and backlinks, tags, folders, tasks, properties. Read only.
+"""Queries of the index beyond words: links, tags, folders, tasks, properties; and the paths of daily notes.
 
 A link means the note at its path, from the root or from the folder of the linking note; else the notes whose
-path ends with it, those nearest to the root first, as Obsidian's shortest links do. Every answer is ordered,
-has at most `most` entries, and leaves out what the vault's policy does not serve.
+path ends with it, those nearest to the root first, as Obsidian's shortest links do. Every answer is ordered
+and has at most `most` entries.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections import Counter
+from datetime import date
+from typing import Any, NamedTuple
 
 from toolwire.vault.frontmatter import Value
 from toolwire.vault.index import Index
-from toolwire.vault.notes import Task
-from toolwire.vault.policy import SEARCHED, extension, key, link_ends, link_key, link_name, link_order
-from toolwire.vault.words import sayable
+from toolwire.vault.notes import Task, link_key, link_name
+from toolwire.vault.paths import OPEN_FILE, Vault
+from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
+from toolwire.vault.words import storable
 
 MOST = 1000
-T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TagCount:
+class TagCount(NamedTuple):
     tag: str
     notes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOut:
+class LinkOut(NamedTuple):
     """A link of a note.
 
     `path`: the linked note, or None. `attachment`: the target is a file that is not a note.
@@ -42,11 +42,10 @@ class LinkOut:
     line: int
     embed: bool
     path: str | None
-    attachment: bool = False
+    attachment: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Backlink:
+class Backlink(NamedTuple):
     path: str
     line: int
     alias: str
@@ -54,26 +53,22 @@ class Backlink:
     embed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FileLine:
+class FileLine(NamedTuple):
     path: str
     size: int
-    mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class FolderLine:
+class FolderLine(NamedTuple):
     """A folder with the number of notes in it and in its subfolders."""
 
     path: str
     notes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FolderListing:
+class FolderListing(NamedTuple):
     folders: tuple[FolderLine, ...]
     files: tuple[FileLine, ...]
-    truncated: bool = False
+    truncated: bool
 
 
 class Graph:
@@ -82,184 +77,113 @@ class Graph:
     def __init__(self, index: Index) -> None:
         self.index = index
 
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        found: T = self.index.ask(question)
-        return found
-
-    def _allowed(self, path: str) -> bool:
-        return self.index.vault.policy.allows(path)
-
-    # --- links -----------------------------------------------------------------------------------
-
-    def resolve(self, name: str, source: str = "") -> list[str]:
-        """The notes that a link may mean, the best first."""
-        return self._ask(
-            lambda connection: [path for path in resolved(connection, name, source) if self._allowed(path)]
-        )
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        return self.index.ask(lambda connection: connection.execute(query, values).fetchall())
 
     def links(self, path: str, most: int = MOST) -> list[LinkOut]:
         """The links of a note, in order."""
+        asked = (
+            "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note "
+            "WHERE path = ? ORDER BY number LIMIT ?"
+        )
 
         def question(connection: sqlite3.Connection) -> list[LinkOut]:
-            asked = "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note WHERE path = ? ORDER BY number LIMIT ?"
             found = []
-            for target, heading, alias, line, embed in connection.execute(asked, (path, most)).fetchall():
-                leads = (
-                    next((one for one in resolved(connection, target, path) if self._allowed(one)), None)
-                    if target
-                    else path
-                )
-                found.append(
-                    LinkOut(
-                        target,
-                        heading,
-                        alias,
-                        line,
-                        bool(embed),
-                        leads,
-                        leads is None and _attachment(target),
-                    )
-                )
+            for target, heading, alias, line, embed in connection.execute(
+                asked, (storable(path), most)
+            ).fetchall():
+                meant = next(iter(resolved(connection, target, path)), None) if target else path
+                attached = meant is None and _attachment(target)
+                found.append(LinkOut(target, heading, alias, line, bool(embed), meant, attached))
             return found
 
-        return self._ask(question) if self._allowed(path) else []
+        return self.index.ask(question)
 
     def backlinks(self, path: str, most: int = MOST) -> list[Backlink]:
         """The links to a note, ordered by path and line."""
+        asked = (
+            "SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note "
+            "WHERE links.name_key = ? ORDER BY path, number"
+        )
 
         def question(connection: sqlite3.Connection) -> list[Backlink]:
-            asked = """SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note
-                       WHERE links.name_key = ? ORDER BY path, number"""
-            leads: dict[tuple[str, str], bool] = {}
-            found = []
-            for source, target, line, alias, heading, embed in connection.execute(
-                asked, (link_name(sayable(path)),)
-            ):
+            meant: dict[tuple[str, str], bool] = {}
+            found: list[Backlink] = []
+            rows = connection.execute(asked, (link_name(storable(path)),))
+            for source, target, line, alias, heading, embed in rows:
                 link = (target, source.rpartition("/")[0])
-                if link not in leads:
-                    leads[link] = next(iter(resolved(connection, target, source)), None) == path
-                if leads[link] and source != path and self._allowed(source):
+                if link not in meant:
+                    meant[link] = next(iter(resolved(connection, target, source)), None) == path
+                if meant[link] and source != path and len(found) < most:
                     found.append(Backlink(source, line, alias, heading, bool(embed)))
-                    if len(found) >= most:
-                        break
             return found
 
-        return self._ask(question)
-
-    def _some(self, rows: sqlite3.Cursor, most: int) -> Iterator[str]:
-        number = 0
-        for (path,) in rows:
-            if number >= most:
-                return
-            if self._allowed(path):
-                number += 1
-                yield path
-
-    # --- tags, folders, tasks, properties --------------------------------------------------------
+        return self.index.ask(question)
 
     def tags(self, most: int = MOST) -> list[TagCount]:
         """All tags, the most used first, regardless of case."""
         asked = "SELECT min(tag), count(*) FROM tags GROUP BY key ORDER BY count(*) DESC, key LIMIT ?"
-        return self._ask(lambda connection: [TagCount(*row) for row in connection.execute(asked, (most,))])
+        return [TagCount(*row) for row in self._rows(asked, most)]
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
         """The notes with a tag or a tag nested in it."""
-        wanted = key(sayable(tag).strip().lstrip("#").strip("/"))
-        asked = "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note WHERE key = ? OR (key > ? AND key < ?) ORDER BY path"
-        return self._ask(
-            lambda connection: list(
-                self._some(connection.execute(asked, (wanted, f"{wanted}/", f"{wanted}0")), most)
-            )
+        wanted = key(storable(tag).strip().lstrip("#").strip("/"))
+        asked = (
+            "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note "
+            "WHERE key = ? OR (key > ? AND key < ?) ORDER BY path LIMIT ?"
         )
+        return [path for (path,) in self._rows(asked, wanted, f"{wanted}/", f"{wanted}0", most)]
 
     def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> FolderListing:
         """The content of a folder and its subfolders down to `depth`; deeper notes are only counted."""
         self.index.vault.policy.segments(folder, folder=True)
         prefix = f"{folder}/" if folder else ""
+        asked = "SELECT path, size FROM notes WHERE path >= ? AND path < ? ORDER BY path"
+        counts: Counter[str] = Counter()
+        files = []
+        for path, size in self._rows(asked, prefix, f"{folder}0" if folder else "\U0010ffff"):
+            names = path[len(prefix) :].split("/")
+            counts.update(prefix + "/".join(names[:level]) for level in range(1, min(len(names), depth + 1)))
+            if len(names) <= depth:
+                files.append(FileLine(path, size))
+        folders = [FolderLine(*counted) for counted in sorted(counts.items())]
+        truncated = len(files) > most or len(folders) > most
+        return FolderListing(tuple(folders[:most]), tuple(files[:most]), truncated)
 
-        def question(connection: sqlite3.Connection) -> FolderListing:
-            asked = "SELECT path, size, mtime_ns FROM notes WHERE path >= ? AND path < ? ORDER BY path"
-            counts: dict[str, int] = {}
-            files: list[FileLine] = []
-            shown = 0
-            for path, size, mtime_ns in connection.execute(
-                asked, (prefix, prefix[:-1] + "0" if prefix else "\U0010ffff")
-            ):
-                names = path[len(prefix) :].split("/")
-                for level in range(1, min(len(names) - 1, depth) + 1):
-                    inner = prefix + "/".join(names[:level])
-                    counts[inner] = counts.get(inner, 0) + 1
-                if len(names) <= depth and self._allowed(path):
-                    shown += 1
-                    if shown <= most:
-                        files.append(FileLine(path, size, mtime_ns))
-            folders = tuple(FolderLine(path, count) for path, count in sorted(counts.items()))
-            return FolderListing(folders[:most], tuple(files), shown > most or len(folders) > most)
-
-        return self._ask(question)
-
-    def tasks(
-        self, done: bool | None = None, path: str | None = None, under: str = "", most: int = MOST
-    ) -> list[tuple[str, Task]]:
+    def tasks(self, done: bool | None = None, under: str = "", most: int = MOST) -> list[tuple[str, Task]]:
         """Tasks with the paths of their notes. `done` None: all."""
-        prefix = f"{sayable(under).rstrip('/')}/" if under else ""
+        prefix = f"{storable(under).rstrip('/')}/" if under else ""
         asked = "SELECT path, status, text, line FROM tasks JOIN notes ON notes.id = note"
-        asked += " WHERE path = ?" if path is not None else " WHERE substr(path, 1, ?) = ?"
-        asked += "" if done is None else " AND status IN ('x', 'X')" if done else " AND status = ' '"
-        values: tuple[Any, ...] = (sayable(path),) if path is not None else (len(prefix), prefix)
-
-        def question(connection: sqlite3.Connection) -> list[tuple[str, Task]]:
-            rows = connection.execute(f"{asked} ORDER BY path, line LIMIT ?", (*values, most))
-            return [
-                (where, Task(status, text, line))
-                for where, status, text, line in rows
-                if self._allowed(where)
-            ]
-
-        return self._ask(question)
+        asked += " WHERE substr(path, 1, ?) = ?"
+        asked += {None: "", True: " AND status IN ('x', 'X')", False: " AND status = ' '"}[done]
+        rows = self._rows(f"{asked} ORDER BY path, line LIMIT ?", len(prefix), prefix, most)
+        return [(path, Task(*task)) for path, *task in rows]
 
     def properties(self, path: str) -> dict[str, Value]:
         """A note's frontmatter."""
-        asked = (
-            "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ? ORDER BY name"
-        )
-        if not self._allowed(path):
-            return {}
-        return self._ask(
-            lambda connection: {name: json.loads(value) for name, value in connection.execute(asked, (path,))}
-        )
+        asked = "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ?"
+        return {
+            name: json.loads(value) for name, value in self._rows(f"{asked} ORDER BY name", storable(path))
+        }
 
     def property_names(self, most: int = MOST) -> list[tuple[str, int]]:
         """The names of properties with the number of notes that have them."""
         asked = "SELECT name, count(*) FROM properties GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
-        return self._ask(
-            lambda connection: [(name, count) for name, count in connection.execute(asked, (most,))]
-        )
+        return self._rows(asked, most)
 
 
 def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> list[str]:
     """The notes that a link in `source` may mean, the best first."""
-    folder = source.rpartition("/")[0]
-    wanted = link_key(sayable(name))
+    wanted = link_key(storable(name))
     if not wanted:
         return []
-    named = [
-        path
-        for (path,) in connection.execute("SELECT path FROM notes WHERE name_key = ?", (link_name(wanted),))
-    ]
+    rows = connection.execute("SELECT path FROM notes WHERE name_key = ?", (link_name(wanted),))
+    keys = {path: link_key(path) for (path,) in rows}
+    beside = _joined(key(source.rpartition("/")[0]), wanted)
     if wanted.startswith(("./", "../")):
-        joined = _joined(key(folder), wanted)
-        return sorted(path for path in named if joined is not None and link_order(path, joined)[0] is False)
-    beside = _joined(key(folder), wanted)
-    found = [path for path in named if link_ends(path, wanted)]
-    return sorted(
-        found,
-        key=lambda path: (
-            link_order(path, wanted)[0],
-            link_order(path, beside or wanted)[0],
-            *link_order(path, wanted)[1:],
-        ),
-    )
+        return sorted(path for path in keys if keys[path] == beside)
+    found = [path for path in keys if f"/{keys[path]}".endswith(f"/{wanted}")]
+    return sorted(found, key=lambda path: (keys[path] != wanted, keys[path] != beside, path.count("/"), path))
 
 
 def _joined(folder: str, target: str) -> str | None:
@@ -278,3 +202,68 @@ def _joined(folder: str, target: str) -> str | None:
 def _attachment(target: str) -> bool:
     found = extension(target.rpartition("/")[2])
     return found != "" and found not in SEARCHED and found[1:].isalnum() and len(found) <= 6
+
+
+# --- daily notes ---------------------------------------------------------------------------------
+
+MOST_SETTINGS_BYTES = 64 * 1024
+_MONTHS = "January February March April May June July August September October November December".split()
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+
+
+def daily_path(vault: Vault, day: date) -> str:
+    """The path of a day's note by Obsidian's setting or its default; the note may not exist yet."""
+    settings = _daily_settings(vault)
+    folder, pattern = (
+        value.strip() if isinstance(value := settings.get(name), str) else "" for name in ("folder", "format")
+    )
+    return f"{folder.strip('/')}/{formatted(pattern or 'YYYY-MM-DD', day)}.md".removeprefix("/")
+
+
+def _daily_settings(vault: Vault) -> dict[str, Any]:
+    """Reads `.obsidian/daily-notes.json`, the only hidden file that is read; empty if there is none."""
+    try:
+        folder, _ = vault.open_folder((".obsidian",), ".obsidian")
+        try:
+            fd = os.open("daily-notes.json", OPEN_FILE, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            found = json.loads(os.read(fd, MOST_SETTINGS_BYTES))
+        finally:
+            os.close(fd)
+    except (PathRefused, OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def formatted(pattern: str, day: date) -> str:
+    """A date in the format of Moment, which Obsidian uses; other text stays."""
+    year, week, weekday = day.isocalendar()
+    number_in_year = day.timetuple().tm_yday
+    ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+    values: dict[str, object] = {  # the longer ones first: the pattern takes the first that fits
+        "YYYY": f"{day.year:04}",
+        "YY": f"{day.year % 100:02}",
+        "MMMM": _MONTHS[day.month - 1],
+        "MMM": _MONTHS[day.month - 1][:3],
+        "MM": f"{day.month:02}",
+        "M": day.month,
+        "DDDD": f"{number_in_year:03}",
+        "DDD": number_in_year,
+        "Do": f"{day.day}{ending}",
+        "DD": f"{day.day:02}",
+        "D": day.day,
+        "dddd": _DAYS[weekday - 1],
+        "ddd": _DAYS[weekday - 1][:3],
+        "E": weekday,
+        "gggg": year,
+        "GGGG": year,
+        "ww": f"{week:02}",
+        "WW": f"{week:02}",
+        "w": week,
+        "W": week,
+        "Q": (day.month - 1) // 3 + 1,
+    }
+    parts = rf"\[([^\]]*)\]|{'|'.join(values)}"
+    return re.sub(parts, lambda found: str(values.get(found[0], found[1])), pattern)

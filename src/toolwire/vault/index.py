@@ -20,20 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathRefused
-from toolwire.vault.refresh import (
-    COLUMNS,
-    INCOMPLETE,
-    SCHEMA,
-    SHIFT,
-    Progress,
-    Refresh,
-    Refresher,
-    fingerprint,
-)
+from toolwire.vault.refresh import INCOMPLETE, SCHEMA, Cancelled, Progress, Refresh, Refresher, fingerprint
+
+T = TypeVar("T")
 
 # --- location ------------------------------------------------------------------------------------
 #
@@ -69,11 +62,8 @@ class Location:
     def unusable(self, error: Exception) -> PathRefused:
         """The error for a folder that cannot hold an index."""
         why = getattr(error, "strerror", None) or error
-        return PathRefused(
-            str(self.folder),
-            f"the index cannot be kept here: {why} (XDG_CACHE_HOME may name another folder)",
-            "index",
-        )
+        reason = f"the index cannot be kept here: {why} (XDG_CACHE_HOME may name another folder)"
+        return PathRefused(str(self.folder), reason, "index")
 
     def current(self) -> Path | None:
         """The current database; None if there is none yet."""
@@ -84,10 +74,7 @@ class Location:
         return self.folder / name if _GENERATION.fullmatch(name) else None
 
     def begin(self) -> Path:
-        """Creates an empty file for a new database, readable only by its owner.
-
-        `publish` makes it current.
-        """
+        """Creates an empty file for a new database that only its owner can read."""
         path = self.folder / f"index-{secrets.token_hex(8)}.db"
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return path
@@ -110,32 +97,28 @@ class Location:
         for other in self.folder.iterdir():
             if other.name not in ("current", "lock") and not other.name.startswith(path.name):
                 other.unlink(missing_ok=True)
-        self._forget()
-
-    def _forget(self) -> None:
         for other in self.folder.parent.glob(f"{self._root}-*"):
             if other != self.folder and time.time() - _newest(other) > FORGOTTEN_S:
                 shutil.rmtree(other, ignore_errors=True)
 
     @contextmanager
-    def writing(self, wait: bool = True, cancelled: Callable[[], bool] | None = None) -> Iterator[bool]:
+    def writing(self, wait: bool = True, cancelled: Cancelled = lambda: False) -> Iterator[bool]:
         """Holds the lock; yields False if another process has it and the wait is off or cancelled."""
         fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            yield self._lock(fd, wait, cancelled)
+            while not (held := _lock(fd)) and wait and not cancelled():
+                time.sleep(LOOK_S)
+            yield held
         finally:
             os.close(fd)
 
-    @staticmethod
-    def _lock(fd: int, wait: bool, cancelled: Callable[[], bool] | None) -> bool:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if not wait or (cancelled is not None and cancelled()):
-                    return False
-                time.sleep(LOOK_S)
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _newest(folder: Path) -> float:
@@ -146,22 +129,14 @@ def _named(names: str) -> tuple[str, ...]:
     return tuple(f"SQLITE_{name}" for name in names.split())
 
 
-APPLICATION = 0x74776976
 MALFORMED = (*(f"no such table: {table}" for table in ("meta", "notes", "words")), INCOMPLETE)
 """Errors that look like a wrong query but mean that the database is damaged."""
 OUTSIDE = _named("FULL READONLY IOERR CANTOPEN PERM BUSY LOCKED CORRUPT NOTADB NOMEM")
 """Errors of the folder, the disk or another process, not of this code."""
 INTACT = _named("BUSY LOCKED FULL READONLY INTERRUPT NOMEM IOERR_WRITE")
 DAMAGED = _named("CORRUPT NOTADB CANTOPEN IOERR FORMAT")
-BUSY_MS = 10_000
-_SETTINGS = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = NORMAL",
-    "PRAGMA temp_store = MEMORY",
-    f"PRAGMA busy_timeout = {BUSY_MS}",
-)
-
-__all__ = ["COLUMNS", "SHIFT", "Index", "Progress", "Refresh"]
+BUSY_S = 10.0
+_SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA temp_store = MEMORY")
 
 
 class Index:
@@ -203,7 +178,7 @@ class Index:
                 with suppress(sqlite3.Error):
                     connection.rollback()
 
-    def ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a query.
 
         A damaged index is rebuilt, once, and queried again. Raises `PathRefused` if none can be kept.
@@ -215,10 +190,10 @@ class Index:
             except sqlite3.DatabaseError as error:
                 if not damaged(error):
                     raise
-                self._discard()
-                self.refresh()
-                with self.reading() as connection:
-                    return question(connection)
+            self._discard()
+            self.refresh()
+            with self.reading() as connection:
+                return question(connection)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -249,20 +224,15 @@ class Index:
             return False
         try:
             with closing(connect(path)) as connection:
-                known = dict(connection.execute("SELECT key, value FROM meta"))
-                application = connection.execute("PRAGMA application_id").fetchone()[0]
+                return dict(connection.execute("SELECT key, value FROM meta")) == self._identity()
         except sqlite3.DatabaseError as error:
             if not damaged(error):
                 raise
             return False
-        return application == APPLICATION and known == self._identity()
 
     def _identity(self) -> dict[str, str]:
-        return {
-            "root": str(self.vault.root),
-            "policy": self.vault.policy.described(),
-            "fingerprint": fingerprint(),
-        }
+        policy = self.vault.policy.described()
+        return {"root": str(self.vault.root), "policy": policy, "fingerprint": fingerprint()}
 
     def _ensure(self) -> Path:
         """The current database, created if it is missing or unsound. The caller holds the lock."""
@@ -272,7 +242,7 @@ class Index:
         path = self.location.begin()
         try:
             with closing(connect(path)) as connection:
-                connection.executescript(f"PRAGMA application_id = {APPLICATION}; BEGIN; {SCHEMA}")
+                connection.executescript(f"BEGIN; {SCHEMA}")
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", self._identity().items())
                 connection.execute("INSERT INTO words (words, rank) VALUES ('hashsize', 16777216)")
                 connection.commit()
@@ -293,54 +263,44 @@ class Index:
     # --- updates ---------------------------------------------------------------------------------
 
     def refresh(
-        self, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None, wait: bool = True
+        self, progress: Progress | None = None, cancelled: Cancelled = lambda: False, wait: bool = True
     ) -> Refresh:
         """Updates the index from the files. Raises `PathRefused` if no index can be kept.
 
         `wait=False`: returns `busy` at once if another process is updating.
         """
-        with self._usable():
-            return self._refreshed(progress, cancelled, wait)
-
-    def _refreshed(
-        self, progress: Progress | None, cancelled: Callable[[], bool] | None, wait: bool
-    ) -> Refresh:
         began = time.monotonic()
-        done = Refresh()
-        for attempt in (1, 2):
-            with self.location.writing(wait, cancelled) as held:
-                if not held:
-                    return Refresh(busy=True, cancelled=bool(cancelled and cancelled()))
-                before = self.location.current()
-                path = self._ensure()
-                done = Refresh(rebuilt=done.rebuilt or path != before)
-                try:
-                    with closing(connect(path)) as connection:
-                        Refresher(self.vault, connection, done, progress, cancelled).run()
-                    break
-                except sqlite3.DatabaseError as error:
-                    if attempt == 2 or not damaged(error):
-                        raise
-                    os.unlink(self.location.folder / "current")
+        with self._usable(), self.location.writing(wait, cancelled) as held:
+            if not held:
+                return Refresh(busy=True, cancelled=cancelled())
+            before = self.location.current()
+            try:
+                done = self._refreshed(before, progress, cancelled)
+            except sqlite3.DatabaseError as error:
+                if not damaged(error):
+                    raise
+                os.unlink(self.location.folder / "current")
+                done = self._refreshed(before, progress, cancelled)
         done.seconds = time.monotonic() - began
+        return done
+
+    def _refreshed(self, before: Path | None, progress: Progress | None, cancelled: Cancelled) -> Refresh:
+        path = self._ensure()
+        done = Refresh(rebuilt=path != before)
+        with closing(connect(path)) as connection:
+            Refresher(self.vault, connection, done, progress, cancelled).run()
         return done
 
     def count(self) -> int:
         """How many notes are indexed."""
-        return int(
-            self.ask(lambda connection: connection.execute("SELECT count(*) FROM notes").fetchone()[0])
-        )
+        row = self.ask(lambda connection: connection.execute("SELECT count(*) FROM notes").fetchone())
+        return int(row[0])
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Opens an existing database. Transactions begin explicitly."""
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=BUSY_MS / 1000,
-    )
+    uri = f"{path.as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, BUSY_S, uri=True, isolation_level=None, check_same_thread=False)
     try:
         for setting in _SETTINGS:
             connection.execute(setting)
@@ -369,8 +329,7 @@ SHARE = 0.05
 async def watch(
     index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S
 ) -> None:
-    """Refreshes until it is cancelled. Calls `changed`, in the event loop, after each refresh that found
-    changes.
+    """Refreshes until it is cancelled. Calls `changed` after each refresh that found changes.
 
     A cancelled refresh ends soon and leaves the index consistent.
     """
@@ -379,23 +338,22 @@ async def watch(
         while True:
             pause = interval_s
             try:
-                done = await _in_thread(index, stop)
+                done = await in_thread(lambda: index.refresh(cancelled=stop.is_set, wait=False), stop)
                 pause = max(interval_s, done.seconds / SHARE)
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
                 known = isinstance(error, PathRefused) and error.kind == "index"  # callers get it too
-                log.log(
-                    logging.INFO if known else logging.WARNING, "the vault could not be looked at: %s", error
-                )
+                level = logging.INFO if known else logging.WARNING
+                log.log(level, "the index of the vault could not be updated: %s", error)
             await asyncio.sleep(pause)
     finally:
         stop.set()
 
 
-async def _in_thread(index: Index, stop: threading.Event) -> Refresh:
-    """Refreshes in a thread, and waits for it also if the caller is cancelled: it stops at the next note."""
-    work = asyncio.ensure_future(asyncio.to_thread(index.refresh, None, stop.is_set, False))
+async def in_thread(refresh: Callable[[], T], stop: threading.Event) -> T:
+    """Refreshes in a thread. A caller that is cancelled sets `stop` and waits: it stops at the next note."""
+    work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

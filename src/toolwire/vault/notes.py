@@ -1,5 +1,4 @@
-"""Parses a note: frontmatter, headings, chunks, tags, aliases, links, tasks. Pure and linear; any text is a
-note.
+"""Parses a note: frontmatter, headings, chunks, tags, aliases, links, tasks. Pure, linear; never fails.
 
 The rules are Obsidian's. Code (fenced blocks and spans) contains no headings, tags, links or tasks. A tag
 begins after white space and has a character that is not a digit. `[[Note#Heading|alias]]` and
@@ -14,11 +13,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from toolwire.vault.frontmatter import Frontmatter, Value, frontmatter, texts
+from toolwire.vault.policy import NOTES, SEARCHED, extension, key
+from toolwire.vault.words import composed, folded
 
 CHUNK = 6000
 """The most characters of a chunk."""
@@ -68,19 +70,17 @@ class Task(NamedTuple):
 class Note:
     title: str
     """From the frontmatter; if empty, the file's name is the title."""
-    properties: Mapping[str, Value] = field(default_factory=dict)
-    headings: list[Heading] = field(default_factory=list)
-    chunks: list[NoteChunk] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    aliases: list[str] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    body: int = 0
-    """Where the text after the frontmatter begins."""
+    properties: Mapping[str, Value]
+    headings: list[Heading]
+    chunks: list[NoteChunk]
+    tags: list[str]
+    aliases: list[str]
+    links: list[Link]
+    tasks: list[Task]
 
 
-# Each pattern begins with a literal character, and the text before a match is checked afterwards, because `re`
-# finds such patterns many times faster.
+# Each pattern begins with a literal character, and the text before a match is checked afterwards: `re` finds
+# such patterns many times faster.
 _HEADING = re.compile(r"#(#{0,5})[ \t]+([^\n]+)")
 _UNDERLINE = re.compile(r"\n {0,3}(=+|-{3,})[ \t]*(?=\n|\Z)")
 _UNDERLINED = re.compile(r" {0,3}([^\s#>\-*+=`~|<\d][^\n]*)")
@@ -107,43 +107,26 @@ def parse(text: str) -> Note:
     lines = _Lines(plain)
     headings = list(_headings(plain, head.end, lines))
     properties = head.properties
-    title = next(iter(texts(properties["title"])), "") if "title" in properties else ""
-    aliases = [
-        alias for name in ("aliases", "alias") if name in properties for alias in texts(properties[name], ",")
-    ]
+    title = next(iter(texts(properties.get("title"))), "")
+    aliases = [alias for name in ("aliases", "alias") for alias in texts(properties.get(name), ",")]
     links = _links(plain, lines) if "[" in plain else []
     tasks = _tasks(plain, head.end, lines) if "[" in plain else []
-    return Note(
-        title,
-        properties,
-        headings,
-        _chunks(text, headings, lines),
-        _tags(plain, head),
-        aliases,
-        links,
-        tasks,
-        head.end,
-    )
+    chunks = _chunks(text, headings, lines)
+    return Note(title, properties, headings, chunks, _tags(plain, head), aliases, links, tasks)
 
 
 class _Lines:
-    """Line numbers of positions. Fast for rising positions; other orders cost a search."""
+    """Line numbers of positions in a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._starts: list[int] | None = None
-        self._position, self._line = 0, 1
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [found.end() for found in re.finditer("\n", self._text)]
 
     def at(self, position: int) -> int:
-        if position < self._position:
-            self._position, self._line = 0, 1
-            if self._starts is None:
-                self._starts = [found.end() for found in re.finditer("\n", self._text)]
-        if self._starts is not None:
-            return bisect_right(self._starts, position) + 1
-        self._line += self._text.count("\n", self._position, position)
-        self._position = position
-        return self._line
+        return bisect_right(self._starts, position) + 1
 
 
 # --- code ----------------------------------------------------------------------------------------
@@ -153,20 +136,22 @@ def without_code(text: str, start: int = 0) -> str:
     """The text with spaces instead of code: the same length and the same lines."""
     if "`" not in text and "~~~" not in text:
         return text
-    out: list[str] = []
+    out = [text[:start]]
     place = start
-    out.append(text[:start])
     while True:
         fence = _FENCE.search(text, place)
         out.append(_without_spans(text[place : fence.start()] if fence else text[place:]))
         if fence is None:
             return "".join(out)
         mark = fence[2]
-        closing = re.compile(rf"^[ \t>]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$", re.M).search(
-            text, fence.end()
-        )
+        end = re.compile(rf"^[ \t>]*{mark[0]}{{{len(mark)},}}[ \t]*$", re.M)
+        closing = end.search(text, fence.end())
         place = closing.end() if closing else len(text)
-        out.append(_NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[fence.start() : place]))
+        out.append(_blank(text[fence.start() : place]))
+
+
+def _blank(text: str) -> str:
+    return _NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text)
 
 
 def _without_spans(text: str) -> str:
@@ -192,10 +177,7 @@ def _without_spans(text: str) -> str:
                 paragraph = len(text) if blank < 0 else blank
             if runs[other].end() <= paragraph:
                 end = runs[other].end()
-                out += [
-                    text[place:begin],
-                    _NOT_NEWLINE.sub(lambda found: " " * len(found[0]), text[begin:end]),
-                ]
+                out += [text[place:begin], _blank(text[begin:end])]
                 place, number = end, other + 1
                 continue
         number += 1
@@ -211,17 +193,14 @@ def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
         begin = plain.rfind("\n", 0, match.start()) + 1
         if match.start() - begin <= 3 and _INDENT.fullmatch(plain, begin, match.start()):
             found.append((begin, len(match[1]) + 1, _without_closing(match[2]).strip()))
-    ruled = len(found)
     for match in _UNDERLINE.finditer(plain, start):
         begin = max(start, plain.rfind("\n", 0, match.start()) + 1)
         above = _UNDERLINED.fullmatch(plain, begin, match.start())
         if above:
             found.append((begin, 1 if match[1][0] == "=" else 2, above[1].strip()))
-    if len(found) > ruled:
-        found.sort()
-    for place, level, text in found:
+    for start, level, text in sorted(found):
         if text:
-            yield Heading(level, text, lines.at(place), place)
+            yield Heading(level, text, lines.at(start), start)
 
 
 def _without_closing(text: str) -> str:
@@ -267,33 +246,26 @@ def _cut(
 def _tags(plain: str, head: Frontmatter) -> list[str]:
     """The tags without their `#`, the frontmatter's first, in order. Each once, regardless of case."""
     found: dict[str, str] = {}
-    for name in ("tags", "tag"):
-        if name in head.properties:
-            for tag in texts(head.properties[name], ", \t\n"):
-                tag = tag.strip().lstrip("#").strip("/")
-                if tag and not tag.isdigit():
-                    found.setdefault(tag.casefold(), tag)
-    if "#" in plain:
-        for match in _TAG.finditer(plain, head.end):
-            tag = match[1].strip("/")
-            if tag and not tag.isdigit():
-                found.setdefault(tag.casefold(), tag)
+    written = [tag for name in ("tags", "tag") for tag in texts(head.properties.get(name), ", \t\n")]
+    written += [match[1] for match in _TAG.finditer(plain, head.end)]
+    for tag in written:
+        tag = tag.strip().lstrip("#").strip("/")
+        if tag and not tag.isdigit():
+            found.setdefault(tag.casefold(), tag)
     return list(found.values())
 
 
 def _links(plain: str, lines: _Lines) -> list[Link]:
     found = []
-    if "[[" in plain:
-        for match in _WIKI.finditer(plain):
-            target, heading = match[1].strip(), match[2] or ""
-            if target or heading:
-                found.append((match.start(), target, heading, match[3] or ""))
-    if "](" in plain:
-        for match in _MARKDOWN.finditer(plain):
-            written = match[2] if match[2] is not None else match[3]
-            if written and not _SCHEME.match(written):
-                target, _, heading = unquote(written).partition("#")
-                found.append((match.start(), target, heading, match[1]))
+    for match in _WIKI.finditer(plain):
+        target, heading = match[1].strip(), match[2] or ""
+        if target or heading:
+            found.append((match.start(), target, heading, match[3] or ""))
+    for match in _MARKDOWN.finditer(plain):
+        written = match[2] if match[2] is not None else match[3]
+        if written and not _SCHEME.match(written):
+            target, _, heading = unquote(written).partition("#")
+            found.append((match.start(), target, heading, match[1]))
     found.sort()
     return [
         Link(target, heading.strip(), alias.strip(), lines.at(place), plain[place - 1 : place] == "!")
@@ -307,3 +279,18 @@ def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:
         if _MARKER.fullmatch(plain, plain.rfind("\n", 0, match.start()) + 1, match.start()):
             found.append(Task(match[1], match[2].strip(), lines.at(match.start())))
     return found
+
+
+# --- how the target of a link and the path of a note are compared --------------------------------
+
+
+def link_key(name: str) -> str:
+    """The target of a link for comparison: without heading, extension of a note, and case."""
+    target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
+    return target if extension(target) not in NOTES else target[: target.rfind(".")]
+
+
+def link_name(target: str) -> str:
+    """The folded name without folders and extension, which a note and every link to it have in common."""
+    name = target.rpartition("/")[2].strip()
+    return folded(composed(name[: -len(extension(name))] if extension(name) in SEARCHED else name))

@@ -1,17 +1,14 @@
 """Confinement: no path leads out of the vault. POSIX only.
 
-The vault is opened once, as the descriptor of its folder. Every file is opened from there, name by name,
-without following links.
+The vault is opened once, as the descriptor of its folder. Every file is opened from there, name by name.
 
 - Each folder is opened relative to the one before it (`openat`) with O_NOFOLLOW, so no step leaves the vault,
-  even if something is swapped meanwhile.
-- A file must be a regular file after it was opened, not only when the folder was listed. Its size is known
-  before it is read.
-- Opening never waits (O_NONBLOCK): a FIFO is refused, not read. A device is refused before it is opened.
+  even if an entry is replaced meanwhile.
+- An entry must be a regular file both before and after it is opened: opening a device can have an effect.
+- Opening never waits (O_NONBLOCK).
 - A path names the entry with the same spelling, else the only entry that is equal after Unicode normalization
-  (NFC). macOS keeps decomposed names (NFD) and models write composed ones; both find the note. Results have
-  the folder's spelling. If two entries differ only in normalization, each is found by its exact spelling
-  alone.
+  (NFC), because macOS keeps decomposed names (NFD) and models write composed ones. Results have the spelling
+  of the disk.
 - Only the vault's descriptor stays open after a call.
 """
 
@@ -22,19 +19,13 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from toolwire.vault.policy import (
-    READABLE,
-    PathPolicy,
-    PathRefused,
-    VaultLimits,
-    extension,
-    name_refused,
-    same,
-)
+from toolwire.vault.policy import READABLE, PathPolicy, PathRefused, VaultLimits, extension, name_refused
+from toolwire.vault.words import composed
 
 _COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 OPEN_FILE = _COMMON | getattr(os, "O_NOCTTY", 0)
@@ -47,13 +38,13 @@ KINDS = (
     (stat.S_ISCHR, "a device, not a file", "type"),
     (stat.S_ISBLK, "a device, not a file", "type"),
 )
-
 GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
-"""The errors of opening a folder that was removed or replaced after its name was read."""
+"""The errors of opening an entry that was removed or replaced after its name was read."""
+Skip = Callable[[PathRefused], None]
 
 
 class Entry(NamedTuple):
-    """A file that a walk found, in the folder's spelling."""
+    """A file that a scan found, in the disk's spelling."""
 
     path: str
     size: int
@@ -83,7 +74,6 @@ class NoteText:
     text: str
     size: int
     sha256: str
-    mtime_ns: int
     start_line: int
     end_line: int
     total_lines: int
@@ -95,10 +85,9 @@ def decoded(path: str, data: bytes) -> str:
     if b"\0" in data:
         raise PathRefused(path, "a binary file, not text", "binary")
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise PathRefused(path, f"not valid UTF-8 (byte {error.start})", "encoding") from None
-    return text.removeprefix("\ufeff")
 
 
 def unix(text: str) -> str:
@@ -106,18 +95,16 @@ def unix(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def size_shown(size: int) -> str:
-    value, unit = float(size), "bytes"
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if value < 1024 or unit == "GB":
-            break
-        value /= 1024
-    return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+def readable_size(size: int) -> str:
+    if size < 1024:
+        return f"{size:,} bytes"
+    power = 3 if size >= 1024**3 else 2 if size >= 1024**2 else 1
+    return f"{size / 1024**power:,.1f} {('KB', 'MB', 'GB')[power - 1]}"
 
 
 def too_large(size: int, most: int) -> str:
     """The reason to refuse a file of this size."""
-    return f"too large: {size_shown(size)}, the limit is {size_shown(most)}"
+    return f"too large: {readable_size(size)}, the limit is {readable_size(most)}"
 
 
 class Vault:
@@ -163,122 +150,93 @@ class Vault:
         spelled: list[str] = []
         try:
             for name in names:
-                real = name
-                try:
-                    following = os.open(name, OPEN_FOLDER, dir_fd=fd)
-                except OSError as error:
-                    found = self._respelled(fd, name, path) if error.errno == errno.ENOENT else None
-                    if found is None:
-                        _refuse(error, fd, name, path, folder=True)
-                    real = found
-                    try:
-                        following = os.open(real, OPEN_FOLDER, dir_fd=fd)
-                    except OSError as again:
-                        _refuse(again, fd, real, path, folder=True)
+                name, status = self._entry(fd, name, path)
+                if stat.S_ISLNK(status.st_mode):
+                    raise PathRefused(path, *KINDS[0][1:])
+                inner = _opened(fd, name, path, OPEN_FOLDER)
                 os.close(fd)
-                fd = following
-                spelled.append(real)
+                fd = inner
+                spelled.append(name)
         except BaseException:
             os.close(fd)
             raise
         return fd, spelled
 
-    def open_file(self, path: str) -> tuple[int, str, os.stat_result]:
-        """A descriptor of the file, which the caller closes, its path in the disk's spelling, and its status."""
+    def _entry(self, folder: int, name: str, path: str) -> tuple[str, os.stat_result]:
+        """An entry of a folder: its name in the disk's spelling, and its status."""
+        try:
+            try:
+                return name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                name = self._respelled(folder, name, path)
+                return name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            raise _refusal(error, path) from None
+
+    def _respelled(self, folder: int, name: str, path: str) -> str:
+        """The only entry that is equal to the name after normalization; without one, the name."""
+        if name.isascii():
+            return name
+        wanted = composed(name)
+        with os.scandir(folder) as entries:
+            found = [entry.name for entry in entries if composed(entry.name) == wanted]
+        if len(found) > 1:
+            reason = "several files have this name and differ only in how accents are spelled"
+            raise PathRefused(path, reason, "missing")
+        return found[0] if found and name_refused(found[0], self.limits) is None else name
+
+    @contextmanager
+    def _located(self, path: str) -> Iterator[tuple[int, str, os.stat_result]]:
+        """The descriptor of a file's folder, the file's path in the disk's spelling, and its status."""
         names = self.policy.segments(path)
         folder, spelled = self.open_folder(names[:-1], path)
         try:
-            fd, real = self._open_in(folder, names[-1], path)
+            name, status = self._entry(folder, names[-1], path)
+            yield folder, "/".join([*spelled, name]), status
         finally:
             os.close(folder)
-        try:
-            found = os.fstat(fd)
-            _regular(found, path)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd, "/".join([*spelled, real]), found
-
-    def _open_in(self, folder: int, name: str, path: str) -> tuple[int, str]:
-        try:
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            respelled = self._respelled(folder, name, path) if error.errno == errno.ENOENT else None
-            if respelled is None:
-                _refuse(error, folder, name, path)
-            name = respelled
-            try:
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except OSError as again:
-                _refuse(again, folder, name, path)
-        _regular(found, path)  # before it is opened: opening a device can have an effect
-        try:
-            return os.open(name, OPEN_FILE, dir_fd=folder), name
-        except OSError as error:
-            _refuse(error, folder, name, path)
-
-    def _respelled(self, folder: int, name: str, path: str) -> str | None:
-        """The only entry that is equal to the name after normalization."""
-        wanted = same(name)
-        if name.isascii():
-            return None
-        try:
-            with os.scandir(folder) as entries:
-                found = [
-                    entry.name for entry in entries if not entry.name.isascii() and same(entry.name) == wanted
-                ]
-        except OSError:
-            return None
-        if len(found) > 1:
-            raise PathRefused(
-                path, "several files have this name and differ only in how accents are spelled", "missing"
-            )
-        return found[0] if found and name_refused(found[0], self.limits) is None else None
 
     # --- reading ---------------------------------------------------------------------------------
 
+    def size(self, path: str) -> int | None:
+        """The size of a file; None if the vault does not serve it. Opens its folder, but not the file."""
+        with suppress(PathRefused), self._located(path) as (_, _, status):
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return None
+
     def read_raw(self, path: str) -> Raw:
         """The bytes of a file; raises `PathRefused`, also for a file over the limit."""
-        fd, real, found = self.open_file(path)
-        return self._all_of(fd, found, real)
+        with self._located(path) as (folder, spelled, status):
+            return self._read(folder, spelled, status)
 
     def read_found(self, entry: Entry, folder: int) -> Raw:
         """The bytes of a file that `scan` has just found, in the folder that it yielded."""
-        fd, _ = self._open_in(folder, entry.path.rpartition("/")[2], entry.path)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(fd)
-            _regular(found, entry.path)
-        return self._all_of(fd, found, entry.path)
+        _, status = self._entry(folder, entry.path.rpartition("/")[2], entry.path)
+        return self._read(folder, entry.path, status)
 
-    def _all_of(self, fd: int, found: os.stat_result, path: str) -> Raw:
-        """Reads the whole file and closes the descriptor."""
+    def _read(self, folder: int, path: str, status: os.stat_result) -> Raw:
+        _check_regular(status, path)
+        fd = _opened(folder, path.rpartition("/")[2], path, OPEN_FILE)
+        most = self.limits.file_bytes
+        data = b""
         try:
-            most = self.limits.file_bytes
-            if found.st_size > most:
-                raise PathRefused(path, too_large(found.st_size, most), "size")
-            data = os.read(fd, found.st_size + 1)
-            parts = [data] if data else []
-            total = len(data)
-            while len(data) and (
-                total != found.st_size or len(parts) > 1
-            ):  # a short read, or a file that grows
-                data = os.read(fd, most + 1 - total)
-                parts.append(data)
-                total += len(data)
-                if total > most:
-                    raise PathRefused(path, f"too large: more than the limit of {size_shown(most)}", "size")
+            before = os.fstat(fd)
+            _check_regular(before, path)
+            if before.st_size <= most:
+                with open(fd, "rb", closefd=False) as file:
+                    data = file.read(before.st_size + 1)
+                    if len(data) > before.st_size:  # the file grows
+                        data += file.read(most + 1 - len(data))
             after = os.fstat(fd)
         except OSError as error:
             raise PathRefused(path, f"cannot be read: {error.strerror}", "unreadable") from None
         finally:
             os.close(fd)
-        settled = (
-            (after.st_mtime_ns, after.st_size)
-            == (found.st_mtime_ns, found.st_size)
-            == (found.st_mtime_ns, total)
-        )
-        return Raw(path, parts[0] if len(parts) == 1 else b"".join(parts), after, settled)
+        size = max(before.st_size, len(data))
+        if size > most:
+            raise PathRefused(path, too_large(size, most), "size")
+        unchanged = (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+        return Raw(path, data, after, settled=unchanged and len(data) == after.st_size)
 
     def read(
         self,
@@ -291,174 +249,116 @@ class Vault:
 
         `max_bytes` cuts after a whole line.
         """
-        if (start_line is not None and start_line < 1) or (
-            end_line is not None and end_line < (start_line or 1)
-        ):
-            raise PathRefused(
-                path, "lines are counted from 1, and the last must not come before the first", "limit"
-            )
+        first = 1 if start_line is None else start_line
+        if first < 1 or (end_line is not None and end_line < first):
+            reason = "lines are counted from 1, and the last must not come before the first"
+            raise PathRefused(path, reason, "limit")
         raw = self.read_raw(path)
         text = unix(decoded(path, raw.data))
         total = text.count("\n") + (not text.endswith("\n") and text != "")
-        first, last, truncated = start_line or 1, total if end_line is None else min(end_line, total), False
+        last = total if end_line is None else min(end_line, total)
         if first > max(1, total):
             raise PathRefused(path, f"the file has {total} lines", "limit")
         if (first, last) != (1, total):
             text = "".join(line + "\n" for line in text.split("\n")[first - 1 : last])
-        if max_bytes is not None and len(text.encode()) > max_bytes:
+        truncated = max_bytes is not None and len(text.encode()) > max_bytes
+        if truncated:
             kept = text.encode()[:max_bytes].decode("utf-8", "ignore")
-            text, truncated = kept[: kept.rfind("\n") + 1] or kept, True
+            text = kept[: kept.rfind("\n") + 1] or kept
             last = first + max(0, text.count("\n") - text.endswith("\n"))
-        found = raw.stat
         digest = hashlib.sha256(raw.data).hexdigest()
-        return NoteText(
-            raw.path, text, len(raw.data), digest, found.st_mtime_ns, first, last, total, truncated
-        )
+        return NoteText(raw.path, text, len(raw.data), digest, first, last, total, truncated)
 
     # --- walking ---------------------------------------------------------------------------------
 
-    def folders(self, under: str = "") -> Iterator[tuple[str, int]]:
-        """Every folder with its descriptor, which is closed when the walk continues.
-
-        Parents come before children.
-        """
-        stack = [under]
-        self.policy.segments(under, folder=True)
-        while stack:
-            path = stack.pop()
-            try:
-                fd, _ = self.open_folder(path.split("/") if path else (), path)
-            except PathRefused:
-                if not path:
-                    raise
-                continue
-            try:
-                yield path, fd
-                stack += [
-                    f"{path}/{name}" if path else name
-                    for name, is_folder in self._names(fd, path)
-                    if is_folder
-                ]
-            finally:
-                os.close(fd)
-
-    def walk(self, under: str = "", extensions: tuple[str, ...] = READABLE) -> Iterator[Entry]:
-        """Every file that the vault serves, ordered by path.
-
-        Skips unreadable folders; an unreadable vault raises.
-        """
-        for entry, _ in self.scan(under, extensions):
-            yield entry
+    def folders(self) -> Iterator[tuple[str, int]]:
+        """Every folder with its descriptor, which is valid until the walk continues; parents come first."""
+        for path, fd in self._walk():
+            if not path or path.endswith("/"):
+                yield path.rstrip("/"), fd
 
     def scan(
-        self,
-        under: str = "",
-        extensions: tuple[str, ...] = READABLE,
-        left_out: Callable[[PathRefused], None] | None = None,
+        self, extensions: tuple[str, ...] = READABLE, skip: Skip | None = None
     ) -> Iterator[tuple[Entry, int]]:
-        """The same, with the descriptor of the file's folder, which is valid until the walk continues.
+        """Every file that the vault serves, ordered by path, with the descriptor of its folder.
 
-        `left_out` is called for each folder that cannot be read.
+        The descriptor is valid until the walk continues. `skip` is called for each folder that cannot be
+        read; an unreadable vault raises.
         """
-        self.policy.segments(under, folder=True)
-        prefix = f"{under}/" if under else ""
+        for path, fd in self._walk(skip):
+            name = path.rpartition("/")[2]
+            if extension(name) not in extensions or not self.policy.covers(path):
+                continue
+            try:
+                found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield Entry(path, found.st_size, found.st_mtime_ns, found.st_ino), fd
+
+    def _walk(self, skip: Skip | None = None) -> Iterator[tuple[str, int]]:
+        fd, _ = self.open_folder((), "")
+        yield from self._inside("", fd, skip or (lambda refused: None))
+
+    def _inside(self, prefix: str, fd: int, skip: Skip) -> Iterator[tuple[str, int]]:
+        """A folder and all within, each with its folder's descriptor. The paths of folders end in a slash."""
         try:
-            fd, _ = self.open_folder(under.split("/") if under else (), under)
-        except PathRefused:
-            if not under:
-                raise
-            return
-        stack = [(prefix, fd, self._sorted(fd, prefix, left_out))]
-        try:
-            while stack:
-                prefix, fd, names = stack[-1]
-                for name, is_folder in names:
-                    path = prefix + name
-                    if is_folder:
-                        if len(stack) >= self.limits.depth:
-                            continue
-                        try:
-                            inner = os.open(name, OPEN_FOLDER, dir_fd=fd)
-                        except OSError as error:
-                            if left_out is not None and error.errno not in GONE:
-                                left_out(
-                                    PathRefused(
-                                        path + "/",
-                                        f"the folder cannot be read: {error.strerror}",
-                                        "unreadable",
-                                    )
-                                )
-                            continue
-                        stack.append((path + "/", inner, self._sorted(inner, path + "/", left_out)))
-                        break
-                    if (name.endswith(extensions) or extension(name) in extensions) and self.policy.covers(
-                        path
-                    ):
-                        try:
-                            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                        except OSError:
-                            continue
-                        if stat.S_ISREG(found.st_mode):
-                            yield Entry(path, found.st_size, found.st_mtime_ns, found.st_ino), fd
-                else:
-                    os.close(fd)
-                    stack.pop()
+            yield prefix, fd
+            for name in self._names(fd, prefix, skip):
+                if not name.endswith("/"):
+                    yield prefix + name, fd
+                elif prefix.count("/") + 1 < self.limits.depth:
+                    try:
+                        inner = os.open(name[:-1], OPEN_FOLDER, dir_fd=fd)
+                    except OSError as error:
+                        if error.errno not in GONE:
+                            skip(_unreadable(prefix + name, error))
+                        continue
+                    yield from self._inside(prefix + name, inner, skip)
         finally:
-            for _, fd, _ in stack:
-                os.close(fd)
+            os.close(fd)
 
-    def _sorted(
-        self, fd: int, prefix: str, left_out: Callable[[PathRefused], None] | None
-    ) -> Iterator[tuple[str, bool]]:
-        """The entries of a folder in an order that makes the walk yield sorted paths."""
-        names = self._names(fd, prefix.rstrip("/"), left_out)
-        return iter(sorted(names, key=lambda found: found[0] + "/" if found[1] else found[0]))
-
-    def _names(
-        self, fd: int, folder: str, left_out: Callable[[PathRefused], None] | None = None
-    ) -> list[tuple[str, bool]]:
-        prefix = f"{folder}/" if folder else ""
-        room = self.limits.path_bytes - len(prefix.encode("utf-8", "surrogateescape"))
+    def _names(self, fd: int, prefix: str, skip: Skip) -> list[str]:
+        """The names in a folder, those of folders with a slash: so sorted, the walk is in path order."""
+        room = self.limits.path_bytes - len(prefix.encode())
         found = []
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
-                    name = entry.name
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    if name_refused(name, self.limits) is None and (
-                        len(name) * 4 < room or len(name.encode()) <= room
-                    ):
-                        if not is_folder or self.policy.open_to(prefix + name):
-                            found.append((name, is_folder))
+                    name, is_folder = entry.name, entry.is_dir(follow_symlinks=False)
+                    if name_refused(name, self.limits) is not None or len(name.encode()) > room:
+                        continue
+                    if not is_folder:
+                        found.append(name)
+                    elif self.policy.open_to(prefix + name):
+                        found.append(name + "/")
         except OSError as error:
-            if not folder:
+            if not prefix:
                 raise PathRefused("", f"the vault cannot be read: {error.strerror}", "unreadable") from None
-            if left_out is not None:
-                left_out(PathRefused(prefix, f"the folder cannot be read: {error.strerror}", "unreadable"))
+            skip(_unreadable(prefix, error))
             return []
-        return found
+        return sorted(found)
 
 
-def _regular(found: os.stat_result, path: str) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        reason, kind = next(
-            ((reason, kind) for is_kind, reason, kind in KINDS if is_kind(found.st_mode)),
-            ("not a regular file", "type"),
-        )
-        raise PathRefused(path, reason, kind)
+def _opened(folder: int, name: str, path: str, flags: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        raise _refusal(error, path) from None
 
 
-def _refuse(error: OSError, at: int, name: str, path: str, folder: bool = False) -> NoReturn:
-    """Raises the refusal that explains why an entry could not be opened."""
-    if error.errno in (errno.ENOENT, errno.ESTALE):
-        raise PathRefused(path, "not found", "missing") from None
-    if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EMLINK):
-        try:
-            mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-        except OSError:
-            raise PathRefused(path, "not found", "missing") from None
-        if stat.S_ISLNK(mode):
-            raise PathRefused(path, "a symbolic link; links are not followed", "link") from None
-        if folder:
-            raise PathRefused(path, "not found", "missing") from None
-    raise PathRefused(path, f"cannot be opened: {error.strerror}", "unreadable") from None
+def _refusal(error: OSError, path: str) -> PathRefused:
+    """The refusal that explains why an entry could not be opened."""
+    if error.errno in GONE:
+        return PathRefused(path, "not found", "missing")
+    return PathRefused(path, f"cannot be opened: {error.strerror}", "unreadable")
+
+
+def _unreadable(folder: str, error: OSError) -> PathRefused:
+    return PathRefused(folder, f"the folder cannot be read: {error.strerror}", "unreadable")
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        found = (of_kind[1:] for of_kind in KINDS if of_kind[0](status.st_mode))
+        raise PathRefused(path, *next(found, ("not a regular file", "type")))

@@ -17,8 +17,6 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from toolwire.vault.words import composed, folded
-
 NOTES = (".md", ".markdown")
 SEARCHED = (*NOTES, ".txt")
 """The extensions of files that are indexed and may be written."""
@@ -45,23 +43,18 @@ class PathRefused(Exception):
     """
 
     def __init__(self, path: str, reason: str, kind: str = "path") -> None:
-        super().__init__(f"{shown(path)}: {reason}")
+        super().__init__(f"{printable(path)}: {reason}")
         self.path = path
         self.reason = reason
         self.kind = kind
 
 
-def shown(path: object, most: int = 160) -> str:
+def printable(path: object, most: int = 160) -> str:
     """A path for a message: on one line, without invisible characters, not too long."""
     text = path if isinstance(path, str) else repr(path)
     text = text if len(text) <= most else text[:most] + "…"
-    return (
-        "".join(
-            letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
-            for letter in text
-        )
-        or "(empty)"
-    )
+    escaped = (letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return "".join(escaped) or "(empty)"
 
 
 # --- rules ---------------------------------------------------------------------------------------
@@ -82,9 +75,9 @@ def _has(*categories: str) -> Callable[[str], bool]:
 
 def visible(name: str) -> str:
     """The name without invisible characters, which some file systems ignore too."""
-    return (
-        name if name.isascii() else "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
-    )
+    if name.isascii():
+        return name
+    return "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
 
 
 Rule = tuple[str, Callable[[str], bool]]
@@ -127,11 +120,8 @@ def name_refused(name: str, limits: VaultLimits) -> str | None:
     for reason, broken in NAME_RULES:
         if broken(name):
             return reason
-    return (
-        f"a name must not be longer than {limits.name_bytes} bytes"
-        if len(name.encode()) > limits.name_bytes
-        else None
-    )
+    too_long = len(name.encode()) > limits.name_bytes
+    return f"a name must not be longer than {limits.name_bytes} bytes" if too_long else None
 
 
 def extension(name: str) -> str:
@@ -140,18 +130,11 @@ def extension(name: str) -> str:
     return f".{end.lower()}" if dot and stem else ""
 
 
-def same(name: str) -> str:
-    """A key that is equal for names that differ only in the spelling of accents."""
-    return name if name.isascii() else unicodedata.normalize("NFC", name)
-
-
 def key(path: str) -> str:
     """A key that is equal for paths that some file system treats as the same."""
-    return (
-        path.lower()
-        if path.isascii()
-        else unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
-    )
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
 
 
 # --- patterns ------------------------------------------------------------------------------------
@@ -193,10 +176,10 @@ class PathPolicy:
         `folder`: the path of a folder; the empty path is the vault.
         """
         if not isinstance(path, str):
-            raise PathRefused(shown(path), "a path must be text")
+            raise PathRefused(printable(path), "a path must be text")
         if folder and path == "":
             return ()
-        if len(path) > self.limits.path_bytes:
+        if len(path.encode("utf-8", "surrogatepass")) > self.limits.path_bytes:
             raise PathRefused(path, f"a path must not be longer than {self.limits.path_bytes} bytes")
         for reason, broken in PATH_RULES:
             if broken(path):
@@ -206,8 +189,6 @@ class PathPolicy:
             refused = name_refused(name, self.limits)
             if refused is not None:
                 raise PathRefused(path, refused)
-        if len(path.encode()) > self.limits.path_bytes:
-            raise PathRefused(path, f"a path must not be longer than {self.limits.path_bytes} bytes")
         if len(names) > self.limits.depth:
             raise PathRefused(path, f"a path must not be deeper than {self.limits.depth} folders")
         if not folder and extension(names[-1]) not in extensions:
@@ -216,18 +197,14 @@ class PathPolicy:
             raise PathRefused(path, "excluded by the vault's patterns", "excluded")
         return names
 
-    def open_to(self, folder: str) -> bool:
-        """Whether a folder may be entered."""
-        return self._excluded is None or not self._excluded.fullmatch(key(folder))
+    def open_to(self, path: str) -> bool:
+        """Whether no pattern excludes the path."""
+        return self._excluded is None or not self._excluded.fullmatch(key(path))
 
     def covers(self, path: str) -> bool:
         """Whether the patterns include a file."""
-        if self._excluded is None and self._included is None:
-            return True
-        compared = key(path)
-        return not (self._excluded and self._excluded.fullmatch(compared)) and (
-            self._included is None or bool(self._included.fullmatch(compared))
-        )
+        included = self._included is None or self._included.fullmatch(key(path)) is not None
+        return included and self.open_to(path)
 
     def allows(self, path: str) -> bool:
         """Whether the policy serves the path of a file."""
@@ -239,37 +216,5 @@ class PathPolicy:
 
     def described(self) -> str:
         """A text that is equal for equal policies."""
-        return repr(
-            (
-                sorted(map(key, self.include)),
-                sorted(map(key, self.exclude)),
-                self.limits.file_bytes,
-                self.limits.depth,
-            )
-        )
-
-
-# --- links: how a link's target and a note's path are compared -----------------------------------
-
-
-def link_key(name: str) -> str:
-    """The target of a link for comparison: without heading, extension of a note, and case."""
-    target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
-    return target if extension(target) not in NOTES else target[: target.rfind(".")]
-
-
-def link_ends(path: str, wanted: str) -> bool:
-    """Whether a link may mean the path: the path ends in the names of the link."""
-    bare = link_key(path)
-    return bare == wanted or bare.endswith("/" + wanted)
-
-
-def link_order(path: str, wanted: str) -> tuple[bool, int, str]:
-    """A sort key: exact paths first, then those with the fewest folders, then alphabetically."""
-    return link_key(path) != wanted, path.count("/"), path
-
-
-def link_name(target: str) -> str:
-    """The folded name without folders and extension, which a note and every link to it have in common."""
-    name = target.rpartition("/")[2].strip()
-    return folded(composed(name[: -len(extension(name))] if extension(name) in SEARCHED else name))
+        patterns = sorted(map(key, self.include)), sorted(map(key, self.exclude))
+        return repr((*patterns, self.limits.file_bytes, self.limits.depth))

@@ -1,28 +1,35 @@
-"""Splits text into words as the full-text index does (FTS5's `unicode61 remove_diacritics 2`). Pure.
+"""Splits texts and search queries into words as the full-text index does (FTS5's `unicode61`). Pure.
 
 A word is a run of letters and digits, without case and without the accents of Latin letters. Scripts without
 spaces (Chinese, Japanese, Thai, …, and Korean with its particles) are indexed letter by letter and searched
 as a phrase of letters, so that any part of a text is found, however short.
 
-`folded` keeps the length: a position in the folded text is the same position in the text.
+A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a query. All groups
+must match (AND); within a group one term is enough (OR). A term is a sequence of words: `node.js` is the
+phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is looked up by its words and then
+compared letter by letter; a term without words is only compared.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from toolwire.vault.policy import key
 
 UNSPACED = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Tibetan, Burmese, Khmer
-    "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"  # Chinese, Japanese
+    "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"  # Chinese, Japanese
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
     "\uac00-\ud7a3"  # Korean
     "\U00020000-\U0003fffd"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _SIGNS = re.compile(f"[^\\x00-\\x7f\\w{UNSPACED}]+")
-_UNSAYABLE = re.compile("[\\0\\ud800-\\udfff]")
+_UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")
 _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
@@ -43,22 +50,18 @@ class _Fold(dict[int, int]):
 _FOLD = _Fold()
 
 
-def sayable(text: str) -> str:
+def storable(text: str) -> str:
     """The text with spaces instead of what SQLite cannot store: NUL and lone surrogates."""
-    return _UNSAYABLE.sub(" ", text)
+    return _UNSTORABLE.sub(" ", text)
 
 
 def composed(text: str) -> str:
     """The text as it is indexed: letters and their accents are one character (NFC)."""
-    return (
-        text
-        if text.isascii() or unicodedata.is_normalized("NFC", text)
-        else unicodedata.normalize("NFC", text)
-    )
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def folded(text: str) -> str:
-    """The text as it is compared, of the same length."""
+    """The text as it is compared, of the same length, so that positions are the same in both."""
     return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
@@ -75,23 +78,143 @@ def tokens(text: str) -> list[str]:
     return _TOKEN.findall(text)
 
 
-def unspaced(word: str) -> bool:
-    """Whether a word is a letter of a script without spaces."""
-    return _UNSPACED.match(word) is not None
+# --- queries -------------------------------------------------------------------------------------
+
+MOST_LETTERS = 1000
+MOST_TERMS = 32
+PREFIX_LETTERS = 3
+"""A shorter last word counts as a prefix only if nothing else is found."""
+_PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
+_WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
+_MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
+"""Signs that are meaningful among letters."""
 
 
-def occurs(words: list[str], prefix: bool) -> re.Pattern[str]:
-    """A pattern of these words in this order, without letters between them.
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term.
 
-    `prefix`: the last may continue.
+    `words`: as the index has them. `literal`: folded text that the note must contain, or empty.
     """
-    if not words:
-        return re.compile(r"(?!)")
-    letter = f"[^\\W_{UNSPACED}]"
-    first = re.escape(words[0])
-    # The character before the word is checked after it: `re` is much faster if a pattern begins with letters.
-    out = first if _UNSPACED.match(words[0]) else f"{first}(?<!{letter}{first})"
-    for before, word in pairwise(words):
-        apart = "*" if _UNSPACED.match(before) or _UNSPACED.match(word) else "+"
-        out += f"[\\W_]{apart}{re.escape(word)}"
-    return re.compile(out if prefix or _UNSPACED.match(words[-1]) else f"{out}(?!{letter})")
+
+    words: tuple[str, ...]
+    literal: str = ""
+    quoted: bool = False
+    prefix: bool = False
+
+    @property
+    def expression(self) -> str:
+        return f'"{" ".join(self.words)}"' + (" *" if self.prefix else "")
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """A pattern of the term in folded text: its literal, or its words without letters between them."""
+        if self.literal:
+            return re.compile(re.escape(self.literal))
+        letter = f"[^\\W_{UNSPACED}]"
+        first = re.escape(self.words[0])
+        # The character before a word is checked after it: `re` is faster if a pattern begins with letters.
+        out = first if _UNSPACED.match(self.words[0]) else f"{first}(?<!{letter}{first})"
+        for before, word in pairwise(self.words):
+            apart = "*" if _UNSPACED.match(before) or _UNSPACED.match(word) else "+"
+            out += f"[\\W_]{apart}{re.escape(word)}"
+        return re.compile(out if self.prefix or _UNSPACED.match(self.words[-1]) else f"{out}(?!{letter})")
+
+    def loosened(self) -> list[Term]:
+        """The terms of which any is enough: single words; quoted and unspaced terms stay together."""
+        if not self.words:
+            return []
+        if self.quoted or any(_UNSPACED.match(word) for word in self.words):
+            return [Term(self.words, prefix=self.prefix)]
+        return [Term((word,), prefix=self.prefix and word == self.words[-1]) for word in self.words]
+
+
+Group = tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    groups: tuple[Group, ...] = ()
+    without: tuple[Term, ...] = ()
+    tags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    without_tags: tuple[str, ...] = ()
+    without_paths: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return tuple(term for group in self.groups for term in group)
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.tags or self.paths or self.without_tags or self.without_paths)
+
+    def with_prefix(self) -> Query | None:
+        """The query with its last word as a prefix; None if that is the same query."""
+        if not self.groups:
+            return None
+        last = self.groups[-1][-1]
+        if last.quoted or not last.words or last.literal or last.prefix:
+            return None
+        group = (*self.groups[-1][:-1], replace(last, prefix=True))
+        return replace(self, groups=(*self.groups[:-1], group))
+
+    def loosened(self) -> list[Term]:
+        return list(dict.fromkeys(loose for term in self.terms for loose in term.loosened()))
+
+
+def _term(text: str, quoted: bool) -> Term | None:
+    """The term of one part of the query; None if it has neither words nor signs."""
+    text = text.strip()
+    compared = folded(composed(text if quoted else text.strip(_WRAPPING) or text))
+    words = tuple(tokens(compared))
+    literal = compared if not words or _MEANINGFUL.search(compared) else ""
+    return Term(words, literal, quoted) if words or literal else None
+
+
+def parse_query(text: str) -> Query:
+    filters: dict[str, tuple[str, ...]] = {}
+    groups: list[list[Term]] = []
+    without: list[Term] = []
+    either = negated = False
+    for part in list(_PART.finditer(storable(text)[:MOST_LETTERS]))[:MOST_TERMS]:
+        minus, operator, quote, word = part.groups()
+        if word in ("AND", "OR", "NOT") and not minus and not operator:
+            either, negated = word == "OR", word == "NOT"
+            continue
+        value = word if quote is None else quote
+        no, negated = bool(minus) or negated, False
+        if not operator and quote is None and re.match(r"#[^\W\d]", value):
+            operator = "tag"
+        if operator:
+            name = "tags" if operator.lower() == "tag" else "paths"
+            cleaned = value.strip().lstrip("#").strip("/") if name == "tags" else value.strip()
+            if cleaned:
+                name = f"without_{name}" if no else name
+                filters[name] = (*filters.get(name, ()), key(cleaned))
+            continue
+        term = _term(value, quote is not None)
+        if term is None:
+            continue
+        if no:
+            without.append(term)
+        elif either and groups:
+            groups[-1].append(term)
+        else:
+            groups.append([term])
+        either = False
+    return Query(tuple(tuple(group) for group in groups), tuple(without), **filters)
+
+
+def expression(groups: tuple[Group, ...], without: tuple[Term, ...] = (), joined: str = "AND") -> str:
+    """The FTS5 expression of a query; empty if no group has words."""
+    parts = []
+    for group in groups:
+        alternatives = [one.expression for one in group if one.words]
+        if alternatives:
+            parts.append(f"({' OR '.join(alternatives)})" if len(alternatives) > 1 else alternatives[0])
+    if not parts:
+        return ""
+    positive = f" {joined} ".join(parts)
+    excluded = [one.expression for one in without if one.words and not one.literal]
+    return f"({positive}) NOT ({' OR '.join(excluded)})" if excluded else positive

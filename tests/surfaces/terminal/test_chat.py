@@ -394,7 +394,7 @@ def test_a_conversation_is_saved_into_a_note_and_never_over_one(chat: Start, pla
         ("Private/x", "Private/x.md: excluded by the vault's patterns"),
         ("Nowhere/x", "Nowhere/x.md: there is no folder Nowhere in the vault"),
         ("linked/x", "linked/x.md: a symbolic link; links are not followed"),
-        ("inbox", "inbox.md: Inbox.md is there already"),
+        ("inbox", "inbox.md: Inbox.md already exists"),
     ],
 )
 def test_a_conversation_is_saved_by_the_vaults_own_rules(place: Any, name: str, words: str) -> None:

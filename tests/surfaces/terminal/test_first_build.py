@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from toolwire.surfaces.terminal.indexing import first_build
-from toolwire.vault import Index, Vault
+from toolwire.vault.index import Index
+from toolwire.vault.paths import Vault
 
 
 @pytest.fixture

@@ -42,7 +42,9 @@ from toolwire.surfaces.terminal.session import (
 from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.approvals import LIFETIME_S
 from toolwire.tools.loop import Conversation
-from toolwire.vault import Edits, PathRefused, Vault
+from toolwire.vault.edits import Edits
+from toolwire.vault.paths import Vault
+from toolwire.vault.policy import PathRefused
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -1,4 +1,4 @@
-"""A question whose process is gone is over; one that somebody waits for is not."""
+"""A question of a process that has ended expires; one that a living process waits for stays."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import sys
 from pathlib import Path
 
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, is_gone, this_process
+from toolwire.tools.approvals import Approvals, has_ended, this_process
 
 ASKS = """
 import asyncio, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
-from toolwire.tools.approvals import this_process
+from toolwire.tools.approvals import Approvals, this_process
 from toolwire.tools.contract import Asking, Preview
 
 async def main():
     asking = Asking("s", "m", "web")
     task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [("file_read", "run", {"path": "a.md"}, Preview())], None))
     approvals = Approvals(Store(sys.argv[1]))
-    while not task.done() and not any(one.asker == this_process() for one in await approvals.pending()):
+    while not task.done() and not any(one.requester == this_process() for one in await approvals.pending()):
         await asyncio.sleep(0.01)
     print("asked" if not task.done() else task, flush=True)
     await task
@@ -34,21 +33,24 @@ HERE = this_process().rpartition("/")[0].rpartition("/")[0]
 
 
 def test_this_process_is_here() -> None:
-    assert not is_gone(this_process())
+    assert not has_ended(this_process())
 
 
 def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
     assert (
-        not is_gone("") and not is_gone("elsewhere/1/1") and not is_gone(f"{HERE}/x/1") and not is_gone("a/b")
+        not has_ended("")
+        and not has_ended("elsewhere/1/1")
+        and not has_ended(f"{HERE}/x/1")
+        and not has_ended("a/b")
     )
 
 
-def test_a_process_that_ended_is_gone_and_so_is_one_whose_number_another_has() -> None:
+def test_a_process_that_ended_has_ended_and_so_is_one_whose_number_another_has() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert is_gone(f"{HERE}/{ended.pid}/1")
-    assert is_gone(f"{HERE}/{os.getppid()}/1")
-    assert is_gone(f"{HERE}/{os.getpid()}/1")
+    assert has_ended(f"{HERE}/{ended.pid}/1")
+    assert has_ended(f"{HERE}/{os.getppid()}/1")
+    assert has_ended(f"{HERE}/{os.getpid()}/1")
 
 
 async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(
@@ -69,7 +71,7 @@ async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those
         assert len(await approvals.pending()) == 2
         await approvals.lapse()
         left = await approvals.pending()
-        assert [one.asker.split("/")[-2] for one in left] == [str(living.pid)]
+        assert [one.requester.split("/")[-2] for one in left] == [str(living.pid)]
     finally:
         await store.close()
         for process in (living, killed):

@@ -1,0 +1,176 @@
+"""The results of a search: each found note with its best chunk and a preview of about 200 characters."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolwire.vault.frontmatter import frontmatter
+from toolwire.vault.refresh import SHIFT
+from toolwire.vault.words import composed, folded
+
+WIDTH = 200
+MOST_MATCHES = 200
+Patterns = Sequence[re.Pattern[str]]
+_SPACE = re.compile(r"\s+")
+_TEXT = re.compile(r"^(?!#{1,6}[ \t])(?=[ \t]*\S)", re.M)
+_ANYTHING = re.compile(r"\S")
+_NOTE = "SELECT path, title, size, mtime_ns, aliases, text FROM notes JOIN texts USING (id) WHERE id = ?"
+_CHUNK = "SELECT headings, first_line, last_line, start, stop FROM chunks WHERE id = ?"
+_ROW = "SELECT max(id) FROM chunks WHERE id >= ? AND id < ? AND start <= ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A note that was found.
+
+    `matches`: how often the query's words and phrases occur in its name and text. `line`: the line of the
+    preview's best match. `first_line` and `last_line`: those of its chunk.
+    """
+
+    path: str
+    basename: str
+    matches: int
+    preview: str
+    title: str
+    headings: tuple[str, ...]
+    line: int
+    first_line: int
+    last_line: int
+    score: float
+    fields: tuple[str, ...]
+    tags: tuple[str, ...]
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to a search.
+
+    `total`: at least this many notes match. `truncated`: there are more than `hits`. `relaxed`: no note has
+    all words, so notes with any of them are shown.
+    """
+
+    query: str
+    hits: tuple[Hit, ...]
+    total: int = 0
+    truncated: bool = False
+    relaxed: bool = False
+    seconds: float = 0.0
+    hint: str = ""
+
+
+def row_at(connection: sqlite3.Connection, note: int, position: int) -> int:
+    """The chunk of a note at a position in its text."""
+    first = note << SHIFT
+    found = connection.execute(_ROW, (first, (note + 1) << SHIFT, position)).fetchone()[0]
+    return found or first
+
+
+def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: float) -> Hit:
+    """The note of a chunk as a result. `patterns`: what counts as a match, in folded text."""
+    note = row >> SHIFT
+    path, title, size, mtime_ns, aliases, text = connection.execute(_NOTE, (note,)).fetchone()
+    tags = tuple(tag for (tag,) in connection.execute("SELECT tag FROM tags WHERE note = ?", (note,)))
+    compared = folded(text)
+    headings, first, last, start, stop = _chunk(connection, row)
+    head = start or min(frontmatter(text).end, stop)
+    if not _any_in(patterns, compared, head, stop):
+        position = beginning(text)
+        if position >= stop:  # the chunk is only frontmatter or headings
+            headings, first, last, start, stop = _chunk(connection, row_at(connection, note, position))
+    preview, position = excerpt(text, compared, start, stop, patterns)
+    folder, _, name = path.rpartition("/")
+    basename = name[: name.rfind(".")]
+    fields = {
+        "title": f"{basename}\n{title}",
+        "aliases": aliases,
+        "headings": headings,
+        "tags": " ".join(tags),
+        "path": folder,
+        "body": text[start:stop],
+    }
+    matched = [name for name, value in fields.items() if _any_in(patterns, folded(composed(value)))]
+    named = folded(composed(path[: path.rfind(".")]))
+    matches = sum(1 for pattern in patterns for where in (compared, named) for _ in pattern.finditer(where))
+    return Hit(
+        path,
+        basename,
+        max(1, matches),
+        preview,
+        title,
+        tuple(headings.split("\n")) if headings else (),
+        first + text.count("\n", start, position),
+        first,
+        last,
+        round(score, 4),
+        tuple(matched),
+        tags,
+        size,
+        mtime_ns,
+    )
+
+
+def _chunk(connection: sqlite3.Connection, row: int) -> tuple[str, int, int, int, int]:
+    """Headings, first and last line, start and stop."""
+    return connection.execute(_CHUNK, (row,)).fetchone() or ("", 1, 1, 0, 0)
+
+
+def _any_in(patterns: Patterns, text: str, start: int = 0, stop: int | None = None) -> bool:
+    return any(pattern.search(text, start, len(text) if stop is None else stop) for pattern in patterns)
+
+
+def beginning(text: str) -> int:
+    """Where a note's text begins, after frontmatter and headings; else where its headings begin."""
+    head = frontmatter(text).end
+    found = _TEXT.search(text, head) or _ANYTHING.search(text, head)
+    return found.start() if found else 0
+
+
+def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns) -> tuple[str, int]:
+    """The best piece of `text` between `start` and `stop`, and the position of its best match.
+
+    `compared`: the folded text, which the patterns search.
+    """
+    best = _best_match(compared, start, stop, patterns)
+    if best is None:  # found by title, tags or headings: show the beginning
+        found = _ANYTHING.search(text, start or frontmatter(text).end, stop)
+        left = begin = end = found.start() if found else start
+    else:
+        begin, end = best
+        left = begin - max(0, WIDTH - (end - begin)) // 2
+        left = max(start, min(left, stop - WIDTH))
+    right = min(stop, left + WIDTH)
+    if start < left < begin:
+        space = text.find(" ", left, begin)
+        left = space + 1 if 0 <= space < left + 20 else left
+    if right < stop:
+        space = text.rfind(" ", max(end, right - 20), right)
+        right = space if space > left else right
+    before = "..." if text[start:left].strip() else ""
+    after = "..." if text[right:stop].strip() else ""
+    return f"{before}{_SPACE.sub(' ', text[left:right]).strip()}{after}", begin
+
+
+def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
+    """The match after which most different patterns, then most matches, fit in the preview."""
+    matches: list[tuple[int, int, int]] = []
+    for number, pattern in enumerate(patterns):
+        for _, match in zip(range(MOST_MATCHES), pattern.finditer(compared, start, stop), strict=False):
+            matches.append((*match.span(), number))
+    matches.sort()
+    best, most, until = None, (0, 0), 0
+    counts: Counter[int] = Counter()
+    for begin, end, number in matches:
+        while until < len(matches) and matches[until][0] - begin < WIDTH * 3 // 4:
+            counts[matches[until][2]] += 1
+            until += 1
+        counted = (sum(count > 0 for count in counts.values()), counts.total())
+        if counted > most:
+            best, most = (begin, end), counted
+        counts[number] -= 1
+    return best
