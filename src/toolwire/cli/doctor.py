@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -193,7 +194,7 @@ async def _cursor(settings: Settings) -> list[Finding]:
 
 async def _agents(settings: Settings) -> list[Finding]:
     """Agents that speak ACP: every model that is one is started, those on PATH are only looked for."""
-    from toolwire.backends.acp.backend import START, inspect, installed
+    from toolwire.backends.acp import inspect
     from toolwire.backends.acp.profiles import PROFILES
 
     out = []
@@ -202,14 +203,15 @@ async def _agents(settings: Settings) -> list[Finding]:
         fix = facts["install"] if not facts["installed"] else ""
         told = facts["problem"] or f"{facts['title']}, tools parked"
         out.append(Finding(subject, "problem" if facts["problem"] else "ok", told, fix))
-    there = installed()
-    for name, command in START.items():
-        title = f"{PROFILES[name].title} (ACP)"
-        if name in there:
+    for profile in PROFILES.values():
+        if not profile.start:
+            continue
+        title, command = f"{profile.title} (ACP)", profile.start
+        if shutil.which(command[0]):
             told = f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
             out.append(Finding(title, "ok", told))
         else:
-            out.append(Finding(title, "missing", f"no command {command[0]!r}", PROFILES[name].install))
+            out.append(Finding(title, "missing", f"no command {command[0]!r}", profile.install))
     return out
 
 

@@ -22,7 +22,6 @@ from toolwire.core.turn import (
     Part,
     Result,
     TextPart,
-    ToolChoice,
     ToolSpec,
     Turn,
 )
@@ -66,14 +65,11 @@ def _content(part: Part, text_type: str, image_type: str, image_key: str) -> Jso
     if isinstance(part, TextPart):
         return {"type": text_type, "text": part.text}
     if not isinstance(part, ImagePart):
-        raise ToolwireError(
-            "unsupported_value", f"Codex cannot take content of the type {part.kind!r}: text and images only."
-        )
+        problem = f"Codex cannot take content of the type {part.kind!r}: text and images only."
+        raise ToolwireError("unsupported_value", problem)
     if part.url is None or not part.url.startswith("data:"):
-        raise ToolwireError(
-            "unsupported_value",
-            "Codex takes images as data: URLs only; send the image itself, base64-encoded.",
-        )
+        problem = "Codex takes images as data: URLs only; send the image itself, base64-encoded."
+        raise ToolwireError("unsupported_value", problem)
     return {"type": image_type, image_key: part.url}
 
 
@@ -139,13 +135,6 @@ def tool_json(tool: ToolSpec) -> Json:
     return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}
 
 
-def demand(choice: ToolChoice) -> str:
-    """Asks for a call in words, because Codex has no `tool_choice`."""
-    if choice.mode != "required":
-        return ""
-    return f"You must call {f'the tool {choice.name}' if choice.name else 'at least one of your tools'} now."
-
-
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
     """The schema to send. Codex always asks for it strictly, and providers then refuse open objects."""
     if output.type != "json_schema" or output.schema is None:
@@ -187,19 +176,14 @@ def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
     if not there:
         return turn, {}
     choice = turn.tool_choice
-    changed = replace(
-        turn,
-        tools=tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools),
-        tool_choice=replace(
-            choice,
-            name=there.get(choice.name, choice.name) if choice.name else None,
-            allowed=choice.allowed and tuple(there.get(name, name) for name in choice.allowed),
-        ),
-        items=tuple(
-            replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
-            for item in turn.items
-        ),
+    tools = tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools)
+    allowed = choice.allowed and tuple(there.get(name, name) for name in choice.allowed)
+    choice = replace(choice, name=choice.name and there.get(choice.name, choice.name), allowed=allowed)
+    items = tuple(
+        replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
+        for item in turn.items
     )
+    changed = replace(turn, tools=tools, tool_choice=choice, items=items)
     return changed, {other: name for name, other in there.items()}
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from toolwire.backends.agents.history import demand
 from toolwire.backends.base import Batch, frame_tap
 from toolwire.backends.codex import items
 from toolwire.backends.codex.home import CodexHome
@@ -146,8 +147,8 @@ class CodexRun:
         return {**params, "experimentalRawEvents": True}
 
     def _native(self) -> Callable[[Thread], Awaitable[list[Json]]]:
-        demand = items.demand(self._turn.tool_choice) if self._tools else ""
-        injected = items.history(self._turn, (items.output_words(self._turn.output), demand))
+        wanted = demand(self._turn.tool_choice) if self._tools else ""
+        injected = items.history(self._turn, (items.output_words(self._turn.output), wanted))
         params = {**self._params(), "environments": []}
         if self._tools:
             params["dynamicTools"] = [items.tool_json(tool) for tool in self._tools]
