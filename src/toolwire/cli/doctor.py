@@ -122,8 +122,7 @@ async def _one_codex(subject: str, options: Any) -> Finding:
 
 async def _local(settings: Settings) -> list[Finding]:
     """The embedded model: every model that uses it, or the one that was pulled."""
-    from toolwire.backends.local.model import key_of, lacking
-    from toolwire.backends.local.options import LocalOptions
+    from toolwire.backends.local.model import LocalOptions, key_of, lacking
 
     models = _of_backend(settings, "local")
     mark: Mark = "problem" if models else "missing"

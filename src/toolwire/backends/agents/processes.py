@@ -15,11 +15,14 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+
+from toolwire.core.errors import ToolwireError
 
 PROXIES = tuple("HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy".split())
 PASSED_ON = (*"PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS".split(), *PROXIES)
@@ -232,6 +235,37 @@ class Child(asyncio.SubprocessProtocol):
             self.gone.set()
             self._release()
             self._over()
+
+
+class Backoff:
+    """A growing pause between attempts to start a process that does not start, or dies."""
+
+    FIRST_S, LONGEST_S = 0.5, 30.0
+
+    def __init__(self) -> None:
+        self.clock = time.monotonic
+        self._failures = 0
+        self._problem = ""
+        self._not_before = 0.0
+
+    def check(self) -> None:
+        """Raises the last problem during a pause."""
+        wait = self._not_before - self.clock()
+        if wait > 0:
+            problem = f"{self._problem} It is tried again in {wait:.1f} s."
+            raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
+
+    def failed(self, problem: str, free: int = 0) -> None:
+        """The first `free` failures cause no pause."""
+        self._problem = problem
+        self._failures += 1
+        pauses = self._failures - free
+        if pauses > 0:
+            self._not_before = self.clock() + min(self.LONGEST_S, self.FIRST_S * 2 ** min(pauses - 1, 16))
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._not_before = 0.0
 
 
 # --- folders ---

@@ -14,6 +14,7 @@ from dataclasses import replace
 from os.path import expanduser
 from typing import Any
 
+from toolwire.backends.agents.processes import Backoff
 from toolwire.backends.agents.run import one_response
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.backends.codex.home import CodexHome, find_binary, prepare_home
@@ -47,7 +48,6 @@ def strategy_of(options: CodexOptions, features: Features) -> Strategy:
     return STRATEGIES[options.tools] if features.native_tools else "emulated"
 
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 MEMORY_CHECK_S = 5.0
 
 
@@ -67,12 +67,9 @@ class Pool:
     def __init__(self, options: CodexOptions, home: CodexHome) -> None:
         self._options = options
         self._home = home
-        self._clock = time.monotonic
+        self._backoff = Backoff()
         self._seats: list[Seat] = []
         self._starting = asyncio.Lock()
-        self._deaths = 0
-        self._not_before = 0.0
-        self._problem = ""
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -100,7 +97,8 @@ class Pool:
     def _open_seats(self) -> list[Seat]:
         for seat in [seat for seat in self._seats if not seat.worker.alive]:
             self._end(seat)
-            self._died(seat.worker.failure.message if seat.worker.failure else "Codex ended.", ready=True)
+            # a worker that had started is replaced at once
+            self._backoff.failed(seat.worker.failure.message if seat.worker.failure else "Codex ended.", 1)
         return [seat for seat in self._seats if not seat.retired]
 
     def _best(self) -> Seat | None:
@@ -130,16 +128,13 @@ class Pool:
                 return busy
 
     async def _start(self) -> Seat:
-        wait = self._not_before - self._clock()
-        if wait > 0:
-            problem = f"{self._problem} Codex is started again in {wait:.1f} s."
-            raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
+        self._backoff.check()
         worker = CodexWorker(self._home)
         try:
             async with self._home.warming():
                 await worker.start(self._options.start_timeout_s)
         except ToolwireError as error:
-            self._died(error.failure.message, ready=False)
+            self._backoff.failed(error.failure.message)
             raise ToolwireError("backend_unavailable", error.failure.message) from error
         if worker.version != self._home.version:
             await worker.close()
@@ -149,24 +144,15 @@ class Pool:
         self._seats.append(seat)
         return seat
 
-    def _died(self, problem: str, ready: bool) -> None:
-        """Replaces a worker that had started at once; each further loss without success doubles the pause."""
-        self._deaths += 1
-        pauses = self._deaths - (1 if ready else 0)
-        self._problem = problem
-        if pauses > 0:
-            self._not_before = self._clock() + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(pauses - 1, 16))
-
     def _released(self, seat: Seat, served: bool) -> None:
         seat.busy -= 1
         if served:
-            self._deaths = 0
-            self._not_before = 0.0
+            self._backoff.succeeded()
         if seat.retired and not seat.busy and seat in self._seats:
             self._end(seat)
 
     def _too_large(self, seat: Seat) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         if now - seat.measured < MEMORY_CHECK_S:
             return False
         seat.measured = now

@@ -98,7 +98,7 @@ def refusal_json(words: str) -> Json:
     return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
-# --- for a Codex without native tools: text -----------------------------------------------------------
+# --- for a Codex without native tools: text ---
 
 
 def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
@@ -125,7 +125,7 @@ def _words(message: Message) -> str:
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
-# --- tools and the form of the answer -----------------------------------------------------------------
+# --- tools and output ---
 
 
 def tool_json(tool: ToolSpec) -> Json:
@@ -161,7 +161,7 @@ def _closed(schema: Any) -> bool:
     return all(map(_closed, schema.values()))
 
 
-# --- tool names that Codex does not take ----------------------------------------------------------------
+# --- tool names that Codex does not take ---
 
 OWN = frozenset({"exec_command", "shell_command"})
 """Codex 0.166 silently drops dynamic tools with these names. It refuses `mcp__…` and other characters."""

@@ -5,6 +5,7 @@ Unknown keys are skipped. A message that does not fit its type is ignored.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -135,35 +136,19 @@ class Login(_Camel):
 
 
 TOOL_CALL = "item/tool/call"
-NEWS: dict[str, type[Any]] = {
-    "item/agentMessage/delta": CodexDelta,
-    "item/reasoning/summaryTextDelta": CodexDelta,
-    "item/reasoning/textDelta": CodexDelta,
-    "rawResponseItem/completed": RawItemNews,
-    "rawResponse/completed": RawResponseNews,
-    "thread/tokenUsage/updated": TokenNews,
-    "turn/started": TurnNews,
-    "turn/completed": TurnNews,
-    "error": ErrorNews,
-}
-"""The notifications of a thread that a run reads. The worker drops all others without decoding them."""
-
-_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+_decoder = cache(msgspec.json.Decoder)
 
 
 def decode(kind: type[T], data: bytes) -> T | None:
     """The message as its type, or None if it does not fit."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        found: T = decoder.decode(data)
+        found: T = _decoder(kind).decode(data)
     except _BAD_JSON:
         return None
     return found
 
 
-# --- JSON-RPC ---------------------------------------------------------------------------------------
+# --- JSON-RPC ---
 
 OVERLOADED = -32001
 METHOD_NOT_FOUND = -32601

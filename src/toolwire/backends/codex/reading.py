@@ -94,9 +94,9 @@ class ThreadReader:
     def feed(self, message: Notification) -> list[Event]:
         if message.method != COUNTED:
             self.answered = False
-        kind = protocol.NEWS.get(message.method)
-        news = protocol.decode(kind, message.params) if kind is not None else None
-        return (_READ[message.method](self, news) or []) if news is not None else []
+        kind, read = NOTIFICATIONS[message.method]
+        news = protocol.decode(kind, message.params)
+        return (read(self, news) or []) if news is not None else []
 
     @property
     def failing(self) -> bool:
@@ -221,17 +221,18 @@ class ThreadReader:
             self.ended = end_of(turn.error or self._error or TurnError())
 
 
-_READ: dict[str, Callable[[ThreadReader, Any], list[Event] | None]] = {
-    "item/agentMessage/delta": ThreadReader._text,
-    "item/reasoning/summaryTextDelta": ThreadReader._summarized,
-    "item/reasoning/textDelta": ThreadReader._thought,
-    "rawResponseItem/completed": ThreadReader._raw_item,
-    "rawResponse/completed": ThreadReader._raw_response,
-    COUNTED: ThreadReader._tokens,
-    "turn/started": ThreadReader._started,
-    "turn/completed": ThreadReader._completed,
-    "error": ThreadReader._failed,
+NOTIFICATIONS: dict[str, tuple[type[Any], Callable[[ThreadReader, Any], list[Event] | None]]] = {
+    "item/agentMessage/delta": (protocol.CodexDelta, ThreadReader._text),
+    "item/reasoning/summaryTextDelta": (protocol.CodexDelta, ThreadReader._summarized),
+    "item/reasoning/textDelta": (protocol.CodexDelta, ThreadReader._thought),
+    "rawResponseItem/completed": (protocol.RawItemNews, ThreadReader._raw_item),
+    "rawResponse/completed": (protocol.RawResponseNews, ThreadReader._raw_response),
+    COUNTED: (protocol.TokenNews, ThreadReader._tokens),
+    "turn/started": (protocol.TurnNews, ThreadReader._started),
+    "turn/completed": (protocol.TurnNews, ThreadReader._completed),
+    "error": (protocol.ErrorNews, ThreadReader._failed),
 }
+"""The notifications that a run reads. The worker drops all others without decoding them."""
 
 
 def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:

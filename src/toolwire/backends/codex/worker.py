@@ -30,7 +30,7 @@ from toolwire.backends.codex.protocol import (
     RpcPeer,
     ServerRequest,
 )
-from toolwire.backends.codex.reading import refused
+from toolwire.backends.codex.reading import NOTIFICATIONS, refused
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
@@ -230,7 +230,7 @@ class CodexWorker(Child):
                     sink.deliver(message)
                 else:
                     self.refuse(message, f"Toolwire does not grant {message.method}")
-            elif message.method in protocol.NEWS:
+            elif message.method in NOTIFICATIONS:
                 sink = self._sink(message.params)
                 if sink is not None:
                     sink.deliver(message)

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,15 @@ from typing import Any
 from aiohttp import web
 
 from toolwire.backends.agents.mcp_server import LoopbackServer, error_result
-from toolwire.backends.agents.processes import PASSED_ON, Child, Lines, clean, in_memory, private_folder
+from toolwire.backends.agents.processes import (
+    PASSED_ON,
+    Backoff,
+    Child,
+    Lines,
+    clean,
+    in_memory,
+    private_folder,
+)
 from toolwire.backends.cursor.client import (
     CONTROL,
     LARGEST,
@@ -37,7 +44,6 @@ from toolwire.core.errors import ToolwireError
 PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
 """Tool, arguments and call id → the result. It takes the calls of one agent."""
 
@@ -247,26 +253,17 @@ class BridgeConnection:
 class Bridge:
     """`share` returns one; `release` it once. `agents` receive the calls, by agent id."""
 
-    def __init__(
-        self,
-        target: BridgeTarget,
-        start_timeout_s: float,
-        request_timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> None:
         self.target = target
         self.users = 0
         self.starts = 0
         self.agents: dict[str, ToolHandler] = {}
         self._start_timeout_s = start_timeout_s
         self._request_timeout_s = request_timeout_s
-        self._clock = clock
         self._connection: BridgeConnection | None = None
         self._callbacks: CallbackServer | None = None
         self._starting = asyncio.Lock()
-        self._failures = 0
-        self._not_before = 0.0
-        self._problem = ""
+        self._backoff = Backoff()
         self._closed = False
         self._background: set[asyncio.Future[None]] = set()
 
@@ -287,22 +284,16 @@ class Bridge:
                 raise ToolwireError("backend_unavailable", "The gateway is closing.")
             if self._connection is not None and self._connection.alive:
                 return self._connection
-            wait = self._not_before - self._clock()
-            if wait > 0:
-                problem = f"{self._problem} It is tried again in {wait:.1f} s."
-                raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
+            self._backoff.check()
             old, self._connection = self._connection, None
             if old is not None:
                 await old.close()
             try:
                 self._connection = await self._open()
             except ToolwireError as error:
-                self._problem = error.failure.message
-                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 16))
-                self._not_before = self._clock() + pause_s
-                self._failures += 1
+                self._backoff.failed(error.failure.message)
                 raise
-            self._failures = 0
+            self._backoff.succeeded()
             return self._connection
 
     async def _open(self) -> BridgeConnection:
