@@ -5,7 +5,6 @@ Unknown keys are skipped. A message that does not fit its type is ignored.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -136,16 +135,14 @@ class Login(_Camel):
 
 
 TOOL_CALL = "item/tool/call"
-_decoder = cache(msgspec.json.Decoder)
 
 
 def decode(kind: type[T], data: bytes) -> T | None:
     """The message as its type, or None if it does not fit."""
     try:
-        found: T = _decoder(kind).decode(data)
+        return msgspec.json.decode(data, type=kind)
     except _BAD_JSON:
         return None
-    return found
 
 
 # --- JSON-RPC ---
