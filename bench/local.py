@@ -18,7 +18,7 @@ import aiohttp
 
 from bench.report import Row
 from toolwire.backends.local import LocalBackend, LocalOptions
-from toolwire.backends.local.completions import grammar_of, render
+from toolwire.backends.local.backend import grammar_of, render
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
 from toolwire.backends.local.pull import available
 from toolwire.core.events import Usage

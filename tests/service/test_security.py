@@ -26,11 +26,12 @@ import pytest
 from aiohttp import web
 
 from toolwire.access.gate import Gate, Proxies
-from toolwire.backends.acp.profiles import PROFILES, AcpOptions, launch
+from toolwire.backends.acp.process import launch
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions
 from toolwire.backends.agents.processes import Child
 from toolwire.backends.codex.home import environment as codex_environment
 from toolwire.backends.codex.options import CodexOptions
-from toolwire.backends.cursor.process import BridgeHome
+from toolwire.backends.cursor.bridge import BridgeHome
 from toolwire.backends.local.pull import seen_by_pip
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Message, OtherPart, Turn
@@ -579,10 +580,10 @@ async def test_a_child_inherits_nothing_that_it_was_not_handed(
 ) -> None:
     monkeypatch.setenv("TOOLWIRE_API_KEY", "canary")
     out = tmp_path / "seen"
-    child = Child()
-    transport = await child._spawn("/bin/sh", "-c", f"env > {out}", env={"ONLY": "this"})
+    child = Child("sh")
+    await child._spawn("/bin/sh", "-c", f"env > {out}", env={"ONLY": "this"})
     await asyncio.wait_for(child.gone.wait(), 10)
-    transport.close()
+    await child.end()
     assert "ONLY=this" in out.read_text() and "canary" not in out.read_text()
 
 

@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -127,8 +128,7 @@ def _codex_finding(subject: str, options: Any, facts: dict[str, Any]) -> Finding
 
 async def _local(settings: Settings) -> list[Finding]:
     """The embedded model: every model that uses it, or the one that was pulled."""
-    from toolwire.backends.local.model import key_of, lacking
-    from toolwire.backends.local.options import LocalOptions
+    from toolwire.backends.local.model import LocalOptions, key_of, lacking
 
     models = _of_backend(settings, "local")
     mark: Mark = "problem" if models else "missing"
@@ -201,7 +201,7 @@ async def _cursor(settings: Settings) -> list[Finding]:
 
 async def _agents(settings: Settings) -> list[Finding]:
     """ACP agents: those of configured models are started, those on PATH are only looked for."""
-    from toolwire.backends.acp.backend import START, inspect, installed
+    from toolwire.backends.acp import inspect
     from toolwire.backends.acp.profiles import PROFILES
 
     out = []
@@ -210,14 +210,15 @@ async def _agents(settings: Settings) -> list[Finding]:
         fix = facts["install"] if not facts["installed"] else ""
         told = facts["problem"] or f"{facts['title']}, tools parked"
         out.append(Finding(subject, "problem" if facts["problem"] else "ok", told, fix))
-    there = installed()
-    for name, command in START.items():
-        title = f"{PROFILES[name].title} (ACP)"
-        if name in there:
+    for profile in PROFILES.values():
+        if not profile.start:
+            continue
+        title, command = f"{profile.title} (ACP)", profile.start
+        if shutil.which(command[0]):
             told = f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
             out.append(Finding(title, "ok", told))
         else:
-            out.append(Finding(title, "missing", f"no command {command[0]!r}", PROFILES[name].install))
+            out.append(Finding(title, "missing", f"no command {command[0]!r}", profile.install))
     return out
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.acp import AcpBackend, AcpOptions, inspect
-from toolwire.backends.acp.process import PREFIX, AgentProcess, Workspace
-from toolwire.backends.acp.profiles import Launch
+from toolwire.backends.acp.process import PREFIX, AgentProcess, Launch, Workspace
 
 Agent = Callable[..., AcpBackend]
 Talks = Callable[..., Any]
@@ -55,7 +54,7 @@ async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills
         backend = agent(LOOP, [{"say": "x"}, {"crash": 3}])
         client = talk(backend)
         await client.say("Weather?")
-        (session,) = backend._live
+        (session,) = backend.live
         groups.append(session.pid)
         folders.append(session.folder)
         assert len(living(session.pid)) >= 2  # the agent, and its guard
@@ -86,7 +85,7 @@ async def test_memory_is_flat_over_many_turns(agent: Agent, talk: Talks) -> None
         await client.say(f"Weather? {number}")
         assert (await client.answer("sunny")).text == "It is sunny."
         sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page / 2**20)
-        assert len(backend._live) <= 1 + len(backend.idle)
+        assert len(backend.live) <= 1 + len(backend.idle)
     grown = sizes[-1] - sizes[len(sizes) // 5]
     print(f"{turns} turns: {sizes[0]:.1f} MB, {sizes[len(sizes) // 5]:.1f} MB, {sizes[-1]:.1f} MB")
     assert grown < 16
@@ -104,7 +103,7 @@ async def main():
     live = backend.open(Turn("chat", "m", (Message("user", (TextPart("x"),)),), tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto")))
     async for batch in live.segment():
         pass
-    (session,) = backend._live
+    (session,) = backend.live
     print(json.dumps([session.pid, str(session.folder)]), flush=True)
     await asyncio.Event().wait()
 
@@ -140,7 +139,7 @@ async def test_an_agent_gets_a_small_environment_and_empty_private_folders(
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
     backend = agent([{"say": "ok"}], env={"MINE": "1"})
     await talk(backend).say("Hello.")
-    (session,) = backend._live
+    (session,) = backend.live
     words = Path(f"/proc/{session.pid}/environ").read_bytes().decode().split("\0")
     env = dict(word.split("=", 1) for word in words if word)
     assert (
@@ -187,9 +186,9 @@ async def test_the_operators_own_folder_is_used_and_left_alone(
 async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks, gone: Gone) -> None:
     backend = agent([{"say": "ok"}], idle_s=0.2)
     await talk(backend).say("Hello.")
-    (session,) = backend._live
+    (session,) = backend.live
     assert await gone(session.pid)
-    assert not backend._live and len(backend.idle) == 0
+    assert not backend.live and len(backend.idle) == 0
 
 
 async def test_the_doctor_opens_a_session_and_closes_it(agent: Agent) -> None:
@@ -208,10 +207,10 @@ async def test_the_doctor_opens_a_session_and_closes_it(agent: Agent) -> None:
 async def test_a_backend_that_closes_while_agents_start_leaves_none_behind(agent: Agent, talk: Talks) -> None:
     backend = agent([{"say": "ok"}])
     starting = [asyncio.ensure_future(talk(backend).say(f"Hello {number}.")) for number in range(3)]
-    while len(backend._live) < 3:
+    while len(backend.live) < 3:
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
-    sessions = list(backend._live)
+    sessions = list(backend.live)
     await backend.close()
     assert all(isinstance(one, Exception) for one in await asyncio.gather(*starting, return_exceptions=True))
     assert not any(session.alive for session in sessions)

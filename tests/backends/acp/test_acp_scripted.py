@@ -545,7 +545,7 @@ async def test_an_agent_that_never_asks_for_the_tools_is_told_of(
     client = talk(agent([{"say": "No tools here."}], script={"deaf": True}))
     assert (await client.say("Weather?")).text == "No tools here."
     assert [record.getMessage() for record in caplog.records if record.name == "toolwire.acp"] == [
-        "OpenCode has not asked for the client's tools: it may know none of them."
+        "OpenCode has not listed the client's tools: it may know none of them."
     ]
     failure = await client.failure("Weather?", tool_choice="required")
     assert "seems to ignore the MCP servers" in failure.message
@@ -627,7 +627,7 @@ async def test_an_agent_that_died_while_it_was_parked_is_replayed(
     backend = agent(LOOP)
     client = talk(backend, api, stream)
     await client.say("Weather?")
-    session = next(iter(backend._live))
+    session = next(iter(backend.live))
     os.killpg(session.pid, signal.SIGKILL)
     while session.alive:
         await asyncio.sleep(0.01)
@@ -640,7 +640,7 @@ async def test_a_session_that_died_while_it_waited_is_begun_anew(agent: Agent, t
     backend = agent([{"say": "ok"}])
     client = talk(backend)
     await client.say("Hello.")
-    os.killpg(next(iter(backend._live)).pid, signal.SIGKILL)
+    os.killpg(next(iter(backend.live)).pid, signal.SIGKILL)
     assert (await client.say("Go on.")).text == "ok"
     assert len(log.sent("session/new")) == 2
 
@@ -676,7 +676,7 @@ async def test_a_client_that_goes_away_ends_the_agent(
         "chat", {"messages": [{"role": "user", "content": "Go."}], "tools": client.tools, "stream": True}
     )
     assert b"one" in await anext(answer.stream)
-    (session,) = backend._live
+    (session,) = backend.live
     folder: Path = session.folder
     await answer.stream.aclose()
     assert not session.alive and not folder.exists() and log.sent("session/cancel")

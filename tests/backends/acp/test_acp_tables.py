@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.acp.profiles import (
-    PROFILES,
-    AcpOptions,
-    find,
-    launch,
-    listed_names,
-    merged,
-    profile_of,
-    shown_names,
-    without,
-)
+from toolwire.backends.acp.process import find, launch, merged, without
+from toolwire.backends.acp.profiles import PROFILES, AcpOptions, listed_names, profile_of, shown_names
 from toolwire.backends.acp.requests import is_clients, outcome
 from toolwire.backends.acp.updates import AgentCalls, Announced, failure_of, text_of, usage_of
 from toolwire.backends.registry import OptionError, check

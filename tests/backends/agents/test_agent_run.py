@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from toolwire.backends.agents import run as agent_run
-from toolwire.backends.agents.history import Idle, entries, fingerprint, fresh_prompt, known_part, next_prompt
+from toolwire.backends.agents.backend import IdleSessions
+from toolwire.backends.agents.history import entries, fingerprint, fresh_prompt, known_part, next_prompt
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Event, Failure, Finish, Text, Usage
@@ -109,20 +110,20 @@ async def test_a_call_ends_the_response_and_its_result_goes_on_with_the_same_run
 
 async def test_calls_made_together_go_out_together_in_the_order_of_their_places() -> None:
     async def work(run: AgentRun) -> None:
-        await asyncio.gather(run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1))
+        await asyncio.gather(run.call("write", "{}", "b", order=2), run.call("look", "{}", "a", order=1))
 
     run = made(work)
     assert calls(await segment(run)) == ["look", "write"]
     assert run.pending == ("a", "b")
     await run.answer({"a": result("a", "1"), "b": result("b", "2")})
-    assert run.told[-2:] == [("result", "1"), ("result", "2")]
+    assert run.conversation[-2:] == [("result", "1"), ("result", "2")]
     await run.cancel()
 
 
 async def test_a_client_that_wants_one_call_at_a_time_gets_them_one_after_the_other_in_the_same_run() -> None:
     async def work(run: AgentRun) -> None:
         found = await asyncio.gather(
-            run.call("write", "{}", "b", place=2), run.call("look", "{}", "a", place=1)
+            run.call("write", "{}", "b", order=2), run.call("look", "{}", "a", order=1)
         )
         run.text(" ".join(str(one.parts) for one in found))
 
@@ -133,7 +134,14 @@ async def test_a_client_that_wants_one_call_at_a_time_gets_them_one_after_the_ot
     await run.answer({"b": result("b", "second")})
     answer = said(await segment(run))
     assert "first" in answer and "second" in answer
-    assert [entry[0] for entry in run.told] == ["user", "call", "result", "call", "result", "assistant"]
+    assert [entry[0] for entry in run.conversation] == [
+        "user",
+        "call",
+        "result",
+        "call",
+        "result",
+        "assistant",
+    ]
 
 
 async def test_a_call_that_comes_while_another_is_parked_waits_for_the_next_response() -> None:
@@ -427,11 +435,11 @@ async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> N
         assistant("It is sunny."),
     )
     following = turn(*history, user("and tomorrow?"))
-    assert fingerprint(asked, run.told) == fingerprint(following, known_part(following))
+    assert fingerprint(asked, run.conversation) == fingerprint(following, known_part(following))
     assert next_prompt(following) == "and tomorrow?"
     edited = turn(user("weather now?"), *history[1:], user("and tomorrow?"))
-    assert fingerprint(asked, run.told) != fingerprint(edited, known_part(edited))
-    assert entries(history) == run.told
+    assert fingerprint(asked, run.conversation) != fingerprint(edited, known_part(edited))
+    assert entries(history) == run.conversation
 
 
 @pytest.mark.parametrize(
@@ -459,7 +467,7 @@ async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_shor
     run = made(work)
     async with asyncio.timeout(20):
         events = await segment(run)
-    assert len(said(events)) == 800_000 and run.told[-1] == ("assistant", "abcd" * 200_000)
+    assert len(said(events)) == 800_000 and run.conversation[-1] == ("assistant", "abcd" * 200_000)
 
 
 def test_a_fresh_agent_is_told_names_and_ids_of_what_was_called() -> None:
@@ -482,13 +490,13 @@ async def test_sessions_wait_up_to_a_number_and_a_time() -> None:
     async def close(session: str) -> None:
         closed.append(session)
 
-    idle: Idle[str] = Idle(close, 2, 60)
+    idle: IdleSessions[str] = IdleSessions(close, 2, 60)
     for name in "abc":
         idle.keep(name, name)
     assert len(idle) == 2 and idle.take("a") is None and idle.take("b") == "b"
     await idle.close()
     assert closed == ["a", "c"]
-    short: Idle[str] = Idle(close, 2, 0.01)
+    short: IdleSessions[str] = IdleSessions(close, 2, 0.01)
     short.keep("d", "d")
     async with asyncio.timeout(5):
         while len(short):

@@ -49,7 +49,7 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def server(desk: Desk) -> AsyncIterator[ToolServer]:
-    made = ToolServer([WEATHER, ToolSpec("free")], desk, sign_of_life_s=0.02)
+    made = ToolServer([WEATHER, ToolSpec("free")], desk, keep_alive_s=0.02)
     await made.start()
     yield made
     await made.close()
@@ -135,7 +135,9 @@ async def test_calls_that_wait_when_the_server_goes_are_given_up(server: ToolSer
         await server.close()
         status, body = await call
         assert (
-            status == 200 and body["result"]["isError"] and "given up" in body["result"]["content"][0]["text"]
+            status == 200
+            and body["result"]["isError"]
+            and "cancelled" in body["result"]["content"][0]["text"]
         )
         with pytest.raises(aiohttp.ClientError):
             await _post(http, server, _call("get_weather", {}))

@@ -307,13 +307,13 @@ async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(
     pool = backend.pool
     assert pool is not None
     now = 1000.0
-    pool._clock = lambda: now
+    pool._backoff.clock = lambda: now
     pauses = []
     for _ in range(8):
         with pytest.raises(ToolwireError, match="the state is broken") as first:
             await pool.lease()
         assert first.value.failure.kind == "backend_unavailable"
-        with pytest.raises(ToolwireError, match=r"the state is broken.*started again in") as second:
+        with pytest.raises(ToolwireError, match=r"the state is broken.*tried again in") as second:
             await pool.lease()
         assert second.value.failure.retry_after_s is not None
         pauses.append(second.value.failure.retry_after_s)

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.codex.config import config_toml, patched_catalog
-from toolwire.backends.codex.failures import (
+from toolwire.backends.codex.home import _sweep, config_toml, patched_catalog
+from toolwire.backends.codex.items import output_schema, output_words, tool_json
+from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
+from toolwire.backends.codex.protocol import TurnError
+from toolwire.backends.codex.reading import (
     INFO_KINDS,
     REQUEST_KINDS,
     STATUS_KINDS,
     WORD_KINDS,
     end_of,
+    is_object,
     refused,
 )
-from toolwire.backends.codex.home import _sweep
-from toolwire.backends.codex.items import output_schema, output_words, tool_json
-from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
-from toolwire.backends.codex.protocol import TurnError
-from toolwire.backends.codex.reading import is_object
 from toolwire.backends.registry import check
 from toolwire.core.errors import KINDS
 from toolwire.core.events import Failure, Finish

@@ -294,7 +294,7 @@ async def test_the_agent_that_saw_another_image_is_not_asked(
         request["messages"][-1] = {"role": "user", "content": content}
         if data.endswith("o="):
             first, _ = await send(table, judge, "chat", request, False)
-            await until(lambda: backend.idle == 1)
+            await until(lambda: len(backend.idle) == 1)
     await send(table, judge, "chat", next_question("chat", request, first, "And its colour?"), False)
     assert (
         len(bridge.bodies("CreateAgent")) == 2
@@ -316,7 +316,7 @@ async def test_a_follow_up_goes_on_with_the_same_agent_and_tells_it_only_what_is
     first, _ = await send(table, judge, api, request, stream)
     request = follow_up(api, request, first, "sunny")
     second, _ = await send(table, judge, api, request, stream)
-    await until(lambda: backend.idle == 1)
+    await until(lambda: len(backend.idle) == 1)
     third, kind = await send(table, judge, api, next_question(api, request, second, "And tomorrow?"), stream)
     assert (text_of(api, third), kind) == ("Rain.", "new")
     assert len(bridge.bodies("CreateAgent")) == 1
@@ -332,7 +332,7 @@ async def test_another_history_or_other_tools_get_a_fresh_agent_that_is_told_eve
     table.serve(backend)
     request = ask("chat")
     first, _ = await send(table, judge, "chat", request, False)
-    await until(lambda: backend.idle == 1)
+    await until(lambda: len(backend.idle) == 1)
     following = next_question("chat", request, first, "And two?")
     edited = json.loads(json.dumps(following).replace("Weather?", "Weather now?"))
     await send(table, judge, "chat", edited, False)
@@ -352,7 +352,7 @@ async def test_the_agent_of_one_key_is_not_anothers(
     table.serve(backend)
     request = ask("chat")
     first = await table.body("chat", request, key_id="one")
-    await until(lambda: backend.idle == 1)
+    await until(lambda: len(backend.idle) == 1)
     following = next_question("chat", request, first, "And two?")
     await table.body("chat", following, key_id="other")
     assert len(bridge.bodies("CreateAgent")) == 2
@@ -370,7 +370,7 @@ async def test_an_agent_that_the_bridge_forgot_is_replaced_within_the_same_reque
     table.serve(backend)
     request = ask("chat")
     first, _ = await send(table, judge, "chat", request, False)
-    await until(lambda: backend.idle == 1)
+    await until(lambda: len(backend.idle) == 1)
     bridge.agents.clear()
     second, _ = await send(table, judge, "chat", next_question("chat", request, first, "And two?"), True)
     assert text_of("chat", second) == "One." and len(bridge.bodies("CreateAgent")) == 2
@@ -384,11 +384,11 @@ async def test_agents_that_nobody_comes_back_to_are_closed(
     for question in "ab":
         await send(table, judge, "chat", ask("chat", question), False)
     await until(lambda: len(bridge.agents) == 1)
-    assert backend.idle == 1
+    assert len(backend.idle) == 1
     short = make(idle_s=0.05)
     table.serve(short)
     await send(table, judge, "chat", ask("chat", "c"), False)
-    await until(lambda: short.idle == 0 and len(bridge.agents) == 1)
+    await until(lambda: len(short.idle) == 0 and len(bridge.agents) == 1)
 
 
 # --- parks ---

@@ -21,7 +21,7 @@ import pytest
 from toolwire.backends.agents.processes import sweep
 from toolwire.backends.base import Batch
 from toolwire.backends.cursor import CursorBackend, inspect
-from toolwire.backends.cursor.process import PREFIX, BridgeProcess
+from toolwire.backends.cursor.bridge import PREFIX, BridgeProcess
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallBegin, Event, Failure, Finish, Text
 from toolwire.core.turn import Message, Result, TextPart, ToolChoice, ToolSpec, Turn
@@ -179,7 +179,7 @@ async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_w
 async def test_agents_that_wait_on_a_dead_bridge_are_not_asked(make: Make, launcher: Any) -> None:
     backend = make(bridge_bin=launcher([{"text": "One."}]))
     await gather(backend.run(TURN))
-    assert backend.idle == 1
+    assert len(backend.idle) == 1
     os.killpg(leader_of(backend), signal.SIGKILL)
     await until(lambda: not backend.bridge.alive)
     history = (*TURN.items, Message("assistant", (TextPart("One."),)), Message("user", (TextPart("and?"),)))
@@ -310,7 +310,7 @@ async def test_memory_does_not_grow_with_the_turns(make: Make, launcher: Any) ->
     grown = memory() - before
     print(f"memory: {before:.1f} MB, {grown:+.1f} MB after {turns} turns")
     await until(lambda: len(asyncio.all_tasks()) <= tasks + 2)
-    assert grown < 6 and backend.idle == 4 and len(backend.bridge.agents) == 4
+    assert grown < 6 and len(backend.idle) == 4 and len(backend.bridge.agents) == 4
     connection = await backend.bridge.connect()
     assert connection.alive and backend.bridge.starts == 1
 
@@ -369,5 +369,5 @@ async def test_an_agent_whose_run_was_stopped_does_not_wait_for_a_next_turn(make
     await run.answer({id: Result(id, (TextPart("x"),)) for id in run.pending})
     assert isinstance((await gather(run.segment()))[-1], Failure)
     await run.cancel()
-    assert not run.finished and backend.idle == 0
+    assert not run.finished and len(backend.idle) == 0
     await until(lambda: len(bridge.cancelled) == 1 and not bridge.agents)

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends.agents.history import inline
+from toolwire.backends.agents.mcp_server import tool_result
+from toolwire.backends.cursor.bridge import read_ready
 from toolwire.backends.cursor.client import (
     END,
     SDK_KINDS,
@@ -18,11 +21,10 @@ from toolwire.backends.cursor.client import (
     run_failure,
 )
 from toolwire.backends.cursor.options import CursorOptions, find_bridge
-from toolwire.backends.cursor.process import read_ready
-from toolwire.backends.cursor.session import content, create_agent, inline
+from toolwire.backends.cursor.session import create_agent
 from toolwire.backends.registry import OptionError, check, is_source
 from toolwire.core.errors import KINDS, ToolwireError
-from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, OtherPart, TextPart, ToolSpec
 
 # --- Connect ---
 
@@ -138,11 +140,11 @@ def test_a_result_keeps_its_parts() -> None:
         ImagePart("https://x/y.png"),
         OtherPart("file", {}),
     )
-    made = content(Result("c", parts))
+    made = tool_result(parts)
     assert [part["type"] for part in made["content"]] == ["text", "image", "text", "text"] and made[
         "isError"
     ] is False
-    assert content(Result("c", ()))["content"] == [{"type": "text", "text": ""}]
+    assert tool_result(())["content"] == [{"type": "text", "text": ""}]
 
 
 @pytest.mark.parametrize(
@@ -183,12 +185,10 @@ def test_a_ready_line_without_url_is_put_together() -> None:
         "protocol": "connect",
         "host": "::1",
         "port": 5,
-        "authToken": "t\n",
+        "authToken": "secret\n",
     }
     ready = read_ready(json.dumps(facts))
-    assert (ready.url, ready.token) == ("http://[::1]:5", "t") and "t" not in repr(ready).replace(
-        "token", ""
-    ).replace("http", "")
+    assert (ready.url, ready.token) == ("http://[::1]:5", "secret") and "secret" not in repr(ready)
 
 
 # --- options and finding ---

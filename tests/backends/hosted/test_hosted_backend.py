@@ -13,7 +13,8 @@ import pytest
 
 from doubles import anthropic as a
 from doubles import google as g
-from toolwire.backends.hosted import HostedBackend, HostedOptions, library
+from toolwire.backends.hosted import HostedBackend, HostedOptions
+from toolwire.backends.hosted import backend as hosted_backend
 from toolwire.backends.hosted.backend import HostedSource
 from toolwire.backends.hosted.thinking import CallMemory, Signed, SignedThought
 from toolwire.core.errors import KINDS, ToolwireError
@@ -909,8 +910,8 @@ async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
         ({"model": "claude"}, 'expected "provider:name"'),
         ({"model": "nobody:x"}, "unknown provider 'nobody'; known: anthropic, google"),
         ({"model": "anthropic:x", "base_url": "ftp://x"}, "base_url: expected an address"),
-        ({"model": "anthropic:x", "base_url": "https://me:pw@x"}, "must not hold a user"),
-        ({"model": "anthropic:x", "api_key": "a b"}, "api_key: holds a character"),
+        ({"model": "anthropic:x", "base_url": "https://me:pw@x"}, "must not contain a user"),
+        ({"model": "anthropic:x", "api_key": "a b"}, "api_key: contains a character"),
         ({"model": "anthropic:x", "thinking_budget": 5}, "thinking_budget: expected 1024"),
         ({"model": "anthropic:x", "thinking": "off", "thinking_budget": 2000}, "thinking is"),
         ({"model": "anthropic:x", "timeout_s": 0}, "timeout_s"),
@@ -931,7 +932,7 @@ def test_the_key_is_not_in_the_words_of_the_options() -> None:
 async def test_a_missing_extra_is_said_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(library, "installed", lambda: False)
+    monkeypatch.setattr(hosted_backend, "installed", lambda: False)
     backend = HostedBackend("m", {"model": "anthropic:claude-haiku-4-5", "api_key": "k"})
     with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[hosted\]'") as caught:
         await backend.prepare()

@@ -414,7 +414,7 @@ async def test_a_missing_file_and_a_broken_one_say_what_to_do(
     backend = LocalBackend("m", LocalOptions(gguf=str(broken)))
     assert await backend.ready()
     for _ in range(2):
-        with pytest.raises(ToolwireError, match=r"can not load broken\.gguf"):
+        with pytest.raises(ToolwireError, match=r"cannot load broken\.gguf"):
             await events(backend, said("Hi"))
     await missing.close()
     await backend.close()

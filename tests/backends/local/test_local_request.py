@@ -7,7 +7,7 @@ import json
 import pytest
 
 from toolwire.backends.local import LocalOptions
-from toolwire.backends.local.completions import LocalReader, render
+from toolwire.backends.local.backend import LocalReader, render
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Constraint, Message, OtherPart, Sampling, TextPart, ToolSpec, Turn
 

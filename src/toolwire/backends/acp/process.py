@@ -1,8 +1,4 @@
-"""One agent's process: its life, and its messages as a transport of the ACP package.
-
-A guard in the agent's process group waits on a pipe whose other end the gateway holds. When the gateway
-dies, the pipe closes and the guard kills the whole group.
-"""
+"""How an agent is started: command, environment and files, its private folder, and its process."""
 
 from __future__ import annotations
 
@@ -10,135 +6,128 @@ import asyncio
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.acp.profiles import Launch
-from toolwire.backends.agents.processes import Talker, end_words, private_folder
+from toolwire.backends.acp.profiles import AcpOptions, AgentProfile
+from toolwire.backends.agents.processes import PASSED_ON, Child, Lines, private_folder
 from toolwire.core.errors import ToolwireError
 
-END = ((0.5, signal.SIGTERM), (1.5, signal.SIGKILL), (5.0, signal.SIGKILL))
-"""Seconds to wait after stdin is closed, then after each signal, and the signal that follows."""
-LINE_LIMIT = 64 * 1024 * 1024
-GUARD = '(read -r _ <"$0"; kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 & exec "$@"'
-"""For /bin/sh: the agent takes the shell's place, and so leads the group; $0 is the pipe."""
-_KEY = re.compile(r"\b(?:sk|pk|key)[-_][A-Za-z0-9_\-*]{8,}")
-
-
-class AgentProcess(Talker):
-    """`start` before anything else; `end` at the end, whatever happened."""
-
-    LOG = logging.getLogger("toolwire.acp")
-    ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # agents are made for terminals, and may hide the cursor too
-
-    def __init__(self, launch: Launch, title: str, on_message: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
-        self._launch = launch
-        self._title = title
-        self._on_message = on_message
-        self._rest = bytearray()
-        self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._guard = -1
-        self.garbage = 0
-        """How many lines were no messages."""
-
-    async def start(self, cwd: str) -> None:
-        theirs, self._guard = os.pipe()
-        try:
-            words = ("/bin/sh", "-c", GUARD, f"/dev/fd/{theirs}", *self._launch.command)
-            await self._spawn(*words, env=dict(self._launch.env), cwd=cwd, pass_fds=(theirs,))
-        except BaseException as error:
-            self._release()
-            if not isinstance(error, OSError):
-                raise
-            raise ToolwireError(
-                "backend_unavailable", f"{self._title} could not be started: {error.strerror or error}"
-            ) from error
-        finally:
-            os.close(theirs)
-
-    @property
-    def alive(self) -> bool:
-        return self._transport is not None and not self.gone.is_set()
-
-    def clean(self, words: str) -> str:
-        """Without what the operator's variables hold."""
-        for secret in sorted(self._launch.secrets, key=len, reverse=True):
-            words = words.replace(secret, "***")
-        return _KEY.sub("***", words)
-
-    def _without_secrets(self, words: str) -> str:
-        return self.clean(words)
-
-    def end_words(self) -> str:
-        """How it ended, as a client may know it."""
-        code = self._transport.get_returncode() if self._transport is not None else None
-        how = "was cut off" if code is None else end_words(code)
-        return self.told(f"{self._title} {how}.")
-
-    async def end(self) -> None:
-        """Ends the process: stdin first, then SIGTERM and SIGKILL to its group."""
-        if self._transport is not None:
-            await self._end(END)  # the guard too, and what the agent may have left behind
-            self._release()
-
-    def _release(self) -> None:
-        guard, self._guard = self._guard, -1
-        if guard >= 0:
-            os.close(guard)
-
-    async def send(self, message: dict[str, Any]) -> None:
-        self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-
-    async def receive(self) -> dict[str, Any] | None:
-        return await self._messages.get()
-
-    async def close(self) -> None:
-        """Closes the connection; `end` ends the process."""
-
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        assert isinstance(data, bytes)
-        if fd == 2:
-            self._hear(data)
-            return
-        self._rest += data
-        if b"\n" in data:
-            whole, _, rest = bytes(self._rest).rpartition(b"\n")
-            self._rest = bytearray(rest)
-            for one in whole.split(b"\n"):
-                self._line(one)
-        if len(self._rest) > LINE_LIMIT:
-            self._rest.clear()
-            self.garbage += 1
-
-    def _line(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
-            self.garbage += 1
-            return
-        if "method" not in message and "id" not in message:
-            self.garbage += 1
-            return
-        self._on_message()
-        self._messages.put_nowait(message)
-
-    def _over(self) -> None:
-        self._messages.put_nowait(None)
-        self._release()
-
-
+LOOPBACK = "127.0.0.1,localhost"
 PREFIX = "toolwire-acp-"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`secrets` are values that no message may contain."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    secrets: frozenset[str]
+
+
+def find(options: AcpOptions, profile: AgentProfile) -> str:
+    """The program's path, or a clear error."""
+    program = os.path.expanduser(options.command[0])
+    found = shutil.which(program, path=options.env.get("PATH"))
+    if found is None:
+        how = f" Install it with: {profile.install}" if profile.install else ""
+        problem = f"{profile.title} is not installed: the command {program!r} was not found.{how}"
+        raise ToolwireError("backend_unavailable", problem)
+    return os.path.abspath(found)
+
+
+def launch(
+    options: AcpOptions,
+    profile: AgentProfile,
+    program: str,
+    home: str,
+    tmp: str,
+    environ: Mapping[str, str],
+    tools: Sequence[str] = (),
+) -> Launch:
+    """`home` and `tmp` are the agent's private folders, `tools` the names of the client's tools. Pure.
+
+    Toolwire's settings override those of the operator that would give the agent its own tools.
+    """
+    env = {name: environ[name] for name in PASSED_ON if name in environ}
+    env |= {"HOME": home, "TMPDIR": tmp}
+    env |= {name: value.format(home=home) for name, value in profile.environment.items()}
+    env |= options.env
+    for name in ("NO_PROXY", "no_proxy"):  # the client's tools are on loopback
+        env[name] = ",".join(filter(None, (env.get(name, ""), LOOPBACK)))
+    command = [program, *options.command[1:], *profile.arguments]
+    config: dict[str, Any] = {}
+    where, words = profile.model_by
+    if options.model and where == "arguments":
+        command += [word.format(model=options.model) for word in words]
+    elif options.model and where == "environment":
+        env[words[0]] = options.model
+    elif options.model and where == "config":
+        config[words[0]] = options.model
+    if profile.config is not None:
+        variable, ours = profile.config
+        theirs = without(_json_variable(variable, options.env), profile.config_dropped)
+        env[variable] = json.dumps(merged(theirs, {**ours, **config}))
+    files = {
+        f"{home}/{path}": json.dumps(_for_each(content, tools)) for path, content in profile.files.items()
+    }
+    secrets = frozenset(value for value in options.env.values() if len(value) >= 8)
+    return Launch(tuple(command), env, files, secrets)
+
+
+def _for_each(value: Any, tools: Sequence[str]) -> Any:
+    """Repeats list entries with {tool} for each tool."""
+    if isinstance(value, Mapping):
+        return {key: _for_each(one, tools) for key, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    patterns = [one for one in value if isinstance(one, str) and "{tool}" in one]
+    repeated = [pattern.replace("{tool}", tool) for pattern in patterns for tool in tools]
+    return [one for one in value if one not in patterns] + repeated
+
+
+def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
+    if not env.get(name):
+        return {}
+    try:
+        value = json.loads(env[name])
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ToolwireError("backend_unavailable", f"env.{name} of the model is not a JSON object.")
+    return value
+
+
+def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges tables; any other value of ours wins. Ours come last, because some agents go by the order."""
+    out = {key: value for key, value in theirs.items() if key not in ours}
+    for key, value in ours.items():
+        other = theirs.get(key)
+        if isinstance(other, Mapping) and isinstance(value, Mapping):
+            value = merged(other, value)
+        out[key] = value
+    return out
+
+
+def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
+    """The table without some keys: `a`, `a.b`, or `a.*.b`."""
+    out = dict(given)
+    for path in dropped:
+        head, _, rest = path.partition(".")
+        for key in list(out) if head == "*" else [head] if head in out else []:
+            if not rest:
+                del out[key]
+            elif isinstance(out[key], Mapping):
+                out[key] = without(out[key], (rest,))
+    return out
 
 
 class Workspace:
@@ -178,3 +167,48 @@ class Workspace:
                 if link.is_file() and not link.is_symlink():
                     shutil.copyfile(link, target)
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+class AgentProcess(Child):
+    """An agent's process, as a transport of the ACP package. `start` it first; `end` it whatever happens."""
+
+    LOG = logging.getLogger("toolwire.acp")
+    END = ((0.5, signal.SIGTERM), (1.5, signal.SIGKILL), (5.0, signal.SIGKILL))
+
+    def __init__(self, launch: Launch, title: str, on_message: Callable[[], None] = lambda: None) -> None:
+        super().__init__(title, launch.secrets)
+        self._launch = launch
+        self._on_message = on_message
+        self._lines = Lines()
+        self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    async def start(self, cwd: str) -> None:
+        try:
+            await self._spawn(*self._launch.command, env=self._launch.env, guarded=True, cwd=cwd)
+        except OSError as error:
+            problem = f"{self.title} could not be started: {error.strerror or error}"
+            raise ToolwireError("backend_unavailable", problem) from error
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> dict[str, Any] | None:
+        return await self._messages.get()
+
+    async def close(self) -> None:
+        """Closes the connection; `end` ends the process."""
+
+    def _read(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
+                continue
+            if "method" in message or "id" in message:
+                self._on_message()
+                self._messages.put_nowait(message)
+
+    def _over(self) -> None:
+        self._messages.put_nowait(None)

@@ -1,55 +1,54 @@
-"""What is known of each agent, as data, and the options and launch of an agent. Standard library only.
+"""The options of ACP agents, and what Toolwire knows about each agent, as data. Standard library only.
 
 A profile only takes powers away. Where one is outdated, Toolwire still refuses what the agent requests.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
-from toolwire.backends.agents import check_numbers
-from toolwire.core.errors import ToolwireError
+from toolwire.backends.agents import AgentOptions
 
 SERVER = "client"
-"""What the agent knows the client's tools by: the name of their MCP server."""
+"""The name of the MCP server with the client's tools."""
 PLAIN = "You are a helpful assistant. Follow the instructions and use the tools that you are given."
+DAY_MS = 24 * 3600 * 1000
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProfile:
-    """`name` is what `profile = …` takes, `commands` are the programs that it is chosen by."""
+    """`name` is the value of the option `profile`. `start` is the agent's usual command."""
 
     name: str
     title: str
-    commands: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    """Other names of its program."""
     install: str = ""
     """The command that installs the agent."""
     log_in: str = ""
-    """What a person does who must log in."""
+    """How a person logs in."""
     arguments: tuple[str, ...] = ()
     """More arguments of the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables, where the operator did not give them. {home} is the agent's home."""
+    """Variables that the operator did not set. {home} is the agent's home."""
     config: tuple[str, Mapping[str, Any]] | None = None
-    """A variable with JSON, and what is merged into the operator's value, ours last."""
+    """A variable with JSON, and what is merged into the operator's value."""
     config_dropped: tuple[str, ...] = ()
-    """Keys of that JSON that would give powers back: the operator's are dropped. `a.*.b` is a path."""
+    """Keys that are removed from the operator's value, because they give powers back. `a.*.b` is a path."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """JSON files in the agent's home. A list entry with {tool} is repeated for each of the client's tools."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`_meta` of session/new."""
     mode: str = ""
-    """The session's mode, where the agent has such a one."""
+    """The session's mode, if the agent has it."""
     shown: tuple[str, ...] = ("{server}_{tool}",)
-    """The agent's names of a client's tool: first to its model, then in requests for permission."""
+    """The agent's names of a client's tool: first for its model, then in requests for permission."""
     approvals: tuple[str, ...] = ()
     """Titles of requests for permission that name no tool: the announcement with the same id does."""
     longest: int = 64
@@ -67,81 +66,64 @@ class AgentProfile:
     """Where the model goes: {model} in arguments, a variable, a key of the config, or a session option."""
 
 
-_CODEX_OFF: tuple[str, ...] = (
-    'web_search="disabled"',
-    'approval_policy="never"',
-    'sandbox_mode="read-only"',
-    "check_for_update_on_startup=false",
-    "project_doc_max_bytes=0",
-    "tool_output_token_limit=2000000",
-    "analytics.enabled=false",
-    'history.persistence="none"',
-    "skills.include_instructions=false",
-    "skills.bundled.enabled=false",
-    "tools.view_image=false",
-    "tools.update_plan.enabled=false",
-    "tools.experimental_request_user_input.enabled=false",
-    "include_apply_patch_tool=false",
-    *(
-        f"include_{what}=false"
-        for what in (
-            "permissions_instructions",
-            "apps_instructions",
-            "collaboration_mode_instructions",
-            "environment_context",
-        )
+_CODEX_SETTINGS: dict[str, str] = {
+    "web_search": '"disabled"',
+    "approval_policy": '"never"',
+    "sandbox_mode": '"read-only"',
+    "history.persistence": '"none"',
+    "project_doc_max_bytes": "0",
+    "tool_output_token_limit": "2000000",
+    **dict.fromkeys(
+        (
+            "check_for_update_on_startup analytics.enabled include_apply_patch_tool tools.view_image "
+            "skills.include_instructions skills.bundled.enabled tools.update_plan.enabled "
+            "tools.experimental_request_user_input.enabled include_permissions_instructions "
+            "include_apps_instructions include_collaboration_mode_instructions include_environment_context"
+        ).split(),
+        "false",
     ),
-    *(
-        f"features.{name}=false"
+    **{
+        f"features.{name}": "false"
         for name in (
             "shell_tool unified_exec shell_snapshot apply_patch_freeform view_image_tool multi_agent collab "
             "goals image_generation apps plugins tool_suggest hooks memories skill_search js_repl code_mode "
             "view_image"
         ).split()
-    ),
-)
+    },
+}
 
 _KNOWN = (
     AgentProfile(
         "opencode",
         "OpenCode",
-        ("opencode",),
+        ("opencode", "acp"),
+        ("opencode-ai",),
         install="npm install -g opencode-ai",
         log_in="opencode auth login",
         environment={
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-            "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
-            "OPENCODE_DISABLE_CLAUDE_CODE": "1",
-            "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
+            **dict.fromkeys(
+                (
+                    "OPENCODE_DISABLE_AUTOUPDATE OPENCODE_DISABLE_LSP_DOWNLOAD OPENCODE_DISABLE_MODELS_FETCH "
+                    "OPENCODE_DISABLE_PROJECT_CONFIG OPENCODE_DISABLE_CLAUDE_CODE OPENCODE_PURE "
+                    "OPENCODE_DISABLE_EXTERNAL_SKILLS"
+                ).split(),
+                "1",
+            ),
             "OPENCODE_DB": ":memory:",
-            "OPENCODE_PURE": "1",
         },
         config=(
             "OPENCODE_CONFIG_CONTENT",
             {
-                "permission": {"*": "deny", f"{SERVER}_*": "allow"},  # the last rule that fits holds
+                "permission": {"*": "deny", f"{SERVER}_*": "allow"},  # the last rule that fits decides
                 "agent": {"title": {"disable": True}, "build": {"prompt": PLAIN}},
                 "default_agent": "build",
                 "share": "disabled",
-                "autoupdate": False,
-                "snapshot": False,
-                "lsp": False,
-                "formatter": False,
+                **dict.fromkeys(("autoupdate", "snapshot", "lsp", "formatter"), False),
                 "tool_output": {"max_lines": 100_000_000, "max_bytes": 1_000_000_000},
-                "experimental": {"mcp_timeout": 24 * 3600 * 1000},
+                "experimental": {"mcp_timeout": DAY_MS},
             },
         ),
-        config_dropped=(
-            "permission",
-            "tools",
-            "mcp",
-            "plugin",
-            "mode",
-            "agent.*.permission",
-            "agent.*.tools",
-        ),
+        config_dropped=tuple("permission tools mcp plugin mode agent.*.permission agent.*.tools".split()),
         announces=True,
         login=(".local/share/opencode/auth.json",),
         model_by=("config", ("model",)),
@@ -149,7 +131,8 @@ _KNOWN = (
     AgentProfile(
         "gemini",
         "Gemini CLI",
-        ("gemini",),
+        ("gemini", "--acp"),
+        ("gemini-cli",),
         install="npm install -g @google/gemini-cli",
         log_in="set GEMINI_API_KEY in the model's env, or log in once with: gemini",
         environment={"GEMINI_CLI_HOME": "{home}", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
@@ -185,7 +168,7 @@ _KNOWN = (
         ("codex-acp",),
         install="npm install -g @zed-industries/codex-acp",
         log_in="codex login, or set OPENAI_API_KEY in the model's env",
-        arguments=tuple(word for setting in _CODEX_OFF for word in ("-c", setting)),
+        arguments=tuple(word for key, value in _CODEX_SETTINGS.items() for word in ("-c", f"{key}={value}")),
         shown=("mcp__{server}__{tool}", "Tool: {server}/{tool}", "{server}.{tool}"),
         approvals=("Approve MCP tool call",),
         login=(".codex/auth.json",),
@@ -195,12 +178,13 @@ _KNOWN = (
     AgentProfile(
         "claude-code-acp",
         "Claude Code",
-        ("claude-code-acp", "claude-agent-acp"),
+        ("claude-code-acp",),
+        ("claude-agent-acp",),
         install="npm install -g @zed-industries/claude-code-acp",
         log_in="claude /login, or set ANTHROPIC_API_KEY in the model's env",
         environment={
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "MCP_TOOL_TIMEOUT": str(24 * 3600 * 1000),
+            "MCP_TOOL_TIMEOUT": str(DAY_MS),
             "MAX_MCP_OUTPUT_TOKENS": "10000000",
         },
         meta={
@@ -215,7 +199,8 @@ _KNOWN = (
     AgentProfile(
         "cursor",
         "Cursor's agent",
-        ("agent", "cursor-agent"),
+        ("cursor-agent", "acp"),
+        ("agent",),
         install="curl https://cursor.com/install -fsS | bash",
         log_in="agent login, or set CURSOR_API_KEY in the model's env",
         mode="ask",
@@ -226,24 +211,20 @@ _KNOWN = (
     ),
 )
 _ANY_SHOWN = tuple(dict.fromkeys(shown for profile in _KNOWN for shown in profile.shown))
-PROFILES: dict[str, AgentProfile] = {
-    profile.name: profile
-    for profile in (*_KNOWN, AgentProfile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50))
-}
+_OTHER = AgentProfile("other", "The agent", shown=("{tool}", *_ANY_SHOWN), longest=50)
+PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNOWN, _OTHER)}
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
     """By name, or for "auto" by the first known program in the command, which may begin with npx."""
     if name != "auto":
         return PROFILES[name]
-    programs = {program: profile for profile in _KNOWN for program in profile.commands}
+    programs = {program: profile for profile in _KNOWN for program in (profile.start[0], *profile.programs)}
     for word in command:
         program = re.sub(r"@[^/@]*\Z", "", PurePath(word).name).removesuffix(".js").removesuffix(".exe")
         if program in programs:
             return programs[program]
-        if program in ("opencode-ai", "gemini-cli"):
-            return programs[program.removesuffix("-ai").removesuffix("-cli")]
-    return PROFILES["other"]
+    return _OTHER
 
 
 def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]:
@@ -261,23 +242,17 @@ def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
     room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
     out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
     for tool in tools:
-        number = 1
-        cut = tool
-        while len(cut) > room or (cut in out and out[cut] != tool):
+        number, name = 1, tool
+        while len(name) > room or (name in out and out[name] != tool):
             end = f"_{number}"
-            cut, number = tool[: room - len(end)] + end, number + 1
-        out[cut] = tool
+            name, number = tool[: room - len(end)] + end, number + 1
+        out[name] = tool
     return out
 
 
-# --- options ---
-#
-# The keys of `[models.ID]` with `backend = "acp"`. Standard library only.
-
-
 @dataclass(frozen=True, slots=True)
-class AcpOptions:
-    """A bad value raises `ValueError` with one line that names the key."""
+class AcpOptions(AgentOptions):
+    """The keys of `[models.ID]` with `backend = "acp"`."""
 
     command: tuple[str, ...]
     """The command that starts the agent, and its arguments: ["opencode", "acp"]."""
@@ -286,21 +261,9 @@ class AcpOptions:
     env: dict[str, str] = field(default_factory=dict)
     """Variables for the agent. With a `HOME` the agent uses that home, else a private one."""
     profile: str = "auto"
-    """What is known of the agent: "auto" goes by the command's name."""
+    """The name of a profile; "auto": by the command's name."""
     model: str = ""
-    """The model that the agent shall use, as it calls it; empty: its own choice."""
-    settle_ms: int = 200
-    """How long silence must last to end a response with calls."""
-    repeats: int = 8
-    """How often an agent may repeat the same call before it is stopped."""
-    idle_s: float = 300.0
-    """How long an agent waits for the next turn of its conversation."""
-    sessions: int = 4
-    """How many agents wait for their next turn at most; each is a process. 0: none."""
-    timeout_s: float = 300.0
-    """How long the agent may be silent while it works."""
-    start_timeout_s: float = 60.0
-    """How long the agent may take to start, and to open a session."""
+    """The agent's name of the model to use; empty: its own choice."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -309,130 +272,4 @@ class AcpOptions:
             raise ValueError(f"profile: expected one of auto, {', '.join(PROFILES)}")
         if not all(isinstance(value, str) for value in self.env.values()):
             raise ValueError("env: expected a table of strings")
-        check_numbers(
-            self, {"settle_ms": 0, "repeats": 1, "sessions": 0}, ("idle_s", "timeout_s", "start_timeout_s")
-        )
-
-
-# --- launch ---
-#
-# Profile × options → command, environment and files. Pure. Toolwire's settings override those of the
-# operator that would give the agent tools of its own.
-
-PASSED_ON = (
-    "PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
-    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
-).split()
-"""The gateway's variables that an agent gets."""
-LOOPBACK = "127.0.0.1,localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """`secrets` are the values that must not stand in any message."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    files: Mapping[str, str]
-    secrets: frozenset[str]
-
-
-def find(options: AcpOptions, profile: AgentProfile) -> str:
-    """The program's path, or a clear error."""
-    word = os.path.expanduser(options.command[0])
-    found = shutil.which(word, path=options.env.get("PATH"))
-    if found is None:
-        how = f" Install it with: {profile.install}" if profile.install else ""
-        raise ToolwireError(
-            "backend_unavailable",
-            f"{profile.title} is not installed: the command {word!r} was not found.{how}",
-        )
-    return os.path.abspath(found)
-
-
-def launch(
-    options: AcpOptions,
-    profile: AgentProfile,
-    program: str,
-    home: str,
-    tmp: str,
-    environ: Mapping[str, str],
-    tools: Sequence[str] = (),
-) -> Launch:
-    """`home` and `tmp` are the agent's private folders, `tools` the client's tools as listed."""
-    env = {name: environ[name] for name in PASSED_ON if name in environ}
-    env |= {
-        "HOME": home,
-        "TMPDIR": tmp,
-        **{name: value.format(home=home) for name, value in profile.environment.items()},
-        **options.env,
-    }
-    for name in ("NO_PROXY", "no_proxy"):  # the client's tools are on loopback
-        env[name] = ",".join(filter(None, (env.get(name, ""), LOOPBACK)))
-    command = [program, *options.command[1:], *profile.arguments]
-    overlay: dict[str, Any] = {}
-    how, words = profile.model_by
-    if options.model and how == "arguments":
-        command += [word.format(model=options.model) for word in words]
-    elif options.model and how == "environment":
-        env[words[0]] = options.model
-    elif options.model and how == "config":
-        overlay[words[0]] = options.model
-    if profile.config is not None:
-        variable, ours = profile.config
-        env[variable] = json.dumps(
-            merged(without(_given(variable, options.env), profile.config_dropped), {**ours, **overlay})
-        )
-    files = {
-        f"{home}/{path}": json.dumps(_for_each(content, tools)) for path, content in profile.files.items()
-    }
-    secrets = frozenset(value for value in options.env.values() if len(value) >= 8)
-    return Launch(tuple(command), env, files, secrets)
-
-
-def _for_each(value: Any, tools: Sequence[str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _for_each(one, tools) for key, one in value.items()}
-    if not isinstance(value, list):
-        return value
-    patterns = [one for one in value if isinstance(one, str) and "{tool}" in one]
-    return [
-        *(one for one in value if one not in patterns),
-        *(pattern.replace("{tool}", tool) for pattern in patterns for tool in tools),
-    ]
-
-
-def _given(variable: str, env: Mapping[str, str]) -> dict[str, Any]:
-    if not env.get(variable):
-        return {}
-    try:
-        value = json.loads(env[variable])
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ToolwireError("backend_unavailable", f"env.{variable} of the model is not a JSON object.")
-    return value
-
-
-def merged(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged, anything else is ours. Ours stand last, also in order: some agents go by it."""
-    out = {key: value for key, value in given.items() if key not in ours}
-    for key, value in ours.items():
-        theirs = given.get(key)
-        out[key] = (
-            merged(theirs, value) if isinstance(theirs, Mapping) and isinstance(value, Mapping) else value
-        )
-    return out
-
-
-def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
-    """The table without some keys: `a`, `a.b`, or `a.*.b`."""
-    out = dict(given)
-    for path in dropped:
-        head, _, rest = path.partition(".")
-        for key in list(out) if head == "*" else [head] if head in out else []:
-            if not rest:
-                del out[key]
-            elif isinstance(out[key], Mapping):
-                out[key] = without(out[key], (rest,))
-    return out
+        AgentOptions.__post_init__(self)

@@ -1,6 +1,7 @@
 """What an agent requests besides the client's tools: permissions, files, terminals.
 
-Each request becomes a parked call, or gets an error at once. Nothing runs here.
+A request for a file or a terminal becomes a call of the client's own tool for it, if the client declared one. Every
+other request gets an error at once. Nothing runs on the gateway's host.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import asyncio
 import itertools
 import json
 import logging
+import re
+import shlex
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +19,19 @@ from acp.exceptions import RequestError
 
 from toolwire.backends.acp.profiles import AgentProfile
 from toolwire.backends.acp.updates import Announced
-from toolwire.backends.agents.history import words
-from toolwire.backends.agents.native import NativeCall, Refused, answer, translate
+from toolwire.backends.agents.history import plain_text
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
+
+log = logging.getLogger("toolwire.acp")
+Json = Any
+Params = Mapping[str, Json]
+NO_METHOD, FAILED = -32601, -32603
+
+
+class Refused(Exception):
+    """The client does not offer what the agent requests. The message is for the agent."""
+
 
 # --- permissions ---
 #
@@ -28,9 +40,8 @@ from toolwire.core.errors import ToolwireError
 # not be of another kind. A plain name that agents give to their own tools is refused: a client's `bash` is
 # no reason to let an agent run its own.
 
-Json = Any
 ALLOW, REFUSE = ("allow_once", "allow_always"), ("reject_once", "reject_always")
-HARMLESS_KINDS = ("", "other")
+HARMLESS_KINDS = {"", "other"}
 """Kinds that a call of an MCP tool has: agents mark their own tools as read, edit, execute …"""
 
 OWN_NAMES = frozenset(
@@ -44,46 +55,103 @@ OWN_NAMES = frozenset(
 
 
 def is_clients(
-    tool_call: Mapping[str, Json],
-    names: Mapping[str, str],
-    announced: Announced | None,
-    approvals: Collection[str] = (),
+    tool_call: Params, names: Mapping[str, str], announced: Announced | None, approvals: Collection[str] = ()
 ) -> bool:
     """Whether the permission is for a client's tool. `approvals` are titles that name no tool."""
-    kinds = {str(tool_call.get("kind") or ""), announced.kind if announced is not None else ""}
-    told = (tool_call.get("title"), announced.title if announced is not None else "")
-    titles = {title for title in told if isinstance(title, str) and title and title not in approvals}
+    kinds, given = {str(tool_call.get("kind") or "")}, [tool_call.get("title")]
+    if announced is not None:
+        kinds.add(announced.kind)
+        given.append(announced.title)
+    titles = [title for title in given if isinstance(title, str) and title and title not in approvals]
     known = all(title in names and title.lower() not in OWN_NAMES for title in titles)
-    return bool(titles) and known and kinds <= set(HARMLESS_KINDS)
+    return bool(titles) and known and kinds <= HARMLESS_KINDS
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """The mildest option that allows or refuses; cancelled where there is none."""
+    """The mildest option that allows or refuses; cancelled if there is none."""
+    ids = {
+        option.get("kind"): option["optionId"]
+        for option in reversed(options)
+        if isinstance(option, Mapping)
+        and isinstance(option.get("kind"), str)
+        and option.get("optionId") is not None
+    }
     for kind in ALLOW if allow else REFUSE:
-        for option in options:
-            if (
-                isinstance(option, Mapping)
-                and option.get("kind") == kind
-                and option.get("optionId") is not None
-            ):
-                return {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
+        if kind in ids:
+            return {"outcome": {"outcome": "selected", "optionId": ids[kind]}}
     return {"outcome": {"outcome": "cancelled"}}
 
 
-# --- terminals ---
-#
-# A terminal is one call of the client's shell tool. It has no output until the client has answered.
+# --- files and terminals as calls of the client's tools ---
 
-LIMIT = 1024 * 1024
+TOOLS = {"fs/read_text_file": "read", "fs/write_text_file": "write", "terminal/create": "bash"}
+"""The client's tool that serves a request."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def arguments_of(method: str, params: Params) -> dict[str, Json]:
+    """The arguments of the client's tool."""
+    needed = {"fs/write_text_file": ("path", "content"), "terminal/create": ("command",)}.get(
+        method, ("path",)
+    )
+    missing = [key for key in needed if params.get(key) is None]
+    if missing:
+        raise Refused(f"The request lacks {', '.join(missing)}.")
+    if method == "fs/write_text_file":
+        return {"filePath": params["path"], "content": params["content"]}
+    if method == "fs/read_text_file":
+        optional = {"offset": params.get("line"), "limit": params.get("limit")}
+        given = {key: value for key, value in optional.items() if value is not None}
+        return {"filePath": params["path"], **given}
+    command = {"command": _shell_line(params)}
+    return {**command, "cwd": params["cwd"]} if params.get("cwd") else command
+
+
+def _shell_line(params: Params) -> str:
+    """A command line for a shell, from a program with arguments or a whole line, and its variables."""
+    line = str(params["command"])
+    if params.get("args"):
+        line = shlex.join([line, *map(str, params["args"])])
+    for variable in params.get("env") or ():
+        name = str(variable.get("name", ""))
+        if not _VARIABLE.match(name):
+            raise Refused(f"{name[:40]!r} is not a name of an environment variable.")
+        line = f"export {name}={shlex.quote(str(variable.get('value', '')))}; {line}"
+    return line
+
+
+def json_object(text: str) -> Mapping[str, Json]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def shell_result(text: str) -> tuple[str, int]:
+    """Output and exit code. A result that is not JSON with a known key is the output of a success."""
+    found = json_object(text)
+    if not {"stdout", "stderr", "exitCode"} & set(found):
+        return text, 0
+    code = found.get("exitCode")
+    output = "\n".join(str(found[key]) for key in ("stdout", "stderr") if found.get(key))
+    return output, code if isinstance(code, int) else 0
 
 
 class Terminal:
-    def __init__(self, work: Coroutine[Any, Any, dict[str, Json]], limit: int | None) -> None:
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # looked at, whether or not the agent asks
-        self._limit = limit if limit is not None else LIMIT
+    """One call of the client's shell tool. It has no output until the client has answered."""
+
+    LIMIT = 2**20
+
+    def __init__(self, work: Coroutine[Any, Any, str], limit: Json) -> None:
+        self._task = asyncio.ensure_future(self._run(work))
+        self._limit = limit if isinstance(limit, int) else self.LIMIT
+
+    async def _run(self, work: Coroutine[Any, Any, str]) -> tuple[str, int]:
+        try:
+            return shell_result(await work)
+        except (Refused, ToolwireError) as error:
+            return f"error: {error}", 1
 
     async def wait(self) -> dict[str, Json]:
         """`exitCode` and `signal`."""
@@ -91,10 +159,11 @@ class Terminal:
         return self._status()
 
     def output(self) -> dict[str, Json]:
-        """What there is now. Cut from the beginning where it is more than was asked for."""
+        """The output so far, cut from its beginning to the limit."""
         if not self._task.done():
             return {"output": "", "truncated": False}
-        whole = self._words().encode("utf-8", "replace")
+        text = "" if self._task.cancelled() else self._task.result()[0]
+        whole = text.encode("utf-8", "replace")
         kept = whole[max(0, len(whole) - self._limit) :].decode("utf-8", "ignore")
         return {"output": kept, "truncated": len(whole) > self._limit, "exitStatus": self._status()}
 
@@ -104,24 +173,7 @@ class Terminal:
     def _status(self) -> dict[str, Json]:
         if self._task.cancelled():
             return {"exitCode": None, "signal": "SIGKILL"}
-        return {
-            "exitCode": 1 if self._task.exception() is not None else self._task.result()["exitCode"],
-            "signal": None,
-        }
-
-    def _words(self) -> str:
-        if self._task.cancelled():
-            return ""
-        error = self._task.exception()
-        if error is not None:
-            return f"error: {error}"
-        done = self._task.result()
-        return "\n".join(filter(None, (done["stdout"], done["stderr"])))
-
-
-log = logging.getLogger("toolwire.acp")
-Params = Mapping[str, Json]
-NO_METHOD, FAILED = -32601, -32603
+        return {"exitCode": self._task.result()[1], "signal": None}
 
 
 class AgentRequests:
@@ -156,6 +208,10 @@ class AgentRequests:
             "terminal/release": self._release,
         }
 
+    def serves(self, method: str) -> bool:
+        """Whether the client declared the tool for this request."""
+        return TOOLS[method] in self._declared
+
     async def answer(self, method: str, params: Params) -> Json:
         """The result, or a `RequestError` for the agent."""
         handler = self._methods.get(method)
@@ -164,12 +220,10 @@ class AgentRequests:
             raise RequestError(NO_METHOD, f"{method[:80]} is not available here.", {"method": method[:80]})
         try:
             return await handler(params)
-        except Refused as refused:
+        except (Refused, ToolwireError) as refused:
             raise RequestError(FAILED, str(refused)) from None
-        except ToolwireError as error:
-            raise RequestError(FAILED, error.failure.message) from None
         except asyncio.CancelledError:
-            raise RequestError(FAILED, "The call was given up.") from None
+            raise RequestError(FAILED, "The call was cancelled.") from None
 
     def close(self) -> None:
         for terminal in self._terminals.values():
@@ -179,36 +233,37 @@ class AgentRequests:
     async def _permission(self, params: Params) -> Json:
         call, options = params.get("toolCall"), params.get("options")
         call = call if isinstance(call, Mapping) else {}
-        allowed = is_clients(
-            call, self._names, self._seen(str(call.get("toolCallId") or "")), self._profile.approvals
-        )
+        announced = self._seen(str(call.get("toolCallId") or ""))
+        allowed = is_clients(call, self._names, announced, self._profile.approvals)
         return outcome(options if isinstance(options, Sequence) else (), allowed)
 
-    async def _call(self, call: NativeCall, run: AgentRun) -> dict[str, Json]:
-        result = await run.call(call.tool, json.dumps(call.arguments, ensure_ascii=False))
-        back = answer(call, words(result.parts))
-        if "error" in back:
-            raise Refused(str(back["error"]))
-        return back
-
-    def _meant(self, kind: str, params: Params) -> tuple[NativeCall, AgentRun]:
+    def _call(self, method: str, params: Params) -> Coroutine[Any, Any, str]:
+        """Calls the client's tool that serves the request. Raises `Refused` at once if there is none."""
+        if not self.serves(method):
+            raise Refused(f"{method} is not available here: the client has no tool '{TOOLS[method]}'.")
         try:
-            return translate(kind, params, self._declared), self._running()
-        except (AttributeError, TypeError):  # of what the agent sent
-            raise Refused(f"The parameters of {kind} are not as the protocol has them.") from None
+            arguments = json.dumps(arguments_of(method, params), ensure_ascii=False)
+        except (AttributeError, TypeError):
+            raise Refused(f"The parameters of {method} do not follow the protocol.") from None
+        run = self._running()
+
+        async def call() -> str:
+            return plain_text((await run.call(TOOLS[method], arguments)).parts)
+
+        return call()
 
     async def _read_file(self, params: Params) -> Json:
-        return await self._call(*self._meant("fs/read_text_file", params))
+        return {"content": await self._call("fs/read_text_file", params)}
 
     async def _write_file(self, params: Params) -> Json:
-        await self._call(*self._meant("fs/write_text_file", params))
+        error = json_object(await self._call("fs/write_text_file", params)).get("error")
+        if error:
+            raise Refused(str(error))
         return {}
 
     async def _create(self, params: Params) -> Json:
-        call, run = self._meant("terminal/create", params)
-        limit = params.get("outputByteLimit")
         id = f"terminal-{next(self._numbers)}"
-        self._terminals[id] = Terminal(self._call(call, run), limit if isinstance(limit, int) else None)
+        self._terminals[id] = Terminal(self._call("terminal/create", params), params.get("outputByteLimit"))
         return {"terminalId": id}
 
     def _terminal(self, params: Params) -> Terminal:

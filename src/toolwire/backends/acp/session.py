@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +18,8 @@ from typing import Any
 from acp.connection import Connection
 from acp.exceptions import RequestError
 
-from toolwire.backends.acp.process import AgentProcess, Workspace
-from toolwire.backends.acp.profiles import (
-    SERVER,
-    AcpOptions,
-    AgentProfile,
-    find,
-    launch,
-    listed_names,
-    shown_names,
-)
+from toolwire.backends.acp.process import AgentProcess, Launch, Workspace, find, launch
+from toolwire.backends.acp.profiles import SERVER, AcpOptions, AgentProfile, listed_names, shown_names
 from toolwire.backends.acp.requests import AgentRequests
 from toolwire.backends.acp.updates import (
     AUTH_REQUIRED,
@@ -37,12 +29,11 @@ from toolwire.backends.acp.updates import (
     text_of,
     usage_of,
 )
+from toolwire.backends.agents.history import images, inline, news
 from toolwire.backends.agents.mcp_server import ToolServer
-from toolwire.backends.agents.native import tools_of
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import FinishReason
-from toolwire.core.turn import Part, ToolSpec
+from toolwire.core.turn import ImagePart, Part, ToolSpec, Turn
 
 Json = Any
 Params = Mapping[str, Json]
@@ -50,42 +41,33 @@ PROTOCOL = 1
 HOLD_S = 15.0
 """How long a call waits for its own announcement, and for other calls announced with it."""
 LIST_S = 5.0
-_CANCELLED = "The agent ended its turn as cancelled."
-
-
-class Lost(ToolwireError):
-    """The process is gone."""
+"""How long the agent may take to list the client's tools before Toolwire logs a warning."""
 
 
 class AcpSession:
-    """`open` it, `prompt` it turn by turn with a run attached, `close` it."""
+    """`open` it, `prompt` it turn by turn, `close` it."""
 
     def __init__(self, options: AcpOptions, profile: AgentProfile, tools: Sequence[ToolSpec]) -> None:
         self._options = options
         self._profile = profile
         self._listed = listed_names(profile, [tool.name for tool in tools])
         self._names = shown_names(profile, tuple(self._listed))
-        self._tools = tools
-        self._declared = frozenset(tool.name for tool in tools)
-        called = {own: listed for listed, own in self._listed.items()}
-        self._server = (
-            ToolServer([replace(tool, name=called[tool.name]) for tool in tools], self._called)
-            if tools
-            else None
-        )
-        self._place: Workspace | None = None
+        listed = {own: name for name, own in self._listed.items()}
+        renamed = [replace(tool, name=listed[tool.name]) for tool in tools]
+        self._server = ToolServer(renamed, self._called) if tools else None
+        self._workspace: Workspace | None = None
         self._process: AgentProcess | None = None
         self._connection: Connection | None = None
         self._id = ""
-        self.takes_images = False
+        self._takes_images = False
         self._run: AgentRun | None = None
         self._calls = AgentCalls(self._names)
         self._changed = asyncio.Event()
         self._prompting = False
         self._closing: asyncio.Future[None] | None = None
         self._opener: asyncio.Task[Any] | None = None
-        self._asked = AgentRequests(
-            profile, self._names, self._declared, self._running, lambda id: self._calls.seen(id)
+        self._requests = AgentRequests(
+            profile, self._names, frozenset(listed), self._running, lambda id: self._calls.seen(id)
         )
 
     @property
@@ -99,8 +81,10 @@ class AcpSession:
 
     @property
     def folder(self) -> Path:
-        assert self._place is not None
-        return self._place.path
+        assert self._workspace is not None
+        return self._workspace.path
+
+    # --- opening and closing ---
 
     async def open(self) -> None:
         """Starts the agent and opens its session; raises an error with the agent's own words."""
@@ -110,7 +94,7 @@ class AcpSession:
                 await self._open()
         except BaseException as error:
             late = self._late() if isinstance(error, TimeoutError) else ""
-            if self._closing is None:  # else whoever closes the session waits for this to end
+            if self._closing is None:  # else `close` waits for this task
                 self._opener = None
                 await self.close()
             if not late:
@@ -119,121 +103,94 @@ class AcpSession:
         self._opener = None
 
     def _late(self) -> str:
-        what = f"{self._profile.title} did not open a session within {self._options.start_timeout_s:g} s."
-        return self._process.told(what) if self._process is not None else what
+        problem = f"{self._profile.title} did not open a session within {self._options.start_timeout_s:g} s."
+        return self._process.report(problem) if self._process is not None else problem
 
     async def _open(self) -> None:
-        program = find(self._options, self._profile)
-        try:
-            self._place = place = Workspace(self._options.cwd)
-            started = launch(
-                self._options,
-                self._profile,
-                program,
-                str(place.home),
-                str(place.tmp),
-                os.environ,
-                tuple(self._listed),
-            )
-            place.write(started.files)
-            if "HOME" not in self._options.env:
-                place.link(self._profile.login, Path.home())
-        except OSError as error:
-            raise ToolwireError(
-                "backend_unavailable",
-                f"A folder for {self._profile.title} cannot be made: {error.strerror or error}",
-            ) from error
+        title = self._profile.title
+        start, workspace = self._prepare(find(self._options, self._profile))
         if self._server is not None:
             await self._server.start()
-        self._process = AgentProcess(started, self._profile.title, self._sign_of_life)
-        await self._process.start(str(place.cwd))
+        self._process = AgentProcess(start, title, self._heard)
+        await self._process.start(str(workspace.cwd))
         self._connection = Connection(self._handle, self._process)
-        hello = await self._ask("initialize", self._greeting())
-        await self._new_session(hello, str(place.cwd), started.env)
-
-    def _greeting(self) -> dict[str, Json]:
-        """Only what the client declared is offered."""
-
-        def has(kind: str) -> bool:
-            return not self._declared.isdisjoint(tools_of(kind))
-
-        return {
-            "protocolVersion": PROTOCOL,
-            "clientCapabilities": {
-                "fs": {"readTextFile": has("fs/read_text_file"), "writeTextFile": has("fs/write_text_file")},
-                "terminal": has("terminal/create"),
+        serves = self._requests.serves
+        files = {"readTextFile": serves("fs/read_text_file"), "writeTextFile": serves("fs/write_text_file")}
+        hello = await self._ask(
+            "initialize",
+            {
+                "protocolVersion": PROTOCOL,
+                "clientCapabilities": {"fs": files, "terminal": serves("terminal/create")},
+                "clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"},
             },
-            "clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"},
-        }
-
-    async def _new_session(self, hello: Params, cwd: str, env: Mapping[str, str]) -> None:
+        )
         capabilities = _table(hello, "agentCapabilities")
-        self.takes_images = _table(capabilities, "promptCapabilities").get("image") is True
-        servers = []
-        if self._server is not None:
-            if _table(capabilities, "mcpCapabilities").get("http") is not True:
-                raise ToolwireError(
-                    "backend",
-                    f"{self._profile.title} takes no MCP servers over HTTP, and so not the client's tools.",
-                )
-            headers = [{"name": name, "value": value} for name, value in self._server.headers.items()]
-            servers = [{"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}]
-        asked: dict[str, Json] = {"cwd": cwd, "mcpServers": servers}
+        self._takes_images = _table(capabilities, "promptCapabilities").get("image") is True
+        if self._server is not None and _table(capabilities, "mcpCapabilities").get("http") is not True:
+            problem = f"{title} takes no MCP servers over HTTP, and so not the client's tools."
+            raise ToolwireError("backend", problem)
+        params: dict[str, Json] = {"cwd": str(workspace.cwd), "mcpServers": self._servers()}
         if self._profile.meta:
-            asked["_meta"] = self._profile.meta
-        opened = await self._authenticated(asked, hello.get("authMethods"), env)
+            params["_meta"] = self._profile.meta
+        opened = await self._new_session(params, hello.get("authMethods"), start.env)
         self._id = str(opened.get("sessionId") or "")
         if not self._id:
-            raise ToolwireError("backend", f"{self._profile.title} opened a session without an id.")
+            raise ToolwireError("backend", f"{title} opened a session without an id.")
         await self._set_up(opened)
         if self._server is not None:  # agents connect while the session opens, or soon after
             try:
                 async with asyncio.timeout(LIST_S):
                     await self._server.listed.wait()
             except TimeoutError:
-                assert self._process is not None
-                self._process.told(
-                    f"{self._profile.title} has not asked for the client's tools: it may know none of them."
-                )
+                self._process.report(f"{title} has not listed the client's tools: it may know none of them.")
 
-    async def _authenticated(self, asked: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
-        """A session; where the agent wants a login first, by a way that needs no person."""
+    def _prepare(self, program: str) -> tuple[Launch, Workspace]:
+        options, profile = self._options, self._profile
         try:
-            return await self._ask("session/new", asked)
+            self._workspace = workspace = Workspace(options.cwd)
+            home, tmp = str(workspace.home), str(workspace.tmp)
+            start = launch(options, profile, program, home, tmp, os.environ, tuple(self._listed))
+            workspace.write(start.files)
+            if "HOME" not in options.env:
+                workspace.link(profile.login, Path.home())
+        except OSError as error:
+            problem = f"Cannot create a folder for {profile.title}: {error.strerror or error}"
+            raise ToolwireError("backend_unavailable", problem) from error
+        return start, workspace
+
+    def _servers(self) -> list[dict[str, Json]]:
+        if self._server is None:
+            return []
+        headers = [{"name": name, "value": value} for name, value in self._server.headers.items()]
+        return [{"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}]
+
+    async def _new_session(self, params: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
+        """Opens the session; if the agent wants a login first, with a method that needs no person."""
+        try:
+            return await self._ask("session/new", params)
         except _Refusal as refusal:
             method = usable_method(self._profile, methods, env) if refusal.code == AUTH_REQUIRED else None
             if method is None:
                 raise
         await self._ask("authenticate", {"methodId": method})
-        return await self._ask("session/new", asked)
+        return await self._ask("session/new", params)
 
     async def _set_up(self, opened: Params) -> None:
-        """The mode and the model, where the session has them as options of its own."""
-        modes = [
-            mode.get("id")
-            for mode in _table(opened, "modes").get("availableModes") or ()
-            if isinstance(mode, Mapping)
-        ]
-        if self._profile.mode and self._profile.mode in modes:
-            await self._ask("session/set_mode", {"sessionId": self._id, "modeId": self._profile.mode})
-        if self._options.model and self._profile.model_by[0] == "session":
-            options = [
-                one
-                for one in opened.get("configOptions") or ()
-                if isinstance(one, Mapping) and one.get("category") == "model"
-            ]
-            if options:
-                value = {
-                    "sessionId": self._id,
-                    "configId": options[0].get("id"),
-                    "value": self._options.model,
-                }
-                await self._ask("session/set_config_option", value)
-            else:
-                await self._ask("session/set_model", {"sessionId": self._id, "modelId": self._options.model})
+        """Sets the mode and the model, if they are options of the session."""
+        mode, model = self._profile.mode, self._options.model
+        modes = _tables(_table(opened, "modes").get("availableModes"))
+        if mode and any(one.get("id") == mode for one in modes):
+            await self._ask("session/set_mode", {"sessionId": self._id, "modeId": mode})
+        if not model or self._profile.model_by[0] != "session":
+            return
+        for option in _tables(opened.get("configOptions")):
+            if option.get("category") == "model":
+                params = {"sessionId": self._id, "configId": option.get("id"), "value": model}
+                await self._ask("session/set_config_option", params)
+                return
+        await self._ask("session/set_model", {"sessionId": self._id, "modelId": model})
 
     async def close(self) -> None:
-        """Ends everything of the session; safe to call twice."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
@@ -243,31 +200,29 @@ class AcpSession:
         if self._opener is not None:  # it may be about to start a process
             self._opener.cancel()
             await asyncio.wait({self._opener})
-        self._asked.close()
-        if (
-            self._connection is not None
-            and self._prompting
-            and self._process is not None
-            and self._process.alive
-        ):
+        self._requests.close()
+        process, connection = self._process, self._connection
+        if connection is not None and self._prompting and process is not None and process.alive:
             with suppress(Exception):
-                await self._connection.send_notification("session/cancel", {"sessionId": self._id})
-        if self._process is not None:  # before its calls get an answer: it shall not go on with them
-            await self._process.end()
+                await connection.send_notification("session/cancel", {"sessionId": self._id})
+        if process is not None:  # before its calls get an answer, or the agent would continue with them
+            await process.end()
         if self._server is not None:
             await self._server.close()
-        if self._connection is not None:
-            await self._connection.close()
-        if self._place is not None:
-            await asyncio.to_thread(self._place.close)
+        if connection is not None:
+            await connection.close()
+        if self._workspace is not None:
+            await asyncio.to_thread(self._workspace.close)
 
-    async def prompt(self, run: AgentRun, blocks: Sequence[Mapping[str, Json]]) -> FinishReason:
-        """Sends one prompt, and reports to `run` what happens until its end."""
+    # --- prompts ---
+
+    async def prompt(self, run: AgentRun, text: str, images: Sequence[ImagePart]) -> None:
+        prompt = [*self._image_blocks(run.turn, images), {"type": "text", "text": text}]
         self._run = run
         self._calls = AgentCalls(self._names)
         self._prompting = True
         try:
-            result = await self._ask("session/prompt", {"sessionId": self._id, "prompt": list(blocks)})
+            result = await self._ask("session/prompt", {"sessionId": self._id, "prompt": prompt})
         finally:
             self._run = None
         self._prompting = False
@@ -276,15 +231,23 @@ class AcpSession:
             run.usage(usage)
         reason = str(result.get("stopReason"))
         if reason == "cancelled":
-            raise ToolwireError("backend_cut", _CANCELLED)
-        return STOP_REASONS.get(reason, "stop")
+            raise ToolwireError("backend_cut", "The agent ended its turn as cancelled.")
+        run.reason = STOP_REASONS.get(reason, "stop")
+        if run.lacks_call and self._server is not None and not self._server.listed.is_set():
+            did = f"{self._profile.title} did not list the client's tools"
+            problem = f"{did}: it seems to ignore the MCP servers of a session."
+            raise ToolwireError("no_tool_call", problem, param="tool_choice")
 
-    @property
-    def saw_tools(self) -> bool:
-        """Whether the agent has asked which tools there are."""
-        return self._server is None or self._server.listed.is_set()
+    def _image_blocks(self, turn: Turn, given: Sequence[ImagePart]) -> list[dict[str, Json]]:
+        """An agent that takes no images misses those of earlier turns."""
+        if given and not self._takes_images:
+            if images(news(turn.items)):
+                raise ToolwireError("unsupported_value", "This agent takes no images.")
+            return []
+        found = filter(None, map(inline, given))
+        return [{"type": "image", "data": data, "mimeType": kind} for data, kind in found]
 
-    def _sign_of_life(self) -> None:
+    def _heard(self) -> None:
         if self._run is not None:
             self._run.alive()
 
@@ -293,23 +256,24 @@ class AcpSession:
         try:
             result = await self._connection.send_request(method, dict(params))
         except RequestError as error:
-            raise _Refusal(error, self._profile, self._process.clean) from error
+            raise _Refusal(error, self._profile, self._process) from error
         except ConnectionError:
-            raise Lost(
-                "backend_cut" if self._prompting else "backend_unavailable", self._process.end_words()
-            ) from None
+            kind = "backend_cut" if self._prompting else "backend_unavailable"
+            raise ToolwireError(kind, self._process.end_message()) from None
         return result if isinstance(result, Mapping) else {}
+
+    # --- what the agent sends ---
 
     async def _handle(self, method: str, params: Json, is_notification: bool) -> Json:
         given: Params = params if isinstance(params, Mapping) else {}
-        if is_notification:
-            if method == "session/update":
-                self._update(_table(given, "update"))
-            return None
-        return await self._asked.answer(method, given)
+        if not is_notification:
+            return await self._requests.answer(method, given)
+        if method == "session/update":
+            self._update(_table(given, "update"))
+        return None
 
     def _update(self, update: Params) -> None:
-        """Does not wait: updates are handled in the order of their arrival."""
+        """Does not wait, so that updates are handled in the order of their arrival."""
         run = self._run
         kind = update.get("sessionUpdate")
         if run is None:
@@ -326,49 +290,40 @@ class AcpSession:
 
     def _running(self) -> AgentRun:
         if self._run is None:
-            raise ToolwireError("backend", "No turn is under way: the client's tools cannot be called now.")
+            raise ToolwireError("backend", "No turn is in progress: the client's tools cannot be called now.")
         return self._run
 
     async def _called(self, listed: str, arguments: dict[str, Json]) -> Sequence[Part]:
         """A call by MCP. The run gets it together with the calls announced with it."""
         run = self._running()
-        id, place = self._calls.called(listed, arguments)
+        id, order = self._calls.called(listed, arguments)
         self._changed.set()
         if self._profile.announces:
-            await self._together()
-        result = await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, place)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HOLD_S):
+                    while self._calls.expected:
+                        self._changed.clear()
+                        await self._changed.wait()
+        result = await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, order)
         return result.parts
-
-    async def _together(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                while self._calls.expected:
-                    self._changed.clear()
-                    await self._changed.wait()
 
 
 class _Refusal(ToolwireError):
-    """The agent answered a request of ours with an error."""
+    """The agent answered our request with an error."""
 
-    def __init__(self, error: RequestError, profile: AgentProfile, clean: Callable[[str], str]) -> None:
-        data = json.loads(clean(json.dumps(error.data, default=str)))
-        failure = failure_of(error.code, clean(str(error)), data, profile.title, profile.log_in)
+    def __init__(self, error: RequestError, profile: AgentProfile, process: AgentProcess) -> None:
+        failure = failure_of(error.code, str(error), error.data, profile.title, profile.log_in, process.clean)
         super().__init__(failure.kind, failure.message)
         self.code = error.code
 
 
 def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) -> str | None:
-    """A way to authenticate that needs no person: its variables are there."""
-    for method in methods if isinstance(methods, Sequence) else ():
-        if not isinstance(method, Mapping):
-            continue
+    """An authentication method that needs no person, because its variables are set."""
+    for method in _tables(methods):
         id = str(method.get("id") or "")
-        told = (
-            [str(one.get("name")) for one in method.get("vars") or () if isinstance(one, Mapping)]
-            if method.get("type") == "env_var"
-            else []
-        )
-        needed = told or ([profile.authenticate[id]] if id in profile.authenticate else [])
+        needed = [profile.authenticate[id]] if id in profile.authenticate else []
+        if method.get("type") == "env_var" and method.get("vars"):
+            needed = [str(one.get("name")) for one in _tables(method["vars"])] or needed
         if needed and all(env.get(name) for name in needed):
             return id
     return None
@@ -377,3 +332,7 @@ def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) 
 def _table(given: Params, key: str) -> Params:
     value = given.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+def _tables(given: Json) -> Iterable[Params]:
+    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list | tuple) else []

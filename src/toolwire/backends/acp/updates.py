@@ -1,4 +1,4 @@
-"""Session updates → text, thoughts, usage and the calls in progress. Pure.
+"""Session updates → text, usage, failures and the calls in progress. Pure.
 
 A call arrives twice, in either order: at the MCP server, where it waits for its result, and as an update,
 which shows its position among the others. `AgentCalls` matches the two by name and arguments.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolwire.backends.agents.backend import kind_by_words
+from toolwire.backends.agents.processes import clean
 from toolwire.core.events import Failure, FinishReason, Usage
 
 Json = Any
@@ -22,14 +23,18 @@ STOP_REASONS: dict[str, FinishReason] = {
     "max_turn_requests": "length",
     "refusal": "content_filter",
 }
-"""How a prompt ended. `cancelled`, and what is not known, is no end of its own."""
 _USAGES: tuple[tuple[str, ...], ...] = (("usage",), ("_meta", "usage"), ("_meta", "quota", "token_count"))
-"""Where the tokens of a prompt may stand in its result; the last is Gemini CLI's."""
+"""Where a prompt's result may have its tokens; the last is Gemini CLI's."""
 OVER = ("completed", "failed", "cancelled")
+AUTH_REQUIRED = -32000
+EXPLANATIONS: dict[str, str] = {
+    "backend_auth": "{title} is not logged in, or its key was not accepted. Log in with: {log_in}.",
+    "backend_unavailable": "{title} cannot reach its model.",
+}
 
 
 def text_of(update: Mapping[str, Json]) -> str:
-    """The text of a chunk; what is no text is named."""
+    """The text of a chunk, or a placeholder for other content."""
     content = update.get("content")
     if not isinstance(content, Mapping):
         return ""
@@ -42,23 +47,17 @@ def text_of(update: Mapping[str, Json]) -> str:
 
 
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
-    """The tokens of a prompt. Only the total shows if cached and thought tokens are included in the rest."""
-    given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), None)
-    if given is None:
+    """The tokens of a prompt. Only the total shows if the others include cached and thought tokens."""
+    given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
+    read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
+    thought, total = _number(given, "thoughtTokens"), _number(given, "totalTokens", "total_tokens")
+    input = _number(given, "inputTokens", "input_tokens")
+    output = _number(given, "outputTokens", "output_tokens")
+    if not input and not output:
         return None
-    read, written, thought = (
-        _number(given, key) for key in ("cachedReadTokens", "cachedWriteTokens", "thoughtTokens")
-    )
-    told, said = (
-        _number(given, "inputTokens", "input_tokens"),
-        _number(given, "outputTokens", "output_tokens"),
-    )
-    total = _number(given, "totalTokens", "total_tokens")
-    if not told and not said:
-        return None
-    if total >= told + said + read + written + thought:
-        return Usage(told + read + written, said + thought, read, thought)
-    return Usage(told, said, min(read, told), min(thought, said))
+    if total >= input + output + read + written + thought:
+        return Usage(input + read + written, output + thought, read, thought)
+    return Usage(input, output, min(read, input), min(thought, output))
 
 
 def _inner(given: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Json] | None:
@@ -70,22 +69,16 @@ def _inner(given: Mapping[str, Json], path: tuple[str, ...]) -> Mapping[str, Jso
 
 def _number(given: Mapping[str, Json], *keys: str) -> int:
     value = next((given[key] for key in keys if key in given), 0)
-    return (
-        int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
-        else 0
-    )
-
-
-# --- calls ---
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+    return int(value) if usable else 0
 
 
 @dataclass(slots=True)
 class Announced:
-    """A tool call as an update told it. `tool` is the client's, "" for any other."""
+    """A tool call in an update. `tool` is the client's, "" for any other."""
 
     id: str
-    place: int
+    order: int
     tool: str = ""
     kind: str = ""
     title: str = ""
@@ -93,22 +86,26 @@ class Announced:
     called: bool = False
     over: bool = False
 
+    @property
+    def expected(self) -> bool:
+        """The call has not reached the MCP server yet."""
+        return bool(self.tool) and not self.called and not self.over
+
 
 class AgentCalls:
-    """The calls of one prompt. `names`: the client's tools by what the agent calls them."""
+    """The calls of one prompt. `names`: the client's tools by the agent's names."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._announced: dict[str, Announced] = {}
         self._early: list[tuple[str, str, int]] = []
-        self._places = itertools.count(1)
+        """Calls that were not announced yet: tool, arguments and order."""
+        self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """`tool_call` or `tool_call_update`: what is told later adds to what was told before."""
+        """Takes a `tool_call` or `tool_call_update`, which adds to the earlier ones."""
         id = str(update.get("toolCallId") or "")
-        known = self._announced.get(id)
-        if known is None:
-            known = self._announced[id] = Announced(id, 0)
+        known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
         if isinstance(title, str) and title:
             known.title = title
@@ -116,43 +113,35 @@ class AgentCalls:
         known.kind = str(update.get("kind") or known.kind)
         given = update.get("rawInput")
         if isinstance(given, Mapping) and given:
-            nested = (
-                given.get("arguments") if set(given) == {"server", "tool", "arguments"} else None
-            )  # Codex names the server beside them
-            known.arguments = _canonical(nested if isinstance(nested, Mapping) else given)
+            if set(given) == {"server", "tool", "arguments"} and isinstance(given["arguments"], Mapping):
+                given = given["arguments"]  # Codex adds the server and the tool
+            known.arguments = _canonical(given)
         known.over = known.over or update.get("status") in OVER
         early = [one for one in self._early if one[0] == known.tool] if not known.called else []
-        if early:  # the same arguments are best, but agents may fill in or leave out some
+        if early:  # equal arguments are best, but agents may fill in or leave out some
             found = next((one for one in early if one[1] == known.arguments), early[0])
             self._early.remove(found)
-            known.called, known.place = True, known.place or found[2]
-        known.place = known.place or next(self._places)
+            known.called, known.order = True, known.order or found[2]
+        known.order = known.order or next(self._numbers)
 
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
-        """A call has come by MCP: its id, where it is known, and its place among the others."""
+        """A call has come by MCP: its id, if known, and its order."""
         wanted = _canonical(arguments)
-        waiting = [
-            one for one in self._announced.values() if one.tool == tool and not one.called and not one.over
-        ]
-        fitting = (
-            [one for one in waiting if one.arguments == wanted]
-            or [one for one in waiting if not one.arguments]
-            or waiting
-        )
+        waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]
+        equal = [one for one in waiting if one.arguments == wanted]
+        fitting = equal or [one for one in waiting if not one.arguments] or waiting
         if fitting:
-            found = min(fitting, key=lambda one: one.place)
+            found = min(fitting, key=lambda one: one.order)
             found.called = True
-            return found.id, found.place
-        place = next(self._places)
-        self._early.append((tool, wanted, place))
-        return None, place
+            return found.id, found.order
+        order = next(self._numbers)
+        self._early.append((tool, wanted, order))
+        return None, order
 
     @property
     def expected(self) -> bool:
-        """A call has come that was not announced yet, or one was announced that has not come."""
-        return bool(self._early) or any(
-            one.tool and not one.called and not one.over for one in self._announced.values()
-        )
+        """An announcement or a call still misses its counterpart."""
+        return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:
         return self._announced.get(id)
@@ -162,81 +151,24 @@ def _canonical(arguments: Mapping[str, Json]) -> str:
     return json.dumps(arguments, sort_keys=True, default=str)
 
 
-# --- failures ---
-#
-# What an agent's error means → one kind of `errors.KINDS`. The first row that fits holds. Pure.
-
-AUTH_REQUIRED = -32000
-MESSAGE_LIMIT = 400
-
-WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
-    for pattern, kind in (
-        (r"insufficient.quota|quota|usage limit|credit balance|billing", "quota"),
-        (r"rate.?limit|too many requests|\b429\b|resource.?exhausted", "rate_limit"),
-        (r"context.?(?:window|length)|prompt is too long|maximum context", "context_length"),
-        (
-            r"\b401\b|\b403\b|unauthori[sz]ed|authenticat|api.?key|not logged in|log ?in\b|credential",
-            "backend_auth",
-        ),
-        (
-            r"model.{0,60}(?:not found|does not exist|unknown|not supported)|unknown model"
-            r"|ProviderModelNotFound",
-            "model_not_found",
-        ),
-        (r"overloaded|\b503\b|\b529\b|at capacity", "overloaded"),
-        (r"content.?filter|safety|blocked", "content_filter"),
-        (r"timed? ?out|timeout", "timeout"),
-        (
-            r"econnrefused|enotfound|connection (?:refused|failed|error)|unable to connect|cannot connect"
-            r"|fetch failed|dns",
-            "backend_unavailable",
-        ),
-    )
-)
-OWN_WORDS: dict[str, str] = {
-    "backend_auth": "{title} is not logged in, or its key was not accepted. Log in with: {log_in}.",
-    "backend_unavailable": "{title} cannot reach its model.",
-}
-_URL = re.compile(r"https?://[^\s,)\"']+")
+def failure_of(
+    code: int, message: str, data: Json, title: str, log_in: str, scrub: Callable[[str], str] = str
+) -> Failure:
+    """The failure that a JSON-RPC error means. `scrub` removes secrets."""
+    texts = dict.fromkeys(filter(None, (message, *_texts(data))))
+    words = " ".join(" ".join(texts).split())
+    kind = "backend_auth" if code == AUTH_REQUIRED else kind_by_words(words) or "backend"
+    words = clean(scrub(words.removeprefix("Internal error: ")), 400)
+    summary = EXPLANATIONS.get(kind, "").format(title=title, log_in=log_in or "its own command")
+    if summary and words:
+        return Failure(kind, f"{summary} It said: {words}")
+    return Failure(kind, summary or (f"{title} failed: {words}" if words else f"{title} failed."))
 
 
-def kind_of(code: int, words: str) -> str:
-    if code == AUTH_REQUIRED:
-        return "backend_auth"
-    return next((kind for pattern, kind in WORD_KINDS if pattern.search(words)), "backend")
-
-
-def words_of(message: str, data: Any) -> str:
-    """All that an error says, as one line."""
-    told = [message, *_texts(data)]
-    return " ".join(" ".join(dict.fromkeys(filter(None, told))).split())
-
-
-def _texts(data: Any, depth: int = 0) -> list[str]:
+def _texts(data: Json, depth: int = 0) -> list[str]:
     if isinstance(data, str):
         return [data]
-    if depth > 3:
+    if not isinstance(data, dict) or depth > 3:
         return []
-    if isinstance(data, dict):
-        wanted = [
-            data[key] for key in ("name", "message", "details", "error", "data", "errorKind") if key in data
-        ]
-        return [text for value in wanted for text in _texts(value, depth + 1)]
-    return []
-
-
-def failure_of(code: int, message: str, data: Any, title: str, log_in: str) -> Failure:
-    """`message` and `data` are those of the JSON-RPC error, without secrets."""
-    words = words_of(message, data)
-    kind = kind_of(code, words)
-    said = _URL.sub("(address)", words).removeprefix("Internal error: ")[:MESSAGE_LIMIT]
-    own = OWN_WORDS.get(kind, "").format(title=title, log_in=log_in or "its own command")
-    return Failure(
-        kind,
-        f"{own} It said: {said}"
-        if own and said
-        else f"{title} failed: {said}"
-        if said
-        else own or f"{title} failed.",
-    )
+    keys = ("name", "message", "details", "error", "data", "errorKind")
+    return [text for key in keys for text in _texts(data.get(key), depth + 1)]

@@ -1,18 +1,20 @@
-"""The history as an agent is told it, and what a conversation is known by.
+"""The conversation as a prompt for an agent, and the fingerprint that finds the session which had it. Pure.
 
-A fresh agent gets one prompt: the client's instructions, the conversation so far with the names and ids of its calls, and what is to be answered now.
-A session that has been through the conversation is told only what is new. Pure.
+A fresh agent gets one prompt: the instructions, the conversation so far, and what to answer now. A session that
+already had the conversation gets only what is new.
 """
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Generic, TypeVar
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from toolwire.core.turn import (
     Call,
@@ -29,108 +31,106 @@ from toolwire.core.turn import (
 )
 
 SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*(;base64)?,(.*)", re.DOTALL)
 
 
-def words(parts: Iterable[Part]) -> str:
-    """The text of a message or a result; what is no text is named."""
+def plain_text(parts: Iterable[Part]) -> str:
+    """The text of a message or a result, with a placeholder for everything else."""
     out = []
     for part in parts:
         if isinstance(part, TextPart):
             out.append(part.text)
-        elif isinstance(part, ImagePart):
-            out.append("[image]")
-        elif isinstance(part, OtherPart):
-            out.append(f"[{part.kind}]")
+        else:
+            out.append(f"[{part.kind}]" if isinstance(part, OtherPart) else "[image]")
     return "\n".join(out)
 
 
 def images(items: Iterable[Item]) -> list[ImagePart]:
-    """The images of a conversation, or of a part of it, in the order in which `words` names them."""
-    return [
-        part
-        for item in items
-        if isinstance(item, Message | Result)
-        for part in item.parts
-        if isinstance(part, ImagePart)
-    ]
+    """The images in the order in which `plain_text` mentions them."""
+    spoken = (item for item in items if isinstance(item, Message | Result))
+    return [part for item in spoken for part in item.parts if isinstance(part, ImagePart)]
+
+
+def inline(image: ImagePart) -> tuple[str, str] | None:
+    """Base64 and MIME type of a data URL; None for any other image."""
+    found = _DATA_URL.fullmatch(image.url or "")
+    if found is None:
+        return None
+    kind, encoded, data = found.groups()
+    if not encoded:
+        return base64.b64encode(unquote_to_bytes(data)).decode(), kind
+    try:
+        base64.b64decode(data, validate=True)
+    except ValueError:
+        return None
+    return data, kind
+
+
+# --- prompts ---
 
 
 def news(items: Sequence[Item]) -> tuple[Item, ...]:
-    """What came after the assistant spoke last."""
-    for place in range(len(items) - 1, -1, -1):
-        item = items[place]
+    """The items after the assistant's last one."""
+    for index in range(len(items) - 1, -1, -1):
+        item = items[index]
         if isinstance(item, Call | Reasoning) or (isinstance(item, Message) and item.role == "assistant"):
-            return tuple(items[place + 1 :])
+            return tuple(items[index + 1 :])
     return tuple(items)
 
 
-def instructions(turn: Turn) -> str:
-    """The client's own system text."""
-    told = [turn.instructions] if turn.instructions else []
-    told += [
-        words(item.parts)
-        for item in turn.items
-        if isinstance(item, Message) and item.role in ("system", "developer")
-    ]
-    return "\n\n".join(filter(None, told))
-
-
-def fresh_prompt(turn: Turn, extra: str = "") -> str:
-    """Everything, for an agent that knows nothing yet."""
-    spoken = [
-        item
-        for item in turn.items
-        if not (isinstance(item, Message) and item.role in ("system", "developer"))
-    ]
-    system = "\n\n".join(filter(None, (instructions(turn), extra, demand(turn.tool_choice))))
-    blocks = [f"<instructions>\n{system}\n</instructions>"] if system else []
+def fresh_prompt(turn: Turn) -> str:
+    """The whole conversation."""
+    system, spoken = [turn.instructions], []
+    for item in turn.items:
+        if isinstance(item, Message) and item.role in ("system", "developer"):
+            system.append(plain_text(item.parts))
+        else:
+            spoken.append(item)
+    instructions = "\n\n".join(filter(None, (*system, demand(turn.tool_choice))))
+    blocks = [f"<instructions>\n{instructions}\n</instructions>"] if instructions else []
     if len(spoken) == 1 and isinstance(spoken[0], Message):
-        return "\n\n".join([*blocks, words(spoken[0].parts)])
-    blocks.append("The conversation so far:")
-    blocks += list(_told(spoken))
+        return "\n\n".join([*blocks, plain_text(spoken[0].parts)])
+    blocks += ["The conversation so far:", *_transcript(spoken)]
     if spoken and isinstance(spoken[-1], Result):
         blocks.append("Go on from these results.")
     return "\n\n".join(blocks)
 
 
-def next_prompt(turn: Turn, extra: str = "") -> str:
-    """What is new, for a session that has been through the rest."""
-    told = [words(item.parts) for item in news(turn.items) if isinstance(item, Message)]
-    return "\n\n".join(filter(None, [*told, extra, demand(turn.tool_choice)]))
+def next_prompt(turn: Turn) -> str:
+    """What is new, for a session that had the rest."""
+    fresh = [plain_text(item.parts) for item in news(turn.items) if isinstance(item, Message)]
+    return "\n\n".join(filter(None, [*fresh, demand(turn.tool_choice)]))
 
 
-def _told(items: Iterable[Item]) -> Iterable[str]:
+def _transcript(items: Iterable[Item]) -> Iterable[str]:
     names: dict[str, str] = {}
     for item in items:
         if isinstance(item, Message):
-            said = words(item.parts) or item.refusal or ""
-            if said:
-                yield f"{SPEAKERS[item.role]}: {said}"
+            text = plain_text(item.parts) or item.refusal
+            if text:
+                yield f"{SPEAKERS[item.role]}: {text}"
         elif isinstance(item, Call):
             names[item.call_id] = item.name
             yield f"Assistant: [called tool {item.name}, id {item.call_id}: {item.arguments or '{}'}]"
         elif isinstance(item, Result):
-            yield f"[result of tool {item.name or names.get(item.call_id, '?')}, id {item.call_id}]: {words(item.parts)}"
+            name = item.name or names.get(item.call_id, "?")
+            yield f"[result of tool {name}, id {item.call_id}]: {plain_text(item.parts)}"
 
 
 def demand(choice: ToolChoice) -> str:
-    """What an agent that knows no tool_choice is asked for in words."""
+    """Asks for a call in words, because agents have no `tool_choice`."""
     if choice.mode != "required":
         return ""
-    return f"You must call {_wanted(choice)} before you answer."
+    return f"You must call {f'the tool {choice.name}' if choice.name else 'one of your tools'} now."
 
 
-def _wanted(choice: ToolChoice) -> str:
-    return f"the tool {choice.name}" if choice.name else "one of your tools"
-
-
-# --- what a conversation is known by -------------------------------------------------------------------------------------------------------------
+# --- fingerprints ---
 
 Entry = tuple[str, ...]
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """The conversation without ids, reasoning and message boundaries: equal for every client that repeats what it got.
+    """The conversation without ids, reasoning and message boundaries, which clients do not repeat exactly.
 
     Clients differ in how they order the texts and calls of one step: here the texts come first.
     """
@@ -144,110 +144,52 @@ def entries(items: Iterable[Item]) -> list[Entry]:
             out += calls
             calls.clear()
         if isinstance(item, Message):
-            add(out, "system" if item.role == "developer" else item.role, content(item.parts))
+            _add(out, "system" if item.role == "developer" else item.role, _content(item.parts))
         elif isinstance(item, Result):
             out.append(result_entry(item))
     return [*out, *calls]
 
 
-def add(entries: list[Entry], role: str, said: str) -> None:
-    """One more text; texts of one speaker that follow each other are one."""
-    if not said:
-        return
-    if entries and entries[-1][0] == role:
-        entries[-1] = (role, entries[-1][1] + "\n" + said)
-    else:
-        entries.append((role, said))
+def _add(entries: list[Entry], role: str, text: str) -> None:
+    """Consecutive texts of one speaker are one entry."""
+    if text and entries and entries[-1][0] == role:
+        entries[-1] = (role, entries[-1][1] + "\n" + text)
+    elif text:
+        entries.append((role, text))
 
 
-def content(parts: Iterable[Part]) -> str:
-    """Like `words`, but two images are one only where they are the same."""
+def _content(parts: Iterable[Part]) -> str:
+    """Like `plain_text`, but different images differ."""
     return "\n".join(
         part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
     )
 
 
 def result_entry(result: Result) -> Entry:
-    return ("result", content(result.parts))
+    return ("result", _content(result.parts))
 
 
 def call_entry(name: str, arguments: str) -> Entry:
-    return ("call", name, _canonical(arguments))
+    with suppress(ValueError, RecursionError):
+        arguments = json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+    return ("call", name, arguments)
 
 
-def _canonical(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments
+def known_part(turn: Turn) -> list[Entry]:
+    """The conversation that a session must have had to get only the news."""
+    return entries(turn.items[: len(turn.items) - len(news(turn.items))])
 
 
-def fingerprint(turn: Turn, told: Sequence[Entry]) -> str:
-    """What a conversation of this turn's kind (same caller, model, instructions, tools, output) is known by."""
+def fingerprint(turn: Turn, conversation: Sequence[Entry]) -> str:
+    """Identifies a conversation with the turn's caller, model, instructions, tools and output."""
     tools = sorted(
         (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))
         for tool in turn.offered()
     )
     sampling = (turn.sampling.effort, turn.output.type, turn.output.schema)
-    return _hash([turn.caller, turn.model, turn.instructions, tools, sampling, list(told)])
+    return _hash([turn.caller, turn.model, turn.instructions, tools, sampling, list(conversation)])
 
 
 def _hash(facts: Any) -> str:
-    return hashlib.sha256(
-        json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
-    ).hexdigest()
-
-
-def known_part(turn: Turn) -> list[Entry]:
-    """What a session must have been through to be told only the news."""
-    fresh = len(news(turn.items))
-    return entries(turn.items[: len(turn.items) - fresh])
-
-
-# --- idle ------------------------------------------------------------
-#
-# Sessions that wait between two turns, known by the conversation they have been through. Bounded in number
-# and time; closing is the owner's.
-
-Session = TypeVar("Session")
-
-
-class Idle(Generic[Session]):
-    """`close` ends a session that nobody came back for."""
-
-    def __init__(self, close: Callable[[Session], Awaitable[None]], most: int, ttl_s: float) -> None:
-        self._close = close
-        self._most = most
-        self._ttl_s = ttl_s
-        self._waiting: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
-        self._closing: set[asyncio.Future[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def keep(self, fingerprint: str, session: Session) -> None:
-        self._drop(fingerprint)
-        timer = asyncio.get_running_loop().call_later(self._ttl_s, self._drop, fingerprint)
-        self._waiting[fingerprint] = (session, timer)
-        while len(self._waiting) > self._most:
-            self._drop(next(iter(self._waiting)))
-
-    def take(self, fingerprint: str) -> Session | None:
-        """The session of this conversation; from now on it is the caller's."""
-        found = self._waiting.pop(fingerprint, None)
-        if found is None:
-            return None
-        found[1].cancel()
-        return found[0]
-
-    def _drop(self, fingerprint: str) -> None:
-        session = self.take(fingerprint)
-        if session is not None:
-            task = asyncio.ensure_future(self._close(session))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def close(self) -> None:
-        for fingerprint in list(self._waiting):
-            self._drop(fingerprint)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+    encoded = json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(encoded).hexdigest()

@@ -1,10 +1,9 @@
-"""Processes of agents, from their start to their end.
+"""Child processes of agents, from start to end, and their private folders.
 
-- A child leads a process group of its own. Whatever ends it, the whole group ends with it.
-- It may say its last words while it dies: it is gone when its pipes are closed, or a moment after its death where others hold them open.
-- The last lines of its stderr are the operator's: the log has them. A client gets them only where nothing else says what is wrong, without paths of
-  this machine; of a child that serves many it gets none.
-- It sees of our environment only what it is handed: nothing is inherited, least of all a key of the gateway's.
+- A child leads its own process group, and the whole group ends with it.
+- A child gets exactly the environment that it is given, never the gateway's keys.
+- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure, without
+  paths of this machine, and never from a child that serves several clients.
 """
 
 from __future__ import annotations
@@ -16,53 +15,117 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-LAST_WORDS_S = 1.0
+from toolwire.core.errors import ToolwireError
+
+PROXIES = tuple("HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy".split())
+PASSED_ON = (*"PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS".split(), *PROXIES)
+"""The gateway's variables that a child gets. No API key: everything that an agent starts would inherit it."""
+LAST_OUTPUT_S = 1.0
 TAIL_LINES, TAIL_CHARACTERS = 20, 400
+LINE_LIMIT = 64 * 2**20
+GUARD = '(read -r _ <"$0"; kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 & exec "$@"'
+"""For /bin/sh, which becomes the child. The guard reads the pipe $0, which closes when the gateway dies."""
+_URL = re.compile(r",? ?(?:url: )?\(?https?://[^\s,)\"']+\)?")
+_KEY = re.compile(r"\b(?:sk|pk|key|crsr|cursor)[-_][A-Za-z0-9_\-*]{8,}")
 _STAMP = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s+")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PATH = re.compile(r"(?<![\w/$:.])(?:~|[A-Za-z]:)?/[^\s\"'`()<>,;]+")
 
 
+def without_keys(text: str) -> str:
+    return _KEY.sub("***", text)
+
+
+def clean(text: str, limit: int = 500) -> str:
+    """One short line without addresses and keys, for a client."""
+    return without_keys(_URL.sub("", " ".join(text.split())))[:limit].strip()
+
+
+class Lines:
+    """Bytes in any pieces → complete lines. Lines longer than the limit are skipped."""
+
+    def __init__(self, limit: int = LINE_LIMIT) -> None:
+        self._limit = limit
+        self._rest: list[bytes] = []
+        self._held = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        out = []
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            if self._held + len(end) <= self._limit:
+                out.append(b"".join((*self._rest, end)))
+            self._rest.clear()
+            self._held = 0
+        self._held += len(rest)
+        if self._held > self._limit:
+            self._rest.clear()
+        elif rest:
+            self._rest.append(rest)
+        return out
+
+
 class Child(asyncio.SubprocessProtocol):
-    """`_over` is what is to be done, once, when it is gone."""
+    """A child process. Subclasses read its stdout in `_read`, and react to its end in `_over`."""
 
-    ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
     LOG = logging.getLogger("toolwire.agents")
-    """Where the operator reads what it said."""
+    END: tuple[tuple[float, signal.Signals], ...] = ()
+    """How `end` ends the process: seconds to wait, then the signal to send."""
 
-    def __init__(self) -> None:
+    def __init__(self, title: str, secrets: Iterable[str] = ()) -> None:
+        self.title = title
+        self._secrets = sorted(secrets, key=len, reverse=True)
         self.gone = asyncio.Event()
+        """The process is dead and its pipes are closed, or it has been dead for a moment."""
         self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._guard = -1
         self._dying = False
-        """It is dead, but its last words may still be on their way."""
         self._closing = False
-        """We end it: nobody has to be told why."""
         self._logged = ""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._serves_many = False
-        """What it says may be about anybody's turn."""
 
     async def _spawn(
-        self, *words: str, env: Mapping[str, str], **options: Any
-    ) -> asyncio.SubprocessTransport:
-        """Starts it with this whole environment; `options` are those of `subprocess_exec`."""
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: self, *words, start_new_session=True, env=dict(env), **options
-        )
-        return transport
+        self, *command: str, env: Mapping[str, str], guarded: bool = False, **options: Any
+    ) -> None:
+        """Starts the process. `guarded`: its group is killed when the gateway dies, for whatever reason."""
+        pipe = -1
+        try:
+            if guarded:
+                pipe, self._guard = os.pipe()
+                command = ("/bin/sh", "-c", GUARD, f"/dev/fd/{pipe}", *command)
+                options["pass_fds"] = (pipe,)
+            transport, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: self, *command, start_new_session=True, env=dict(env), **options
+            )
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            if guarded:
+                os.close(pipe)
+        self._stdin = cast(asyncio.WriteTransport | None, transport.get_pipe_transport(0))
+
+    def _read(self, data: bytes) -> None: ...
 
     def _over(self) -> None: ...
 
-    def _without_secrets(self, words: str) -> str:
-        return words
+    def clean(self, text: str) -> str:
+        """The text without secrets and keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return without_keys(text)
 
-    def _without_paths(self, words: str) -> str:
-        return _PATH.sub("(path)", words)
+    def _without_paths(self, text: str) -> str:
+        return _PATH.sub("(path)", text)
 
     @property
     def pid(self) -> int:
@@ -70,37 +133,98 @@ class Child(asyncio.SubprocessProtocol):
         return self._transport.get_pid()
 
     @property
-    def _last_words(self) -> str:
-        """Of its stderr: one line, bounded, as they were said, from the beginning of what was said in one."""
-        words = ""
-        for line in list(self._tail)[:-4:-1]:
-            if words and len(line) + 1 + len(words) > TAIL_CHARACTERS:
-                break
-            words = f"{line} {words}" if words else line
-        return words
+    def alive(self) -> bool:
+        return self._transport is not None and not self._dying
 
-    def told(self, what: str) -> str:
-        """`what` happened, as a client may know it; the log gets all that was said."""
+    def report(self, problem: str) -> str:
+        """Logs a problem with the last output of the process, and returns the message for a client."""
         if self._closing:
-            return what
-        heard, said = self._without_secrets(" ".join(self._tail)), self._without_secrets(self._last_words)
-        if self._logged != what:  # once for all whom it served
-            self._logged = what
-            self.LOG.warning("%s It said: %s" if heard else "%s%s", what, heard)
-        return what if self._serves_many or not said else f"{what} It said: {self._without_paths(said)}"
+            return problem
+        output = self.clean(" ".join(self._tail))
+        last = self.clean(self._last_output)
+        if self._logged != problem:  # once for all clients
+            self._logged = problem
+            self.LOG.warning("%s It said: %s" if output else "%s%s", problem, output)
+        return problem if self._serves_many or not last else f"{problem} It said: {self._without_paths(last)}"
+
+    @property
+    def _last_output(self) -> str:
+        """At most three whole lines."""
+        text = ""
+        for line in list(self._tail)[:-4:-1]:
+            if text and len(line) + 1 + len(text) > TAIL_CHARACTERS:
+                break
+            text = f"{line} {text}" if text else line
+        return text
+
+    def end_message(self) -> str:
+        """How the process ended, for a client."""
+        code = self._transport.get_returncode() if self._transport is not None else None
+        if code is None:
+            return self.report(f"{self.title} was cut off.")
+        if 128 < code <= 192:  # a launcher reports its child's signal like this
+            code = 128 - code
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        return self.report(f"{self.title} {how}.")
+
+    async def end(self) -> None:
+        """Closes stdin, then signals the group as `END` says."""
+        self._closing = True
+        if self._transport is None:
+            return
+        if self._stdin is not None:
+            self._stdin.close()
+        for seconds, number in self.END:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.gone.wait()
+            if self.gone.is_set():
+                break
+            self._signal(number)
+        self._signal(signal.SIGKILL)  # what the leader may have left behind
+        self._transport.close()
+        self._release()
+
+    def _release(self) -> None:
+        guard, self._guard = self._guard, -1
+        if guard >= 0:
+            os.close(guard)
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def _write(self, line: bytes) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(line)
+
+    # --- asyncio's callbacks ---
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
 
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        if fd == 1:
+            self._read(data)
+        else:
+            for line in data.decode("utf-8", "replace").splitlines():
+                self._hear(line)
+
+    def _hear(self, line: str) -> None:
+        """Keeps a line of stderr without colours and time."""
+        line = _ANSI.sub("", line).strip()
+        if line:
+            self._tail.append(_STAMP.sub("", line)[:TAIL_CHARACTERS])
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1 and not self.gone.is_set():  # a process without stdout is of no use, even if it lives
+            self._signal(signal.SIGTERM)
+
     def process_exited(self) -> None:
-        """What is left of the group goes too, and with it whoever else holds the pipes."""
         self._dying = True
-        self._signal(signal.SIGKILL)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._is_over)
+        self._signal(signal.SIGKILL)  # the rest of the group, which may hold the pipes open
+        asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._is_over)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over()
@@ -109,90 +233,69 @@ class Child(asyncio.SubprocessProtocol):
         if not self.gone.is_set():
             self._dying = True
             self.gone.set()
+            self._release()
             self._over()
 
 
-class Talker(Child):
-    """A child that is talked with over its stdin and stdout."""
+class Backoff:
+    """A growing pause between attempts to start a process that does not start, or dies."""
+
+    FIRST_S, LONGEST_S = 0.5, 30.0
 
     def __init__(self) -> None:
-        super().__init__()
-        self._stdin: asyncio.WriteTransport | None = None
+        self.clock = time.monotonic
+        self._failures = 0
+        self._problem = ""
+        self._not_before = 0.0
 
-    async def _spawn(
-        self, *words: str, env: Mapping[str, str], **options: Any
-    ) -> asyncio.SubprocessTransport:
-        transport = await super()._spawn(*words, env=env, **options)
-        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        return transport
+    def check(self) -> None:
+        """Raises the last problem during a pause."""
+        wait = self._not_before - self.clock()
+        if wait > 0:
+            problem = f"{self._problem} It is tried again in {wait:.1f} s."
+            raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
 
-    def _write(self, line: bytes) -> None:
-        """Written to a process that is gone, a line is lost: who waits for an answer learns of the end otherwise."""
-        if self._stdin is not None and not self._stdin.is_closing():
-            self._stdin.write(line)
+    def failed(self, problem: str, free: int = 0) -> None:
+        """The first `free` failures cause no pause."""
+        self._problem = problem
+        self._failures += 1
+        pauses = self._failures - free
+        if pauses > 0:
+            self._not_before = self.clock() + min(self.LONGEST_S, self.FIRST_S * 2 ** min(pauses - 1, 16))
 
-    def _hear(self, data: bytes) -> None:
-        """What it says on stderr, without colours and times."""
-        for line in self.ANSI.sub("", data.decode("utf-8", "replace")).splitlines():
-            if line.strip():
-                self._tail.append(_STAMP.sub("", line.strip())[:TAIL_CHARACTERS])
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 and not self.gone.is_set():  # without its voice the process is of no use, even if it lives
-            self._signal(signal.SIGTERM)
-
-    async def _end(self, steps: Iterable[tuple[float, signal.Signals]]) -> None:
-        """Closes its stdin; each step is how long it may take to end now, and the signal that its group gets if it does not."""
-        assert self._transport is not None
-        self._closing = True
-        if self._stdin is not None:
-            self._stdin.close()
-        for seconds, next_signal in steps:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self.gone.wait()
-            if self.gone.is_set():
-                break
-            self._signal(next_signal)
-        self._signal(signal.SIGKILL)  # what the leader may have left behind
-        self._transport.close()
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._not_before = 0.0
 
 
-def end_words(code: int) -> str:
-    """How a process ended, by its return code."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-
-
-# --- folders ------------------------------------------------------------
+# --- folders ---
 #
-# Private folders of processes. A folder is named after its gateway's process id: so those of gateways that
-# were killed are known, and swept away.
+# A private folder is named after its gateway's process id, so that the folders of killed gateways can be removed.
 
 
 def in_memory() -> Path:
-    """Where folders lie in memory, where the system has such a place."""
+    """A file system in memory, where there is one."""
     return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def private_folder(prefix: str, parent: Path) -> Path:
-    """A fresh one, for its owner alone; what others have left is swept away."""
+    """A fresh folder for its owner alone."""
     sweep(prefix, parent)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
 
 
 def sweep(prefix: str, parent: Path) -> None:
     """Removes the folders of gateways that were killed."""
-    for left in parent.glob(f"{prefix}*"):
-        owner = left.name.removeprefix(prefix).partition("-")[0]
+    for folder in parent.glob(f"{prefix}*"):
+        owner = folder.name.removeprefix(prefix).partition("-")[0]
         if owner.isdigit() and not _lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
     return True

@@ -1,8 +1,8 @@
-"""A run of an agent: owned by a background task, never by an HTTP request.
+"""A run of an agent, owned by a background task and never by an HTTP request.
 
-The agent's side (`text`, `thought`, `usage`, `call`) is told what happens while it happens, whether or not anybody reads. The gateway's side is a
-`LiveRun`. A call waits until the client has answered; calls that come within `settle_s` of each other, with nothing else between them, belong to one
-response. An agent that makes the same call over and over is stopped: somebody pays for it.
+The agent's side (`text`, `thought`, `usage`, `call`) reports what happens, whether or not anybody reads. The
+gateway's side is a `LiveRun`. Calls that come within `settle_s` of each other belong to one response. An agent that
+repeats the same call over and over is stopped, because somebody pays for it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
-"""So long calls wait at most for an agent that does not fall silent after them."""
+"""How long calls wait at most for an agent that does not fall silent after them."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
-"""So many characters may wait to be read, where each piece counts for some more."""
+"""The characters that may wait to be read, and what each event counts besides its text."""
 Work = Callable[["AgentRun"], Awaitable[None]]
+CANCELLED = Failure("backend_cut", "The run was cancelled.")
 
 
 @dataclass(slots=True)
@@ -46,14 +47,14 @@ class _Call:
     id: str
     name: str
     arguments: str
-    place: float
-    answer: asyncio.Future[Result] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    order: float
+    result: asyncio.Future[Result] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class AgentRun:
-    """`work` drives the agent to the end of its answer and returns; what it raises becomes the run's failure. `stop` interrupts the agent.
+    """`work` drives the agent to the end of its answer; what it raises fails the run. `stop` interrupts the agent.
 
-    `repeats`: an identical call may be made so often in one run. `timeout_s`: the longest silence of an agent that is not waiting for the client.
+    `repeats`: how often a run may make the same call. `timeout_s`: the longest silence while the agent works.
     """
 
     def __init__(
@@ -67,55 +68,51 @@ class AgentRun:
         timeout_s: float,
     ) -> None:
         self.turn = turn
-        self._told: list[Entry] = entries(turn.items)
-        self._saying: list[str] = []
         self.called = False
+        """The agent has called a tool of the client."""
         self.finished = False
-        """The agent came to the end of its answer by itself …"""
+        """The agent came to the end of its answer, and `reason` says why."""
         self.reason: FinishReason = "stop"
-        """… and why, as its work found out."""
+        self.tap: FrameTap | None = None
+        """Records the raw frames of the current response."""
         self._work = work
         self._stop = stop
         self._settle_s = settle_s
         self._repeats = repeats
         self._timeout_s = timeout_s
+        self._conversation: list[Entry] = entries(turn.items)
+        self._said: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self._events: list[Event] = []
         self._unread = 0
         self._news = asyncio.Event()
-        self._asked: list[_Call] = []
-        """Calls that the client has not been told yet …"""
-        self._open: dict[str, _Call] = {}
-        """… and those that wait for its results."""
+        self._new_calls: list[_Call] = []
+        self._sent_calls: dict[str, _Call] = {}
         self._seen: Counter[Entry] = _repeated(turn.items)
-        self._index = 0
         self._numbers = itertools.count(1)
         self._end: Finish | Failure | None = None
         self._over: asyncio.Future[None] | None = None
-        self.tap: FrameTap | None = None
-        """What takes the raw frames of the response that is being read."""
 
     @property
-    def told(self) -> list[Entry]:
-        """The conversation so far, as the client will repeat it. Pieces of one answer follow each other without a break."""
-        if self._saying:
-            said, self._saying = "".join(self._saying), []
-            if self._told and self._told[-1][0] == "assistant":
-                said = self._told.pop()[1] + said
-            self._told.append(("assistant", said))
-        return self._told
+    def conversation(self) -> list[Entry]:
+        """The conversation so far, as the client will repeat it: consecutive texts are one."""
+        if self._said:
+            text, self._said = "".join(self._said), []
+            if self._conversation and self._conversation[-1][0] == "assistant":
+                text = self._conversation.pop()[1] + text
+            self._conversation.append(("assistant", text))
+        return self._conversation
 
-    # --- the agent's side ----------------------------------------------------------------------------------------------------------------------
+    # --- the agent's side ---
 
     def text(self, text: str) -> None:
-        if not text or self._end is not None:
-            return
-        self._saying.append(text)
-        self._push(Text(text))
+        if text and self._end is None:
+            self._said.append(text)
+            self._push(Text(text))
 
-    def thought(self, text: str, summary: bool = False) -> None:
+    def thought(self, text: str) -> None:
         if text:
-            self._push(Thought(text, summary))
+            self._push(Thought(text))
 
     def usage(self, usage: Usage) -> None:
         self._push(usage)
@@ -127,36 +124,35 @@ class AgentRun:
 
     @property
     def failed(self) -> bool:
-        """The run was ended from outside, or for what the agent did: what it says from now on is told to nobody."""
         return isinstance(self._end, Failure)
 
     def alive(self) -> None:
-        """The agent gave a sign of life that says nothing else."""
+        """The agent works, but has nothing to report."""
         self._news.set()
 
     async def call(
-        self, name: str, arguments: str, id: str | None = None, place: float | None = None
+        self, name: str, arguments: str, id: str | None = None, order: float | None = None
     ) -> Result:
-        """The agent calls a client's tool; returns with the client's result. `place` orders calls of one response where arrival does not.
+        """Calls a client's tool and returns the client's result. `order` sorts the calls of one response.
 
-        Raises `ToolwireError` when the run is over; is cancelled when the run is. In a run that has failed it waits for that: an agent whose call is
-        refused would ask its model how to go on.
+        Raises `ToolwireError` if the run is over. In a failed run the call waits until it is cancelled: an agent
+        whose call is refused would ask its model how to go on.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")
         entry = call_entry(name, arguments)
         self._seen[entry] += 1
         if self._seen[entry] > self._repeats:
-            words = f"The agent called the tool '{name}' with the same arguments {self._seen[entry]} times; the run was stopped."
-            self.fail(Failure("invalid_tool_call", words))
+            did = f"The agent called the tool '{name}' with the same arguments {self._seen[entry]} times"
+            self.fail(Failure("invalid_tool_call", f"{did}; the run was stopped."))
         number = next(self._numbers)
-        asked = _Call(id or f"agent-{number}", name, arguments, number if place is None else place)
-        if asked.id in self._open or any(asked.id == one.id for one in self._asked):
-            asked.id = f"{asked.id}-{number}"
-        self._asked.append(asked)
+        call = _Call(id or f"agent-{number}", name, arguments, number if order is None else order)
+        if call.id in self._sent_calls or any(call.id == one.id for one in self._new_calls):
+            call.id = f"{call.id}-{number}"
+        self._new_calls.append(call)
         self.called = True
         self._news.set()
-        return await asked.answer
+        return await call.result
 
     def fail(self, failure: Failure) -> None:
         if self._end is None:
@@ -170,9 +166,8 @@ class AgentRun:
         self._unread += UNREAD_EACH + (len(event.text) if isinstance(event, Text | Thought) else 0)
         self._news.set()
         if self._unread > UNREAD_LIMIT:
-            self.fail(
-                Failure("backend", "The agent said more than could wait to be read; the run was stopped.")
-            )
+            problem = "The agent said more than could wait to be read; the run was stopped."
+            self.fail(Failure("backend", problem))
 
     async def _drive(self) -> None:
         try:
@@ -183,7 +178,7 @@ class AgentRun:
         except ToolwireError as error:
             self.fail(error.failure)
         except asyncio.CancelledError:
-            self.fail(Failure("backend_cut", "The run was cancelled."))
+            self.fail(CANCELLED)
             raise
         except Exception:
             log.exception("an agent's run failed")
@@ -191,23 +186,22 @@ class AgentRun:
         finally:
             self._news.set()
 
-    # --- the gateway's side --------------------------------------------------------------------------------------------------------------------
+    # --- the gateway's side ---
 
     @property
     def pending(self) -> tuple[str, ...]:
-        return tuple(self._open)
+        return tuple(self._sent_calls)
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
         """One response, up to its calls or to the end of the answer."""
         self.tap = frame_tap()
         if self._task is None:
             self._task = asyncio.ensure_future(self._drive())
-        self._index = 0
         clock = asyncio.get_running_loop().time
         latest = 0.0
         while True:
             batch, self._events, self._unread = self._events, [], 0
-            latest = (latest or clock() + LONGEST_SETTLE_S) if self._asked else 0.0
+            latest = (latest or clock() + LONGEST_SETTLE_S) if self._new_calls else 0.0
             overdue = 0.0 < latest < clock()
             if batch:
                 yield batch
@@ -216,15 +210,14 @@ class AgentRun:
             if self._end is not None:
                 yield [self._end]
                 return
-            waiting = bool(self._asked)
-            heard = not overdue and await self._heard(self._settle_s if waiting else self._timeout_s)
-            self._asked = [
-                asked for asked in self._asked if not asked.answer.done()
-            ]  # the agent may have given up on a call
-            if self._asked and waiting and not heard:
-                yield self._calls()
+            settling = bool(self._new_calls)
+            heard = not overdue and await self._heard(self._settle_s if settling else self._timeout_s)
+            # the agent may have cancelled a call
+            self._new_calls = [call for call in self._new_calls if not call.result.done()]
+            if self._new_calls and settling and not heard:
+                yield self._send_calls()
                 return
-            if not waiting and not heard:
+            if not settling and not heard:
                 self.fail(Failure("timeout", f"The agent was silent for {self._timeout_s:g} s."))
 
     async def _heard(self, within_s: float) -> bool:
@@ -238,52 +231,49 @@ class AgentRun:
             return False
         return True
 
-    def _calls(self) -> Batch:
-        """All that were made, or the first: a client that wants one call at a time gets the others in its next responses."""
+    def _send_calls(self) -> Batch:
+        """All new calls; only the first for a client that wants one call at a time."""
         batch: Batch = []
-        ordered = sorted(self._asked, key=lambda one: one.place)
-        now = len(ordered) if self.turn.parallel else 1
-        for asked in ordered[:now]:
-            self._open[asked.id] = asked
-            batch += [CallBegin(self._index, asked.name, asked.id)]
-            batch += [CallArgs(self._index, asked.arguments)] if asked.arguments else []
-            batch += [CallEnd(self._index)]
-            self.told.append(call_entry(asked.name, asked.arguments))
-            self._index += 1
-        self._asked = ordered[now:]
+        ordered = sorted(self._new_calls, key=lambda call: call.order)
+        count = len(ordered) if self.turn.parallel else 1
+        for index, call in enumerate(ordered[:count]):
+            self._sent_calls[call.id] = call
+            arguments = [CallArgs(index, call.arguments)] if call.arguments else []
+            batch += [CallBegin(index, call.name, call.id), *arguments, CallEnd(index)]
+            self.conversation.append(call_entry(call.name, call.arguments))
+        self._new_calls = ordered[count:]
         return [*batch, Finish("tool_calls")]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Hands every waiting call its result, in the order the calls were told. Calls that came meanwhile are told in the next response."""
-        waiting, self._open = self._open, {}
-        for id, asked in waiting.items():
-            result = results.get(id) or Result(
-                id, (TextPart("error: the client gave no result for this call"),)
-            )
-            self.told.append(result_entry(result))
-            if not asked.answer.done():
-                asked.answer.set_result(result)
+        """Gives every waiting call its result."""
+        waiting, self._sent_calls = self._sent_calls, {}
+        for id, call in waiting.items():
+            missing = Result(id, (TextPart("error: the client gave no result for this call"),))
+            result = results.get(id) or missing
+            self.conversation.append(result_entry(result))
+            if not call.result.done():
+                call.result.set_result(result)
 
     async def cancel(self) -> None:
-        """Ends the run at any time; safe to call twice. A run that has come to its end is only let go."""
+        """Ends the run at any time; safe to call twice. Does not interrupt an agent that has finished."""
         if self._over is None:
-            self._over = asyncio.ensure_future(self._cancelled())
+            self._over = asyncio.ensure_future(self._cancel())
         await asyncio.wait({self._over}, timeout=STOP_S)
 
-    async def _cancelled(self) -> None:
+    async def _cancel(self) -> None:
         unfinished = not self.finished
-        self.fail(Failure("backend_cut", "The run was cancelled."))
-        waiting, self._open = self._open, {}
+        self.fail(CANCELLED)
+        waiting, self._sent_calls = self._sent_calls, {}
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
             if unfinished:
                 await self._stop()
-        finally:  # not before: an agent whose call is given up would go on too
-            for asked in (*waiting.values(), *self._asked):
-                asked.answer.cancel()
-            self._asked.clear()
+        finally:  # not before: an agent whose call is cancelled would go on
+            for call in (*waiting.values(), *self._new_calls):
+                call.result.cancel()
+            self._new_calls.clear()
 
 
 async def one_response(
@@ -302,7 +292,7 @@ async def one_response(
 
 
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:
-    """The calls since the person spoke last: an agent that begins anew after each of them may still go round in circles."""
+    """The calls since the user's last message: an agent that starts afresh with each result may loop too."""
     seen: Counter[Entry] = Counter()
     for item in items:
         if isinstance(item, Message) and item.role == "user":

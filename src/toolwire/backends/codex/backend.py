@@ -1,6 +1,6 @@
-"""Codex as a backend: the real `codex app-server`, on the person's own login or another Responses provider.
+"""Codex as a backend: the real `codex app-server`, with the person's login or another Responses provider.
 
-How tools are served depends on the installed version, which `prepare` finds out: nothing is assumed.
+The installed version, which `prepare` finds out, decides how tools are served.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from os.path import expanduser
 from typing import Any
 
+from toolwire.backends.agents.processes import Backoff
 from toolwire.backends.agents.run import one_response
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.backends.codex.home import CodexHome, find_binary, prepare_home
 from toolwire.backends.codex.options import CodexOptions, Features
-from toolwire.backends.codex.pool import Outdated, Pool, Seat
 from toolwire.backends.codex.runs import CodexRun
-from toolwire.backends.codex.thread import Thread
-from toolwire.backends.codex.worker import HOW, CodexWorker
+from toolwire.backends.codex.thread import Seat, Thread
+from toolwire.backends.codex.worker import LOG_IN, CodexWorker
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
@@ -47,6 +48,123 @@ def strategy_of(options: CodexOptions, features: Features) -> Strategy:
     return STRATEGIES[options.tools] if features.native_tools else "emulated"
 
 
+MEMORY_CHECK_S = 5.0
+
+
+class Outdated(ToolwireError):
+    """Codex was updated while the gateway ran: the home is for another version."""
+
+
+class Pool:
+    """The workers of one backend: started when needed, least busy first, replaced when they grow old.
+
+    - Workers start one after another, so that the first process fills a fresh home before the next one opens it.
+    - A process that cannot start, or dies before it has served, is started again after a growing pause. Requests
+      during the pause get an error with Codex's own words.
+    - A worker that has begun many threads or uses much memory takes no more: Codex keeps threads in memory.
+    """
+
+    def __init__(self, options: CodexOptions, home: CodexHome) -> None:
+        self._options = options
+        self._home = home
+        self._backoff = Backoff()
+        self._seats: list[Seat] = []
+        self._starting = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def workers(self) -> tuple[CodexWorker, ...]:
+        """The processes that take threads now."""
+        return tuple(seat.worker for seat in self._open_seats())
+
+    async def lease(self) -> Seat:
+        """The least busy worker. Starts one if there is none, or if all are busy and another is allowed."""
+        seat = self._free() or await self._another()
+        seat.busy += 1
+        seat.worker.threads += 1
+        if seat.worker.threads >= self._options.max_threads or self._too_large(seat):
+            seat.retired = True
+        return seat
+
+    async def close(self) -> None:
+        """Ends every process. Later leases fail."""
+        self._closed = True
+        async with self._starting:
+            seats, self._seats = self._seats, []
+        await asyncio.gather(*(seat.worker.close() for seat in seats), *self._ending)
+
+    def _open_seats(self) -> list[Seat]:
+        for seat in [seat for seat in self._seats if not seat.worker.alive]:
+            self._end(seat)
+            # a worker that had started is replaced at once
+            self._backoff.failed(seat.worker.failure.message if seat.worker.failure else "Codex ended.", 1)
+        return [seat for seat in self._seats if not seat.retired]
+
+    def _best(self) -> Seat | None:
+        return min(self._open_seats(), key=lambda seat: seat.busy, default=None)
+
+    def _free(self) -> Seat | None:
+        """The least busy worker, unless another one should start."""
+        seat = self._best()
+        full = len(self._open_seats()) >= self._options.workers
+        return seat if seat is not None and (full or not seat.busy) else None
+
+    async def _another(self) -> Seat:
+        async with self._starting:
+            seat = self._free()  # a concurrent request may have started one meanwhile
+            if seat is not None:
+                return seat
+            if self._closed:
+                raise ToolwireError("backend_unavailable", "The gateway is closing.")
+            busy = self._best()
+            try:
+                return await self._start()
+            except Outdated:
+                raise
+            except ToolwireError:
+                if busy is None:
+                    raise
+                return busy
+
+    async def _start(self) -> Seat:
+        self._backoff.check()
+        worker = CodexWorker(self._home)
+        try:
+            async with self._home.warming():
+                await worker.start(self._options.start_timeout_s)
+        except ToolwireError as error:
+            self._backoff.failed(error.failure.message)
+            raise ToolwireError("backend_unavailable", error.failure.message) from error
+        if worker.version != self._home.version:
+            await worker.close()
+            change = f"from {self._home.version} to {worker.version}"
+            raise Outdated("backend_unavailable", f"Codex was changed {change} while the gateway ran.")
+        seat = Seat(worker, self._released)
+        self._seats.append(seat)
+        return seat
+
+    def _released(self, seat: Seat, served: bool) -> None:
+        seat.busy -= 1
+        if served:
+            self._backoff.succeeded()
+        if seat.retired and not seat.busy and seat in self._seats:
+            self._end(seat)
+
+    def _too_large(self, seat: Seat) -> bool:
+        now = time.monotonic()
+        if now - seat.measured < MEMORY_CHECK_S:
+            return False
+        seat.measured = now
+        return seat.worker.rss_mb() > self._options.max_rss_mb
+
+    def _end(self, seat: Seat) -> None:
+        self._seats.remove(seat)
+        task = asyncio.get_running_loop().create_task(seat.worker.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
 class CodexBackend:
     """One configured model. `open` is for the strategy `parked`; `run` serves all of them."""
 
@@ -56,16 +174,14 @@ class CodexBackend:
         self.options = options or CodexOptions()
         self.home: CodexHome | None = None
         self.pool: Pool | None = None
-        self._left: list[Pool] = []
+        self._outdated: list[Pool] = []
         self._preparing = asyncio.Lock()
 
     @property
     def strategy(self) -> Strategy:
-        return (
-            strategy_of(self.options, self.home.features)
-            if self.home is not None
-            else STRATEGIES[self.options.tools]
-        )
+        if self.home is None:
+            return STRATEGIES[self.options.tools]
+        return strategy_of(self.options, self.home.features)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -84,21 +200,17 @@ class CodexBackend:
 
     async def prepare(self) -> None:
         """Finds the version and writes the home; processes start with the first turn."""
-        if self.pool is not None:
-            return
-        async with self._preparing:
-            if self.pool is None:
-                self.home = await prepare_home(self.options)
-                self.pool = Pool(self.options, self.home)
+        if self.pool is None:
+            await self._renew(None)
 
-    async def _renewed(self, outdated: Pool) -> Pool:
-        """Codex was updated: the home is written anew. Runs on old processes go on until they end."""
+    async def _renew(self, outdated: Pool | None) -> None:
+        """Writes the home for the installed version. Runs on outdated processes go on until they end."""
         async with self._preparing:
             if self.pool is None or self.pool is outdated:
                 self.home = await prepare_home(self.options)
                 self.pool = Pool(self.options, self.home)
-                self._left.append(outdated)
-            return self.pool
+                if outdated is not None:
+                    self._outdated.append(outdated)
 
     async def ready(self) -> bool:
         if self.pool is not None and self.pool.workers:
@@ -106,10 +218,11 @@ class CodexBackend:
         return shutil.which(expanduser(self.options.bin)) is not None
 
     async def close(self) -> None:
-        pool, self.pool = self.pool, None
-        for one in (*self._left, *([pool] if pool is not None else [])):
-            await one.close()
-        self._left.clear()
+        pools = [*self._outdated, *([self.pool] if self.pool is not None else [])]
+        self.pool = None
+        for pool in pools:
+            await pool.close()
+        self._outdated.clear()
 
     def open(self, turn: Turn) -> LiveRun:
         """A run that can be parked. `prepare` comes first."""
@@ -153,26 +266,24 @@ class CodexBackend:
         try:
             return await pool.lease()
         except Outdated:
-            return await (await self._renewed(pool)).lease()
-
-
-# --- doctor ------------------------------------------------------------
-#
-# What there is of Codex on this machine: the facts that `toolwire doctor` tells.
+            await self._renew(pool)
+            assert self.pool is not None
+            return await self.pool.lease()
 
 
 async def inspect(options: CodexOptions) -> dict[str, Any]:
-    """`installed`, `path`, `version`, `home`, `strategy`, `logged_in` (None: not known, or another provider's business), and in `problem` one line
-    where something is missing. Nothing is asked of a model."""
+    """The facts for `toolwire doctor`, without a request to a model.
+
+    `logged_in` is None if it is unknown, or if the provider is not OpenAI. `problem` is one line.
+    """
     facts: dict[str, Any] = dict.fromkeys(("path", "version", "home", "strategy", "logged_in", "problem"))
     facts["installed"] = False
     try:
         facts["path"] = find_binary(options)
         facts["installed"] = True
         home = await prepare_home(options)
-        facts.update(
-            version=str(home.version), home=str(home.path), strategy=strategy_of(options, home.features)
-        )
+        strategy = strategy_of(options, home.features)
+        facts.update(version=str(home.version), home=str(home.path), strategy=strategy)
         worker = CodexWorker(home)
         try:
             async with home.warming():
@@ -181,7 +292,7 @@ async def inspect(options: CodexOptions) -> dict[str, Any]:
                 account = await worker.account()
                 facts["logged_in"] = account.account is not None
                 if not facts["logged_in"]:
-                    facts["problem"] = f"Codex is not logged in. {HOW}"
+                    facts["problem"] = f"Codex is not logged in. {LOG_IN}"
         finally:
             await worker.close()
     except ToolwireError as error:

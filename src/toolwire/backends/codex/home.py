@@ -1,11 +1,11 @@
-"""Toolwire's own Codex home: a private folder with a config.toml of ours, the patched model catalog, and the person's login by a link.
+"""Toolwire's own Codex home: a private folder with our config.toml, a patched model catalog, and the person's login.
 
-- The person's own home is never written. Where the option `home` names one, its login is used, nothing else.
-- The login (auth.json) is linked, never copied, never read, never logged; with another provider than OpenAI's it is not linked at all.
-- Files are written atomically and are readable by the person alone.
-- Codex logs what tools answered into databases of its own: they lie in a scratch folder per process, in memory where the system has such a place, and
-  are removed with the process.
-- A fresh home must be warmed by one process before others start: `warming` lets one in at a time, also of several gateways.
+- Codex becomes a bare pipe to a model: no own tools or prompts, no requests at start, no retries.
+- Toolwire never writes to the person's own home. The login (auth.json) is linked, never copied, read or logged, and not
+  linked at all for another provider than OpenAI.
+- Files are written atomically, for their owner alone. Codex logs tool results into databases: they are in a scratch
+  folder for each process, in memory where possible.
+- A fresh home must be warmed by one process before others start: `warming` admits one at a time, of all gateways.
 """
 
 from __future__ import annotations
@@ -23,34 +23,22 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from toolwire.backends.agents.processes import in_memory, private_folder
-from toolwire.backends.codex.config import ANY_MODEL, MODEL_DROPPED, MODEL_PATCH, config_toml, patched_catalog
+from toolwire.backends.agents.processes import PROXIES, in_memory, private_folder
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
 from toolwire.core.errors import ToolwireError
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
-SCRATCH = "toolwire-codex-"
-PASSED_ON = (
-    "PATH",
-    "HOME",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-)
-"""What Codex gets to see of our environment, beside its home and its provider's key."""
+PASSED_ON = ("PATH", "HOME", *PROXIES)
+"""The gateway's variables that Codex gets, besides its home and its provider's key."""
 INSTALL = "npm install -g @openai/codex"
 
 
 @dataclass(frozen=True, slots=True)
 class CodexHome:
-    """A prepared home, and the binary that it was prepared for."""
+    """A prepared home, and the binary that it is for."""
 
     path: Path
     binary: str
@@ -60,7 +48,7 @@ class CodexHome:
 
     @property
     def cwd(self) -> Path:
-        """The empty folder that threads live in."""
+        """The empty folder that threads work in."""
         return self.path / "empty"
 
     @asynccontextmanager
@@ -77,30 +65,30 @@ class CodexHome:
 
 
 def scratch() -> Path:
-    """A fresh private folder for one process's databases; those of gateways that were killed are swept away."""
-    return private_folder(SCRATCH, in_memory())
+    """A fresh private folder for the databases of one process."""
+    return private_folder("toolwire-codex-", in_memory())
 
 
 def find_binary(options: CodexOptions) -> str:
     """The command's path, or a clear error."""
     found = shutil.which(os.path.expanduser(options.bin))
     if found is None:
-        raise ToolwireError(
-            "backend_unavailable",
-            f"Codex is not installed: the command {options.bin!r} was not found. Install it with: {INSTALL}",
-        )
+        problem = f"Codex is not installed: the command {options.bin!r} was not found."
+        raise ToolwireError("backend_unavailable", f"{problem} Install it with: {INSTALL}")
     return os.path.abspath(found)
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Toolwire's home for Codex, and the person's own, whose login is used. Codex reads its config anew for every thread, so that models with
-    different providers must not share a home."""
+    """Toolwire's home for Codex, and the person's own, whose login is used.
+
+    Codex reads its config for every thread, so models with different providers must not share a home.
+    """
     own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser().absolute()
     parent = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "toolwire" / "codex"
     if options.home:
         wanted = Path(options.home).expanduser().absolute()
-        if wanted == own or _is_foreign(wanted):
-            own = wanted
+        if wanted == own or (wanted / "config.toml").exists() or (wanted / "auth.json").exists():
+            own = wanted  # a person's home: only its login is used
         else:
             parent = wanted
     facts = json.dumps([binary, options.provider, str(own)], sort_keys=True)
@@ -128,9 +116,8 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         output = await command(binary, "--version", env=env)
         version = parse_version(output)
         if version is None:
-            raise ToolwireError(
-                "backend_unavailable", f"{options.bin!r} does not say which version of Codex it is."
-            )
+            problem = f"{options.bin!r} does not say which version of Codex it is."
+            raise ToolwireError("backend_unavailable", problem)
         features = features_of(version)
         home = CodexHome(path, binary, version, features, env)
         catalog = await _catalog(options, home) if features.model_catalog else ""
@@ -138,9 +125,8 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         _link_login(path, own, needed=options.provider is None)
         _sweep(path)
     except OSError as error:
-        raise ToolwireError(
-            "backend_unavailable", f"Codex's home {path} cannot be prepared: {error.strerror or error}"
-        ) from error
+        problem = f"Codex's home {path} cannot be prepared: {error.strerror or error}"
+        raise ToolwireError("backend_unavailable", problem) from error
     return home
 
 
@@ -160,13 +146,8 @@ def write(path: Path, text: str) -> None:
         raise
 
 
-def _is_foreign(path: Path) -> bool:
-    """Whether this is someone's own Codex home."""
-    return (path / "config.toml").exists() or (path / "auth.json").exists()
-
-
 def _sweep(path: Path) -> None:
-    """Removes conversations that a killed process has left on disk; older versions of Codex write them there."""
+    """Removes conversations that a killed process left on disk, where older versions of Codex write them."""
     before = time.time() - LEFT_OVER_S
     for folder in ("sessions", "archived_sessions"):
         for file in (path / folder).rglob("rollout-*"):
@@ -181,14 +162,12 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         if needed and os.readlink(link) == str(target):
             return
         link.unlink()
-    if (
-        needed and not link.exists()
-    ):  # also before the person has logged in: the link leads there as soon as they have
+    if needed and not link.exists():  # also before the person has logged in
         link.symlink_to(target)
 
 
 async def _catalog(options: CodexOptions, home: CodexHome) -> str:
-    """The path of the patched model catalog; empty where this Codex does not tell its own."""
+    """The path of the patched model catalog; empty if this Codex does not print its own."""
     foreign = options.provider is not None
     facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, ANY_MODEL, foreign], sort_keys=True)
     path = home.path / f"models-{home.version}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}.json"
@@ -202,7 +181,7 @@ async def _catalog(options: CodexOptions, home: CodexHome) -> str:
 
 
 async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
-    """What a short command prints."""
+    """The output of a short command."""
     process = await asyncio.create_subprocess_exec(
         binary,
         *words,
@@ -219,15 +198,148 @@ async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-        if isinstance(error, TimeoutError):
-            raise ToolwireError(
-                "backend_unavailable", f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s."
-            ) from None
-        raise
+        if not isinstance(error, TimeoutError):
+            raise
+        problem = f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s."
+        raise ToolwireError("backend_unavailable", problem) from None
     if process.returncode != 0:
-        said = errors.decode("utf-8", "replace").strip().splitlines()
-        raise ToolwireError(
-            "backend_unavailable",
-            f"codex {' '.join(words)} failed: {said[-1] if said else f'exit status {process.returncode}'}",
-        )
+        lines = errors.decode("utf-8", "replace").strip().splitlines() or [
+            f"exit status {process.returncode}"
+        ]
+        raise ToolwireError("backend_unavailable", f"codex {' '.join(words)} failed: {lines[-1]}")
     return output.decode("utf-8", "replace")
+
+
+# --- config.toml and the model catalog, as data ---
+
+HEADER = "# Written by Toolwire for its own use of Codex, whenever it starts."
+PROVIDER = "toolwire"
+BARE = Version(0, 121)
+"""From this version on, Codex's own prompts can be switched off."""
+WINDOW = 100_000_000
+"""The provider judges the context window: by its own, Codex would replace a long history by a summary."""
+
+
+def _off(prefix: str, names: str) -> dict[str, Any]:
+    return {prefix + name: False for name in names.split()}
+
+
+ALWAYS: dict[str, Any] = {
+    "model_provider": PROVIDER,
+    "approval_policy": "never",
+    "sandbox_mode": "read-only",
+    "check_for_update_on_startup": False,
+    "web_search": "disabled",
+    "project_doc_max_bytes": 0,
+    "tool_output_token_limit": 2_000_000,
+    "hide_agent_reasoning": False,
+    "analytics.enabled": False,
+    "history.persistence": "none",
+    **_off("features.", "shell_tool unified_exec shell_snapshot"),
+}
+BEFORE_BARE: dict[str, Any] = {
+    "model_context_window": WINDOW,
+    "model_auto_compact_token_limit": WINDOW,
+    "tools.view_image": False,
+    **_off("features.", "apply_patch_freeform collab collaboration_modes remote_models"),
+}
+SINCE_BARE: dict[str, Any] = {
+    **_off("include_", "permissions_instructions apps_instructions"),
+    **_off("include_", "collaboration_mode_instructions environment_context"),
+    "feedback.enabled": False,
+    "skills.include_instructions": False,
+    "skills.bundled.enabled": False,
+    "tools.update_plan.enabled": False,
+    "tools.experimental_request_user_input.enabled": False,
+    **_off("features.", "view_image multi_agent goals image_generation apps plugins remote_plugin"),
+    **_off("features.", "plugin_sharing tool_suggest hooks memories skill_search sleep_tool browser_use"),
+    **_off("features.", "computer_use in_app_browser code_mode_host workspace_dependencies"),
+    **_off("features.", "api_key_model_discovery"),
+}
+OLD_SKILLS = ("skill-creator", "skill-installer")
+"""Skills that Codex before 0.121 describes to the model, unless switched off by path."""
+
+MODEL_PATCH: dict[str, Any] = {
+    "apply_patch_tool_type": None,
+    "experimental_supported_tools": [],
+    "supports_search_tool": False,
+    "base_instructions": "",
+    "model_messages": None,
+    "default_verbosity": None,
+    **{f"include_{name}_usage_instructions": False for name in ("skills", "plugin", "apps")},
+    "context_window": WINDOW,
+    "max_context_window": WINDOW,
+}
+"""Replaces these keys in every model of Codex's own catalog that has them."""
+MODEL_DROPPED = tuple(
+    "tool_mode multi_agent_version multi_agent_reasoning_effort auto_compact_token_limit".split()
+)
+ANY_MODEL: dict[str, Any] = {
+    "slug": "",
+    "display_name": "",
+    "description": None,
+    "visibility": "hide",
+    "priority": 1000,
+    "default_reasoning_level": None,
+    "supported_reasoning_levels": [],
+    "default_reasoning_summary": "auto",
+    "additional_speed_tiers": [],
+    "service_tiers": [],
+    "availability_nux": None,
+    "upgrade": None,
+    "use_responses_lite": False,
+}
+"""The entry of all models that the catalog does not name, without which Codex guesses their context window.
+
+Codex takes the entry whose slug is the longest prefix of the model's name.
+"""
+
+
+def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
+    """The catalog without Codex's own tools and prompts. `foreign`: the provider is not OpenAI."""
+    patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
+    models = []
+    for model in catalog["models"]:
+        kept = {key: value for key, value in model.items() if key not in MODEL_DROPPED}
+        models.append({**kept, **{key: value for key, value in patch.items() if key in kept}})
+    if models:
+        common = set(models[0]).intersection(*models)
+        models.append({key: ANY_MODEL.get(key, value) for key, value in models[0].items() if key in common})
+    return {**catalog, "models": models}
+
+
+def config_toml(options: CodexOptions, version: Version, *, home: str, catalog: str = "") -> str:
+    """The whole file, one dotted key a line."""
+    out = {**ALWAYS, **(BEFORE_BARE if version < BARE else SINCE_BARE)}
+    if catalog:
+        out["model_catalog_json"] = catalog
+    if version < BARE:
+        paths = [f"{home}/skills/.system/{name}/SKILL.md" for name in OLD_SKILLS]
+        out["skills.config"] = [{"path": path, "enabled": False} for path in paths]
+    out[f"model_providers.{PROVIDER}"] = _provider(options.provider)
+    return "\n".join([HEADER, *(f"{key} = {_toml(value)}" for key, value in out.items())]) + "\n"
+
+
+def _provider(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    table: dict[str, Any] = {
+        "name": "OpenAI by Toolwire",
+        "wire_api": "responses",
+        "request_max_retries": 0,
+        "stream_max_retries": 0,
+        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # the run has its own limit of silence
+    }
+    if given is None:  # the base URL follows from the kind of login, which Codex knows
+        return {**table, "requires_openai_auth": True}
+    table["name"] = given.get("name") or "Toolwire's provider"
+    table["base_url"] = given["base_url"]
+    if given.get("env_key"):
+        table["env_key"] = given["env_key"]
+    return table
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -22,7 +22,6 @@ from toolwire.core.turn import (
     Part,
     Result,
     TextPart,
-    ToolChoice,
     ToolSpec,
     Turn,
 )
@@ -66,14 +65,11 @@ def _content(part: Part, text_type: str, image_type: str, image_key: str) -> Jso
     if isinstance(part, TextPart):
         return {"type": text_type, "text": part.text}
     if not isinstance(part, ImagePart):
-        raise ToolwireError(
-            "unsupported_value", f"Codex cannot take content of the type {part.kind!r}: text and images only."
-        )
+        problem = f"Codex cannot take content of the type {part.kind!r}: text and images only."
+        raise ToolwireError("unsupported_value", problem)
     if part.url is None or not part.url.startswith("data:"):
-        raise ToolwireError(
-            "unsupported_value",
-            "Codex takes images as data: URLs only; send the image itself, base64-encoded.",
-        )
+        problem = "Codex takes images as data: URLs only; send the image itself, base64-encoded."
+        raise ToolwireError("unsupported_value", problem)
     return {"type": image_type, image_key: part.url}
 
 
@@ -102,7 +98,7 @@ def refusal_json(words: str) -> Json:
     return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
-# --- for a Codex without native tools: text -----------------------------------------------------------
+# --- for a Codex without native tools: text ---
 
 
 def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
@@ -129,7 +125,7 @@ def _words(message: Message) -> str:
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
-# --- tools and the form of the answer -----------------------------------------------------------------
+# --- tools and output ---
 
 
 def tool_json(tool: ToolSpec) -> Json:
@@ -137,13 +133,6 @@ def tool_json(tool: ToolSpec) -> Json:
     if schema.get("type") != "object":
         schema = {"properties": {}, **schema, "type": "object"}
     return {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": schema}
-
-
-def demand(choice: ToolChoice) -> str:
-    """Asks for a call in words, because Codex has no `tool_choice`."""
-    if choice.mode != "required":
-        return ""
-    return f"You must call {f'the tool {choice.name}' if choice.name else 'at least one of your tools'} now."
 
 
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
@@ -172,7 +161,7 @@ def _closed(schema: Any) -> bool:
     return all(map(_closed, schema.values()))
 
 
-# --- tool names that Codex does not take ----------------------------------------------------------------
+# --- tool names that Codex does not take ---
 
 OWN = frozenset({"exec_command", "shell_command"})
 """Codex 0.166 silently drops dynamic tools with these names. It refuses `mcp__…` and other characters."""
@@ -187,19 +176,14 @@ def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
     if not there:
         return turn, {}
     choice = turn.tool_choice
-    changed = replace(
-        turn,
-        tools=tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools),
-        tool_choice=replace(
-            choice,
-            name=there.get(choice.name, choice.name) if choice.name else None,
-            allowed=choice.allowed and tuple(there.get(name, name) for name in choice.allowed),
-        ),
-        items=tuple(
-            replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
-            for item in turn.items
-        ),
+    tools = tuple(replace(tool, name=there.get(tool.name, tool.name)) for tool in turn.tools)
+    allowed = choice.allowed and tuple(there.get(name, name) for name in choice.allowed)
+    choice = replace(choice, name=choice.name and there.get(choice.name, choice.name), allowed=allowed)
+    items = tuple(
+        replace(item, name=there[item.name]) if isinstance(item, Call) and item.name in there else item
+        for item in turn.items
     )
+    changed = replace(turn, tools=tools, tool_choice=choice, items=items)
     return changed, {other: name for name, other in there.items()}
 
 

@@ -20,7 +20,7 @@ class CodexOptions:
     bin: str = "codex"
     """The command, by name or path."""
     home: str = ""
-    """Codex's home for Toolwire; empty: a private folder. Toolwire never writes to the user's own home."""
+    """Codex's home for Toolwire; empty: a private folder."""
     model: str = ""
     """Empty: Codex's default."""
     effort: str = ""
@@ -30,11 +30,11 @@ class CodexOptions:
     workers: int = 1
     """The number of app-server processes, at most."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
-    """The best strategy to use, if the installed version allows it."""
+    """The strategy, if the installed version allows it."""
     provider: dict[str, Any] | None = None
-    """Another Responses provider than OpenAI: base_url, env_key (the name of a variable), name."""
+    """Another Responses provider than OpenAI: base_url, env_key (a variable's name), name."""
     settle_ms: int = 150
-    """The silence that ends a response with calls, if Codex does not report the end of responses."""
+    """How long silence ends a response with calls, if Codex does not report its end."""
     max_threads: int = 200
     """A process is replaced after this number of threads …"""
     max_rss_mb: int = 600
@@ -62,13 +62,11 @@ def _check_provider(provider: Mapping[str, Any]) -> None:
             raise ValueError(f"provider.{key}: expected a string")
     url = urlsplit(provider.get("base_url", ""))
     if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
-        raise ValueError(
-            "provider.base_url: expected an address such as https://gateway.example/v1, "
-            "without user or password"
-        )
+        wanted = "an address such as https://gateway.example/v1, without user or password"
+        raise ValueError(f"provider.base_url: expected {wanted}")
 
 
-# --- versions ---------------------------------------------------------------------------------------
+# --- versions ---
 
 
 class Version(NamedTuple):
@@ -77,15 +75,12 @@ class Version(NamedTuple):
     patch: int = 0
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
-_NUMBER = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
+        return ".".join(map(str, self))
 
 
 def parse_version(text: str) -> Version | None:
     """The first version in a text such as `codex-cli 0.166.0` or `toolwire/0.166.0 (Debian …)`."""
-    found = _NUMBER.search(text)
+    found = re.search(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", text)
     return Version(*map(int, found.groups())) if found else None
 
 
@@ -93,18 +88,18 @@ def parse_version(text: str) -> Version | None:
 class Features:
     """What a version of Codex can do."""
 
-    native_tools: bool = False
-    """Takes the client's tools and history as they are: dynamicTools, thread/inject_items, no input."""
-    response_mark: bool = False
-    """Reports when the model's response is complete."""
     ephemeral: bool = False
     """Has threads that leave nothing on disk."""
-    model_catalog: bool = False
-    """Has `codex debug models --bundled` and `model_catalog_json`."""
     capabilities: bool = False
     """Takes capabilities in `initialize`."""
+    model_catalog: bool = False
+    """Has `codex debug models --bundled` and `model_catalog_json`."""
     follow_ups: bool = False
     """Continues by itself when a response says that the model has more to say."""
+    native_tools: bool = False
+    """Takes the client's tools and history as they are, and a turn without an input."""
+    response_mark: bool = False
+    """Reports when the model's response is complete."""
 
 
 SINCE: dict[str, Version] = {
@@ -112,7 +107,7 @@ SINCE: dict[str, Version] = {
     "capabilities": Version(0, 95),
     "model_catalog": Version(0, 121),
     "follow_ups": Version(0, 126),
-    "native_tools": Version(0, 133),  # the first that begins a turn without an input
+    "native_tools": Version(0, 133),
     "response_mark": Version(0, 145),
 }
 

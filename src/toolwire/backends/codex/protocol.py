@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from toolwire.backends.agents.processes import LINE_LIMIT, Lines
 from toolwire.core.events import Usage
 
 T = TypeVar("T")
@@ -134,37 +135,18 @@ class Login(_Camel):
 
 
 TOOL_CALL = "item/tool/call"
-NEWS: dict[str, type[Any]] = {
-    "item/agentMessage/delta": CodexDelta,
-    "item/reasoning/summaryTextDelta": CodexDelta,
-    "item/reasoning/textDelta": CodexDelta,
-    "rawResponseItem/completed": RawItemNews,
-    "rawResponse/completed": RawResponseNews,
-    "thread/tokenUsage/updated": TokenNews,
-    "turn/started": TurnNews,
-    "turn/completed": TurnNews,
-    "error": ErrorNews,
-}
-"""The notifications of a thread that a run reads. The worker drops all others without decoding them."""
-
-_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode(kind: type[T], data: bytes) -> T | None:
     """The message as its type, or None if it does not fit."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        found: T = decoder.decode(data)
+        return msgspec.json.decode(data, type=kind)
     except _BAD_JSON:
         return None
-    return found
 
 
-# --- JSON-RPC ---------------------------------------------------------------------------------------
+# --- JSON-RPC ---
 
-LINE_LIMIT = 64 * 1024 * 1024
 OVERLOADED = -32001
 METHOD_NOT_FOUND = -32601
 Id = int | str
@@ -222,9 +204,7 @@ class RpcPeer:
     """
 
     def __init__(self, line_limit: int = LINE_LIMIT) -> None:
-        self._limit = line_limit
-        self._rest: list[bytes] = []
-        self._held = 0
+        self._lines = Lines(line_limit)
         self._next_id = 0
 
     def request(self, method: str, params: Any) -> tuple[int, bytes]:
@@ -243,21 +223,8 @@ class RpcPeer:
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages whose lines are complete with this piece."""
-        out: list[Message] = []
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            fits = self._held + len(line) <= self._limit
-            message = _message(b"".join((*self._rest, line)) if self._rest else line) if fits else None
-            if message is not None:
-                out.append(message)
-            self._rest.clear()
-            self._held = 0
-        self._held += len(rest)
-        if self._held > self._limit:
-            self._rest.clear()
-        elif rest:
-            self._rest.append(rest)
-        return out
+        found = map(_message, self._lines.feed(data))
+        return [message for message in found if message is not None]
 
 
 def _message(line: bytes) -> Message | None:

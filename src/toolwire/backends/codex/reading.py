@@ -1,24 +1,25 @@
-"""Codex's notifications of a thread → events. Pure: the run decides what an end means.
+"""Codex's notifications and errors → events. Pure: the run decides what an end means.
 
-- Text and thoughts come from their deltas, and what these did not bring from the raw items, where they do not contradict (laws 5 and 6). Calls come
-  from the raw items: in model order, with their arguments verbatim.
-- Only calls to a declared tool, with a JSON object for arguments, are calls. Codex answers the others itself and lets the model go on (arguments that
-  are JSON, but no object, it passes on to us); they are counted as dropped.
-- Tokens are counted by the response's own usage where Codex tells it, else by the differences of the thread's totals, which it repeats.
+- Text and thoughts come from deltas; the raw items add what the deltas did not bring, unless they contradict (laws 5
+  and 6). Calls come from the raw items: in model order, with their arguments verbatim.
+- Only calls of a declared tool with a JSON object as arguments are passed on. The others are counted as dropped: Codex
+  answers most of them itself, and the model goes on.
+- Tokens come from the response's own usage if Codex reports it, else from the differences of the thread's totals.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import Any
 
 import msgspec
 
+from toolwire.backends.agents.processes import clean
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.failures import end_of
-from toolwire.backends.codex.protocol import Notification
+from toolwire.backends.codex.protocol import Notification, TurnError
 from toolwire.core.events import (
     CallArgs,
     CallBegin,
@@ -35,23 +36,24 @@ from toolwire.core.events import (
 REFUSALS = {
     "unknown": "There is no such tool.",
     "malformed": "The arguments must be one JSON object. Call the tool again with such arguments.",
-    "parallel": "This call was not made: only one at a time is allowed. Ask for it again, alone, if it is still needed.",
+    "parallel": "This call was not made: only one at a time is allowed. "
+    "Ask for it again, alone, if it is still needed.",
 }
-"""Why a call is not passed on, as a kind of `Dropped`, and what the model is told."""
+"""Why a call is not passed on, as a kind of `Dropped`, and the answer for the model."""
 FORBIDDEN = frozenset({"view_image"})
-"""Tools of Codex's own that read this machine's files, and that some versions can not be made to leave out."""
+"""Codex's own tools that read files of this machine, and that some versions cannot switch off."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
-"""What there is between two counts where Codex asks the model no more: what it was told last, and a response that leaves nothing to be done."""
+"""The items between two token counts if the model's last response asks for nothing more."""
 DEPTH = 127
 """How deeply Codex's JSON may be nested."""
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"
 BETWEEN = "\n\n"
-"""Between two messages of one answer, and between the parts of a summary."""
+"""Separates two messages of one answer, and the parts of a summary."""
 
 
 class ThreadReader:
-    """`feed` returns the events of one notification. `tools`: the client's names by those that Codex knows.
+    """`feed` returns the events of one notification. `tools`: the client's names by Codex's names.
 
     `ended`: the turn is over, and how. `complete`: Codex reported the end of the model's response.
     """
@@ -65,59 +67,55 @@ class ThreadReader:
         self.begin()
 
     def begin(self) -> None:
-        """A new answer of ours begins, on the same thread."""
+        """Begins a new response on the same thread."""
         self._before = self._total
-        self._error: protocol.TurnError | None = None
+        self._error: TurnError | None = None
         self._spoke = self._summarizing = False
-        self._index = 0
         self.calls: list[str] = []
-        """The calls of this answer that wait, in model order."""
+        """The calls of this response, in model order."""
         self.refused: list[tuple[str, str]] = []
-        """Calls that the client does not get, with what the model is told, should Codex ask: most of them it answers itself."""
+        """Calls that are not passed on, with the answers for the model if Codex asks for them."""
         self.trespass = False
         """The model asked Codex for something on this machine."""
         self.complete = False
         self.answered = False
-        """The model has said all it will say: its last response was counted, and asks for nothing. The end of the turn follows at once, if at all."""
+        """The model's last response was counted and asks for nothing: the end of the turn follows, if at all."""
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 
     def _no_item(self) -> None:
         self._item: str | None = None
         self._part: tuple[str, int] | None = None
-        self._text_told: list[str] = []
-        self._summary_told: list[str] = []
-        self._thought_told: list[str] = []
-        """What the deltas of the item under way have brought."""
+        # what the deltas of the current item have brought
+        self._text_sent: list[str] = []
+        self._summary_sent: list[str] = []
+        self._thought_sent: list[str] = []
 
     def feed(self, message: Notification) -> list[Event]:
         if message.method != COUNTED:
             self.answered = False
-        kind = protocol.NEWS.get(message.method)
-        news = protocol.decode(kind, message.params) if kind is not None else None
-        return _READ[message.method](self, news) if news is not None else []
+        kind, read = NOTIFICATIONS[message.method]
+        news = protocol.decode(kind, message.params)
+        return (read(self, news) or []) if news is not None else []
 
     @property
     def failing(self) -> bool:
-        """Codex reported an error; the end of the turn follows at once, if at all."""
+        """Codex reported an error: the end of the turn follows, if at all."""
         return self._error is not None and self.ended is None
 
     def close(self) -> None:
-        """The end did not follow."""
-        self.ended = (
-            Finish("stop")
-            if self.answered and self._error is None
-            else end_of(self._error or protocol.TurnError())
-        )
+        """The end of the turn did not follow."""
+        finished = self.answered and self._error is None
+        self.ended = Finish("stop") if finished else end_of(self._error or TurnError())
 
     def usage(self) -> list[Event]:
-        """The tokens of this answer so far, where they are known."""
+        """The tokens of this response so far, if they are known."""
         if self._total == self._before:
             return []
         pairs = zip(astuple(self._total), astuple(self._before), strict=True)
         return [Usage(*(max(0, now - before) for now, before in pairs))]
 
-    # --- by method -----------------------------------------------------------------------------------------------------------------------------
+    # --- by method ---
 
     def _text(self, news: protocol.CodexDelta) -> list[Event]:
         if not news.delta:
@@ -125,9 +123,9 @@ class ThreadReader:
         start = ""
         if news.item_id != self._item:
             start = BETWEEN if self._spoke else ""
-            self._text_told.clear()
+            self._text_sent.clear()
         self._item, self._spoke = news.item_id, True
-        self._text_told.append(news.delta)
+        self._text_sent.append(news.delta)
         return [Text(start + news.delta)]
 
     def _summarized(self, news: protocol.CodexDelta) -> list[Event]:
@@ -135,38 +133,31 @@ class ThreadReader:
             return []
         part = (news.item_id, news.summary_index)
         if self._part is not None and self._part[0] != news.item_id:
-            self._summary_told.clear()
+            self._summary_sent.clear()
         start = BETWEEN if self._summarizing and part != self._part else ""
         self._part, self._summarizing = part, True
-        self._summary_told.append(start + news.delta if self._summary_told else news.delta)
+        self._summary_sent.append(start + news.delta if self._summary_sent else news.delta)
         return [Thought(start + news.delta, summary=True)]
 
     def _thought(self, news: protocol.CodexDelta) -> list[Event]:
-        self._thought_told.append(news.delta)
+        self._thought_sent.append(news.delta)
         return [Thought(news.delta)] if news.delta else []
 
     def _message_end(self, item: protocol.RawItem) -> list[Event]:
-        rest = _rest(_texts(item.content), self._text_told)
-        start = BETWEEN if self._spoke and not self._text_told else ""
+        start = BETWEEN if self._spoke and not self._text_sent else ""
+        rest = _rest(_texts(item.content), self._text_sent)
         self._item = None
-        self._text_told.clear()
         self._spoke = self._spoke or bool(rest)
         return [Text(start + rest)] if rest else []
 
     def _reasoning_end(self, item: protocol.RawItem) -> list[Event]:
-        summary, thought = (
-            _rest(_texts(item.summary, BETWEEN), self._summary_told),
-            _rest(_texts(item.content), self._thought_told),
-        )
-        start = BETWEEN if self._summarizing and not self._summary_told else ""
+        start = BETWEEN if self._summarizing and not self._summary_sent else ""
+        summary = _rest(_texts(item.summary, BETWEEN), self._summary_sent)
+        thought = _rest(_texts(item.content), self._thought_sent)
         self._part = None
-        self._summary_told.clear()
-        self._thought_told.clear()
         self._summarizing = self._summarizing or bool(summary)
-        return [
-            *([Thought(start + summary, summary=True)] if summary else ()),
-            *([Thought(thought)] if thought else ()),
-        ]
+        out: list[Event] = [Thought(start + summary, summary=True)] if summary else []
+        return [*out, Thought(thought)] if thought else out
 
     def _raw_item(self, news: protocol.RawItemNews) -> list[Event]:
         item = news.item
@@ -185,10 +176,10 @@ class ThreadReader:
         if why:
             self.refused.append((item.call_id, REFUSALS[why]))
             return [Dropped(why)]
-        index, self._index = self._index, self._index + 1
-        name = self._tools[item.name]
+        index = len(self.calls)
         self.calls.append(item.call_id)
-        return [CallBegin(index, name, item.call_id), CallArgs(index, item.arguments), CallEnd(index)]
+        begin = CallBegin(index, self._tools[item.name], item.call_id)
+        return [begin, CallArgs(index, item.arguments), CallEnd(index)]
 
     def _refusal(self, item: protocol.RawItem) -> str:
         if item.type != "function_call" or item.name not in self._tools:
@@ -197,65 +188,62 @@ class ThreadReader:
             return "malformed"
         return "parallel" if self.calls and not self._parallel else ""
 
-    def _raw_response(self, news: protocol.RawResponseNews) -> list[Event]:
+    def _raw_response(self, news: protocol.RawResponseNews) -> None:
         if news.turn_id == self.turn_id:
             self.complete = True
             if news.usage is not None:
                 self._total += news.usage.usage()
-        return []
 
-    def _tokens(self, news: protocol.TokenNews) -> list[Event]:
+    def _tokens(self, news: protocol.TokenNews) -> None:
         total = news.token_usage.total.usage()
         if total.total_tokens > self._total.total_tokens:
             self._total = total
             self.answered = "assistant" in self._items and self._items <= ANSWER
             self._items.clear()
-        return []
 
-    def _started(self, news: protocol.TurnNews) -> list[Event]:
+    def _started(self, news: protocol.TurnNews) -> None:
         self.turn_id = news.turn.id
         self._no_item()
-        return []
 
-    def _failed(self, news: protocol.ErrorNews) -> list[Event]:
+    def _failed(self, news: protocol.ErrorNews) -> None:
         if not news.will_retry:
             self._error = news.error
-        return []
 
-    def _completed(self, news: protocol.TurnNews) -> list[Event]:
+    def _completed(self, news: protocol.TurnNews) -> None:
         turn = news.turn
         if self.turn_id and turn.id != self.turn_id:
-            return []
+            return
         if turn.status == "completed":
             self.ended = Finish("stop")
         elif turn.status == "interrupted":
             self.ended = Failure("backend_cut", "Codex interrupted the turn.")
         else:
-            self.ended = end_of(turn.error or self._error or protocol.TurnError())
-        return []
+            self.ended = end_of(turn.error or self._error or TurnError())
 
 
-_READ: dict[str, Callable[[ThreadReader, Any], list[Event]]] = {
-    "item/agentMessage/delta": ThreadReader._text,
-    "item/reasoning/summaryTextDelta": ThreadReader._summarized,
-    "item/reasoning/textDelta": ThreadReader._thought,
-    "rawResponseItem/completed": ThreadReader._raw_item,
-    "rawResponse/completed": ThreadReader._raw_response,
-    COUNTED: ThreadReader._tokens,
-    "turn/started": ThreadReader._started,
-    "turn/completed": ThreadReader._completed,
-    "error": ThreadReader._failed,
+NOTIFICATIONS: dict[str, tuple[type[Any], Callable[[ThreadReader, Any], list[Event] | None]]] = {
+    "item/agentMessage/delta": (protocol.CodexDelta, ThreadReader._text),
+    "item/reasoning/summaryTextDelta": (protocol.CodexDelta, ThreadReader._summarized),
+    "item/reasoning/textDelta": (protocol.CodexDelta, ThreadReader._thought),
+    "rawResponseItem/completed": (protocol.RawItemNews, ThreadReader._raw_item),
+    "rawResponse/completed": (protocol.RawResponseNews, ThreadReader._raw_response),
+    COUNTED: (protocol.TokenNews, ThreadReader._tokens),
+    "turn/started": (protocol.TurnNews, ThreadReader._started),
+    "turn/completed": (protocol.TurnNews, ThreadReader._completed),
+    "error": (protocol.ErrorNews, ThreadReader._failed),
 }
+"""The notifications that a run reads. The worker drops all others without decoding them."""
 
 
 def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
     return between.join(part.text for part in parts or () if part.text)
 
 
-def _rest(whole: str, told: Sequence[str]) -> str:
-    """What is still to be told; nothing where what was told says something else."""
-    said = "".join(told)
-    return whole[len(said) :] if whole.startswith(said) else ""
+def _rest(whole: str, sent: list[str]) -> str:
+    """What the deltas did not bring; nothing if they contradict. Ends the item: `sent` is cleared."""
+    start = "".join(sent)
+    sent.clear()
+    return whole[len(start) :] if whole.startswith(start) else ""
 
 
 def is_object(text: str) -> bool:
@@ -273,3 +261,125 @@ def _depth(text: str) -> int:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(mark, 0)
         deepest = max(deepest, depth)
     return deepest
+
+
+# --- failures: in each table the first row that fits decides ---
+
+INFO_KINDS: dict[str, str] = {
+    "contextWindowExceeded": "context_length",
+    "usageLimitExceeded": "quota",
+    "sessionBudgetExceeded": "quota",
+    "rateLimitExceeded": "rate_limit",
+    "serverOverloaded": "overloaded",
+    "internalServerError": "backend",
+    "unauthorized": "backend_auth",
+    "badRequest": "invalid_request",
+    "cyberPolicy": "content_filter",
+    "responseStreamDisconnected": "backend_cut",
+    "responseStreamConnectionFailed": "backend_unavailable",
+}
+"""By `codexErrorInfo`. For any other value, the HTTP status decides."""
+
+STATUS_KINDS: dict[int, str] = {
+    401: "backend_auth",
+    402: "quota",
+    403: "backend_auth",
+    404: "model_not_found",
+    408: "timeout",
+    413: "body_too_large",
+    429: "rate_limit",
+    503: "overloaded",
+    529: "overloaded",
+}
+
+WORD_KINDS: tuple[tuple[str, str], ...] = (
+    (r"missing environment variable", "backend_auth"),
+    (r"stream disconnected before completion: .*rate limit", "rate_limit"),
+    (r"idle timeout waiting", "timeout"),
+    (r"stream (?:disconnected|closed) before", "backend_cut"),
+    (r"error sending request|connection (?:refused|failed)|dns error", "backend_unavailable"),
+    (r"selected model is at capacity|server is overloaded", "overloaded"),
+    (r"context (?:window|length)", "context_length"),
+)
+"""By the message, if `codexErrorInfo` is `other`."""
+
+_EFFORT = r"effort|unknown variant `[^`]*`, expected one of `(?:none|minimal|low)`"
+REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
+    (r"overloaded; retry later", "overloaded", None),
+    (_EFFORT, "unsupported_value", "reasoning_effort"),
+    (r"reasoning.?summary|expected one of `auto`", "unsupported_value", "reasoning.summary"),
+    (r"dynamic.?tool|tool name", "invalid_request", "tools"),
+    (r"input.?too.?large|exceeds the maximum length", "context_length", None),
+    (r"remote image|image", "unsupported_value", None),
+)
+"""By the message with which Codex refuses a request: kind and request field."""
+
+INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
+FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}
+_STATUS = re.compile(r"unexpected status (\d{3})")
+_RETRY = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b")
+
+SUMMARIES: dict[str, str] = {
+    "backend_auth": "The provider did not accept Codex's credentials.",
+    "backend_cut": "The model's answer broke off before it was complete.",
+    "overloaded": "The provider is overloaded.",
+}
+
+
+def end_of(error: TurnError) -> Finish | Failure:
+    """How a failed turn ends."""
+    found = INCOMPLETE.search(error.message)
+    if found and found[1] in FINISHES:
+        return FINISHES[found[1]]
+    body = _body(error.message)
+    kind = _kind(error, body)
+    retry = _RETRY.search(error.message) if kind == "rate_limit" else None
+    seconds = float(retry[1]) / (1000 if retry[2] == "ms" else 1) if retry else None
+    code = body.get("code") if kind == "invalid_request" else None
+    summary, words = SUMMARIES.get(kind), clean(str(body.get("message") or error.message))
+    message = f"{summary} Codex said: {words}" if summary and words else summary or words
+    code = code if isinstance(code, str) else None
+    return Failure(kind, message or "Codex failed silently.", code=code, retry_after_s=seconds)
+
+
+def refused(method: str, message: str) -> Failure:
+    """The failure of a request that Codex refused."""
+    said = f"Codex refused {method}: {message[:500]}"
+    for pattern, kind, param in REQUEST_KINDS:
+        if re.search(pattern, message, re.IGNORECASE):
+            return Failure(kind, said, param)
+    return Failure("backend", said)
+
+
+def _kind(error: TurnError, body: dict[str, Any]) -> str:
+    word, status = _info(error.codex_error_info)
+    if word in INFO_KINDS:
+        return INFO_KINDS[word]
+    if status is None and (found := _STATUS.search(error.message)):
+        status = int(found[1])
+    if status is not None:
+        return STATUS_KINDS.get(status, "invalid_request" if 400 <= status < 500 else "backend")
+    for pattern, kind in WORD_KINDS:
+        if re.search(pattern, error.message, re.IGNORECASE):
+            return kind
+    return "invalid_request" if body else "backend"  # Codex passes on the body of a 400 as the message
+
+
+def _info(info: Any) -> tuple[str, int | None]:
+    if isinstance(info, str):
+        return info, None
+    if isinstance(info, dict) and len(info) == 1:
+        word, facts = next(iter(info.items()))
+        status = facts.get("httpStatusCode") if isinstance(facts, dict) else None
+        return str(word), status if isinstance(status, int) else None
+    return "", None
+
+
+def _body(message: str) -> dict[str, Any]:
+    """The error object of a provider's 400, if the message is its body."""
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        return {}
+    inner = value.get("error", value.get("detail")) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}

@@ -1,11 +1,8 @@
 """One turn on Codex.
 
-With native tools (0.133 and later) the items are injected as they are, the turn begins without an input, and
-its calls stay open between two HTTP requests. Codex has no `tool_choice`: it gets only the offered tools.
-
-An older Codex gets text, and the pipeline emulates the tools: the system text in `developerInstructions`, the
-history as items, the last user message as the input. If the model asks for a tool of Codex's own that reads
-files of this machine, the turn is stopped before the tool answers (law 9).
+With native tools (0.133 and later) the items are injected as they are, the turn begins without an input, and its calls
+stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the tools. If its model asks
+for a tool of Codex's own that reads files of this machine, the turn stops before the tool answers (law 9).
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from toolwire.backends.agents.history import demand
 from toolwire.backends.base import Batch, frame_tap
 from toolwire.backends.codex import items
 from toolwire.backends.codex.home import CodexHome
@@ -27,15 +25,13 @@ from toolwire.core.turn import Result, Turn
 
 AFTER_ERROR_S = 1.0
 AFTER_ANSWER_S = 2.0
-"""How long the end of a turn may come after its error, and after its answer.
-
-Some versions never send it: 0.89 on a busy machine never ends about one turn in a hundred.
+"""How long the end of a turn may come after its error or answer. Some versions never send it: 0.89 on a busy
+machine does not end about one turn in a hundred.
 """
 Json = dict[str, Any]
 
 
 def thread_params(turn: Turn, options: CodexOptions, cwd: str, features: Features) -> Json:
-    """The parameters of every thread: nothing of Codex's own."""
     params: Json = {"baseInstructions": "", "approvalPolicy": "never", "sandbox": "read-only", "cwd": cwd}
     if options.model:
         params["model"] = options.model
@@ -56,7 +52,7 @@ def turn_params(turn: Turn, options: CodexOptions) -> Json:
 
 
 class CodexRun:
-    """A `LiveRun`. Codex is not asked anything before the first segment is read."""
+    """A `LiveRun`. Nothing is sent to Codex before the first segment is read."""
 
     def __init__(
         self, turn: Turn, options: CodexOptions, home: CodexHome, open_thread: Callable[[], Awaitable[Thread]]
@@ -120,7 +116,7 @@ class CodexRun:
         if self._thread is not None:
             await self._thread.end(served)
 
-    # --- the start ------------------------------------------------------------------------------------
+    # --- the start ---
 
     async def _start(self) -> Thread:
         """Begins the turn; on another process if the first one is dead, because no model was asked yet."""
@@ -146,8 +142,8 @@ class CodexRun:
         return {**params, "experimentalRawEvents": True}
 
     def _native(self) -> Callable[[Thread], Awaitable[list[Json]]]:
-        demand = items.demand(self._turn.tool_choice) if self._tools else ""
-        injected = items.history(self._turn, (items.output_words(self._turn.output), demand))
+        wanted = demand(self._turn.tool_choice) if self._tools else ""
+        injected = items.history(self._turn, (items.output_words(self._turn.output), wanted))
         params = {**self._params(), "environments": []}
         if self._tools:
             params["dynamicTools"] = [items.tool_json(tool) for tool in self._tools]
@@ -181,7 +177,7 @@ class CodexRun:
 
         return start
 
-    # --- what Codex sends -----------------------------------------------------------------------------
+    # --- what Codex sends ---
 
     async def _read(self, thread: Thread) -> Batch:
         """The events that are there now, with the end of the segment once it is known."""
@@ -190,9 +186,8 @@ class CodexRun:
         while not batch or thread.waiting():
             settling = bool(reader.calls) and not features.response_mark
             answered = reader.answered and not features.follow_ups
-            limit = (
-                options.settle_ms / 1000 if settling else AFTER_ANSWER_S if answered else options.timeout_s
-            )
+            limit = AFTER_ANSWER_S if answered else options.timeout_s
+            limit = options.settle_ms / 1000 if settling else limit
             try:
                 message = await thread.receive(AFTER_ERROR_S if reader.failing else limit)
             except TimeoutError:
@@ -200,8 +195,8 @@ class CodexRun:
                     if settling:
                         return [*batch, *self._calls_end()]
                     if not answered:
-                        words = f"Codex was silent for {options.timeout_s:g} s."
-                        raise ToolwireError("timeout", words) from None
+                        problem = f"Codex was silent for {options.timeout_s:g} s."
+                        raise ToolwireError("timeout", problem) from None
                     thread.stuck()
                 reader.close()
             else:
@@ -212,10 +207,8 @@ class CodexRun:
                 thread.answer(call_id, items.refusal_json(words))
             reader.refused.clear()
             if reader.trespass and not features.native_tools:
-                raise ToolwireError(
-                    "backend",
-                    "The model asked Codex to read a file of this machine, which Toolwire does not allow.",
-                )
+                problem = "The model asked Codex to read a file of this machine"
+                raise ToolwireError("backend", f"{problem}, which Toolwire does not allow.")
             if reader.ended is not None:
                 reader.calls.clear()
                 thread.completed()

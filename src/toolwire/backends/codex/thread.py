@@ -1,25 +1,41 @@
 """One Codex thread: its messages in order, its tool calls and their answers, and its end.
 
-A thread serves one conversation turn and is never used again after an interruption: Codex keeps traces of one in the history. A tool call may be
-asked for before or after its answer is known; both orders are served, also while nobody reads the thread's messages.
+A thread serves one turn, and is never used again after an interruption, of which Codex keeps traces in the history.
+Codex may ask for a tool call before or after its answer is known, also while nobody reads the thread's messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.pool import Seat
 from toolwire.backends.codex.protocol import Notification, ServerRequest
+from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
 STOP_S = 5.0
+
+
+class Seat:
+    """A worker of a pool, with the number of its threads. Each lease must be released once."""
+
+    def __init__(self, worker: CodexWorker, released: Callable[[Seat, bool], None]) -> None:
+        self.worker = worker
+        self.busy = 0
+        self.retired = False
+        """The worker takes no more threads, and ends after its last one."""
+        self.measured = 0.0
+        self._released = released
+
+    def release(self, served: bool) -> None:
+        """Ends one lease. `served`: the worker did its job."""
+        self._released(self, served)
 
 
 class Thread:
@@ -32,9 +48,7 @@ class Thread:
         self.turn_id = ""
         self._path: str | None = None
         self._inbox: deque[Notification] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
+        self._news = asyncio.Event()
         self._failure: Failure | None = None
         self._asked: dict[str, ServerRequest] = {}
         self._answers: dict[str, Mapping[str, Any]] = {}
@@ -43,13 +57,11 @@ class Thread:
         self._stuck = False
         self._over: asyncio.Task[None] | None = None
 
-    # --- asking --------------------------------------------------------------------------------------------------------------------------------
-
     async def start(self, method: str, params: Mapping[str, Any]) -> None:
         """By thread/start or thread/resume."""
         started = protocol.decode(protocol.ThreadStarted, await self.worker.request(method, params))
         if started is None:
-            raise ToolwireError("backend", f"Codex answered {method} in a way that Toolwire does not know.")
+            raise ToolwireError("backend", f"Codex answered {method} in an unknown format.")
         self.id, self._path = started.thread.id, started.thread.path
         self.worker.attach(self.id, self)
 
@@ -60,65 +72,34 @@ class Thread:
         """Starts a turn. Its messages may come before this returns; they wait."""
         self.turn_id = ""
         self._running = True
-        self._beginning = self.worker.background(
-            self.worker.request("turn/start", {"threadId": self.id, **params})
-        )
+        request = self.worker.request("turn/start", {"threadId": self.id, **params})
+        self._beginning = self.worker.background(request)
         began = protocol.decode(protocol.TurnNews, await asyncio.shield(self._beginning))
         if began is not None:
             self.turn_id = began.turn.id
 
     def answer(self, call_id: str, answer: Mapping[str, Any]) -> None:
-        """The answer to a tool call, now or when Codex asks for it."""
+        """Answers a tool call, now or when Codex asks for it."""
         request = self._asked.pop(call_id, None)
         if request is not None:
             self.worker.reply(request, answer)
         else:
             self._answers[call_id] = answer
 
-    # --- hearing -------------------------------------------------------------------------------------------------------------------------------
+    # --- messages ---
 
     async def receive(self, timeout_s: float) -> Notification:
-        """The next message. Raises TimeoutError after so long a silence, and the worker's failure once it is lost."""
+        """The next message. Raises `TimeoutError` after silence, and the worker's failure once it is lost."""
         while not self._inbox:
             if self._failure is not None:
                 raise ToolwireError.of(self._failure)
-            await self._silence(timeout_s)
+            self._news.clear()
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
         return self._inbox.popleft()
 
-    async def _silence(self, timeout_s: float) -> None:
-        """Until there is news. One timer serves the whole thread: a message only moves the deadline, which the timer looks at when it is due."""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + timeout_s
-        if self._timer is None or self._timer.when() > self._deadline:
-            self._stop_timer()
-            self._timer = loop.call_at(self._deadline, self._look)
-        self._waiter = loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._waiter is None or self._waiter.done():
-            return
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._deadline:
-            self._waiter.set_exception(TimeoutError())
-        else:
-            self._timer = loop.call_at(self._deadline, self._look)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     def waiting(self) -> bool:
-        """Whether a message is there already."""
+        """Whether a message is already there."""
         return bool(self._inbox)
 
     def deliver(self, message: Notification | ServerRequest) -> None:
@@ -126,37 +107,37 @@ class Thread:
             self._serve(message)
         elif self._over is None:
             self._inbox.append(message)
-            self._wake()
+            self._news.set()
 
     def lost(self, failure: Failure) -> None:
         self._failure = failure
-        self._wake()
+        self._news.set()
 
     def _serve(self, request: ServerRequest) -> None:
         call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
         elif self._over is not None:
-            pass  # any answer, also a refusal, would make the model go on before the interruption arrives
+            pass  # any answer, even a refusal, would make the model go on before the interruption arrives
         elif call.call_id in self._answers:
             self.worker.reply(request, self._answers.pop(call.call_id))
         else:
             self._asked[call.call_id] = request
 
-    # --- ending --------------------------------------------------------------------------------------------------------------------------------
+    # --- the end ---
 
     def completed(self) -> None:
-        """Codex has said that the turn is over."""
+        """Codex reported the end of the turn."""
         self._running = False
 
     def stuck(self) -> None:
-        """Codex does not end the turn: no answer of this thread's is waited for any more, and its process takes no further ones."""
+        """Codex does not end the turn: do not wait for this thread any more, and retire its process."""
         self._stuck = True
         self.worker.tell("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
         self._seat.retired = True
 
     async def end(self, served: bool) -> None:
-        """Interrupts what still runs, forgets the thread and gives its place back. Safe to call twice."""
+        """Interrupts a running turn, forgets the thread and releases its seat. Safe to call twice."""
         if self._over is None:
             self._over = self.worker.background(self._end(served))
         await asyncio.wait({self._over}, timeout=STOP_S)
@@ -168,7 +149,6 @@ class Thread:
             if self.worker.alive and self.id and not self._stuck:
                 await self._forget()
         finally:
-            self._stop_timer()
             self._remove()
             self.worker.detach(self.id)
             self._inbox.clear()
@@ -182,7 +162,7 @@ class Thread:
             await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
 
     async def _forget(self) -> None:
-        """An ephemeral thread is left to Codex, which drops it when idle; one that was written to disk is removed from there."""
+        """Codex drops an idle ephemeral thread by itself; one on disk must be archived."""
         if self._path is None:
             self.worker.tell("thread/unsubscribe", {"threadId": self.id})
             return
@@ -192,7 +172,7 @@ class Thread:
     def _remove(self) -> None:
         if self._path is None:
             return
-        path = Path(self._path)
-        for file in (path, self.worker.home.path / "archived_sessions" / path.name):
-            if file.is_relative_to(self.worker.home.path):
+        path, home = Path(self._path), self.worker.home.path
+        for file in (path, home / "archived_sessions" / path.name):
+            if file.is_relative_to(home):
                 file.unlink(missing_ok=True)

@@ -1,34 +1,21 @@
-"""Cursor's agents as a backend, and all of Cursor's models as a source of backends.
-
-A new conversation gets a fresh agent, which then waits for the conversation's next turn.
-"""
+"""Cursor's agents as a backend, and all of Cursor's models as a source of backends."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolwire.backends.agents.history import (
-    Idle,
-    fingerprint,
-    fresh_prompt,
-    images,
-    known_part,
-    news,
-    next_prompt,
-)
-from toolwire.backends.agents.run import AgentRun, one_response
-from toolwire.backends.base import Backend, Batch
+from toolwire.backends.agents.backend import AgentBackend
+from toolwire.backends.agents.run import AgentRun
+from toolwire.backends.base import Backend
 from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.client import CURSOR
 from toolwire.backends.cursor.options import CursorOptions, find_bridge
-from toolwire.backends.cursor.session import AgentUnknown, CursorSession
-from toolwire.core.capabilities import Capabilities, Strategy
+from toolwire.backends.cursor.session import CursorSession
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Turn
 
 NO_KEY = (
     "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. "
@@ -37,26 +24,13 @@ NO_KEY = (
 MODELS_FRESH_S = 300.0
 
 
-class CursorBackend:
+class CursorBackend(AgentBackend[CursorSession]):
     """One configured model."""
 
-    strategy: Strategy = "parked"
-    capabilities = Capabilities(
-        tools=True, tool_choice=True, parallel=True, images=True, image_urls=False, reasoning=True
-    )
-    aliases: Sequence[str] = ()
-
     def __init__(self, id: str, options: CursorOptions | None = None) -> None:
-        self.id = id
         self.options = options or CursorOptions()
-        self.closed = False
-        self.waiting: Idle[CursorSession] = Idle(
-            CursorSession.close, self.options.sessions, self.options.idle_s
-        )
+        super().__init__(id, self.options)
         self._bridge: Bridge | None = None
-
-    def alias(self, name: str) -> str | None:
-        return None
 
     @property
     def bridge(self) -> Bridge:
@@ -68,20 +42,12 @@ class CursorBackend:
             self._bridge = share(target, self.options.start_timeout_s, self.options.request_timeout_s)
         return self._bridge
 
-    @property
-    def idle(self) -> int:
-        """How many agents wait for the next turn of their conversation."""
-        return len(self.waiting)
-
     def require_key(self) -> str:
-        """The API key. An attached bridge may have one of its own."""
+        """The API key. An attached bridge may have its own."""
         key, bridge = self.options.key(os.environ), self.bridge
         if not key and not bridge.target.url:
             raise ToolwireError("backend_auth", NO_KEY)
         return key
-
-    async def prepare(self) -> None:
-        return None
 
     async def ready(self) -> bool:
         try:
@@ -91,70 +57,13 @@ class CursorBackend:
         return True
 
     async def close(self) -> None:
-        self.closed = True
-        await self.waiting.close()
+        await super().close()
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             await bridge.release()
 
-    def open(self, turn: Turn) -> AgentRun:
-        """A run that can be parked."""
-        work = _TurnWork(self, turn)
-        options = self.options
-        return AgentRun(
-            turn,
-            work.work,
-            work.stop,
-            settle_s=options.settle_ms / 1000,
-            repeats=options.repeats,
-            timeout_s=options.timeout_s,
-        )
-
-    def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        return one_response(self.open, turn)
-
-
-class _TurnWork:
-    """One turn, and the agent that works on it."""
-
-    def __init__(self, backend: CursorBackend, turn: Turn) -> None:
-        self._backend = backend
-        self._turn = turn
-        self._session: CursorSession | None = None
-
-    async def work(self, run: AgentRun) -> None:
-        turn, backend = self._turn, self._backend
-        self._session = self._waiting()
-        if self._session is not None:
-            try:
-                await self._session.prompt(run, next_prompt(turn), images(news(turn.items)))
-            except AgentUnknown:
-                await self._session.close()
-                self._session = None
-        if self._session is None:
-            bridge, key = backend.bridge, backend.require_key()
-            self._session = await CursorSession.create(bridge, backend.options, key, turn.offered())
-            await self._session.prompt(run, fresh_prompt(turn), images(turn.items))
-        session, self._session = self._session, None
-        if run.failed or backend.closed:
-            await session.close()
-        else:
-            backend.waiting.keep(fingerprint(turn, run.told), session)
-
-    def _waiting(self) -> CursorSession | None:
-        """The agent that already had this conversation."""
-        known = known_part(self._turn)
-        session = self._backend.waiting.take(fingerprint(self._turn, known)) if known else None
-        if session is not None and not session.alive:
-            self._backend.bridge.in_background(session.close())
-            return None
-        return session
-
-    async def stop(self) -> None:
-        """Has no effect once the agent waits for its next turn."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.stop()
+    async def _new_session(self, run: AgentRun) -> CursorSession:
+        return await CursorSession.create(self.bridge, self.options, self.require_key(), run.turn.offered())
 
 
 class CursorModels:

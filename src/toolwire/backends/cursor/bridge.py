@@ -7,16 +7,27 @@ callback server. After a failed start the next attempt waits for a growing pause
 from __future__ import annotations
 
 import asyncio
-import hmac
+import json
+import logging
 import os
-import secrets
-import time
+import shutil
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from toolwire.backends.agents.loopback import LoopbackServer
+from toolwire.backends.agents.mcp_server import LoopbackServer, error_result
+from toolwire.backends.agents.processes import (
+    PASSED_ON,
+    Backoff,
+    Child,
+    Lines,
+    clean,
+    in_memory,
+    private_folder,
+)
 from toolwire.backends.cursor.client import (
     CONTROL,
     LARGEST,
@@ -25,21 +36,20 @@ from toolwire.backends.cursor.client import (
     BridgeUnreachable,
     ConnectError,
     Malformed,
-    clean,
     parse,
 )
-from toolwire.backends.cursor.options import BridgeTarget
-from toolwire.backends.cursor.process import BridgeHome, BridgeProcess
+from toolwire.backends.cursor.options import BridgeTarget, check_address
 from toolwire.core.errors import ToolwireError
 
+PREFIX = "toolwire-cursor-"
+READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
 """Tool, arguments and call id → the result. It takes the calls of one agent."""
 
 
 class CallbackServer(LoopbackServer):
-    """Receives the agents' tool calls, on loopback only and with a token of its own.
+    """Receives the agents' tool calls.
 
     A call of a client's tool stays open until the client's result arrives. Any other call gets an error.
     """
@@ -47,15 +57,13 @@ class CallbackServer(LoopbackServer):
     def __init__(self, agents: Mapping[str, ToolHandler]) -> None:
         super().__init__(LARGEST, handler_cancellation=True)
         self._agents = agents
-        self.token = secrets.token_urlsafe(32)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}/"
 
     async def _serve(self, request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {self.token}".encode()):
+        if not self._accepts(request):
             return _error(401, "unauthenticated", "Unauthorized")
         if request.path.lstrip("/") != METHOD or request.method != "POST":
             return _error(404, "unimplemented", "This server has CallCustomTool only.")
@@ -79,9 +87,126 @@ def _error(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"code": code, "message": message}, status=status)
 
 
-def error_result(message: str) -> dict[str, Any]:
-    """The result of a call that the client does not answer."""
-    return {"content": [{"type": "text", "text": message}], "isError": True}
+# --- the bridge's process ---
+
+
+class BridgeHome:
+    """A bridge's private folder, in memory where possible: the bridge writes conversations below its home.
+
+    `work` is the empty folder that agents work in.
+    """
+
+    def __init__(self) -> None:
+        self.path = private_folder(PREFIX, in_memory())
+        self.work, self.home, self.state, self.temporary = folders = [
+            self.path / name for name in ("work", "home", "state", "tmp")
+        ]
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        passed_on = {name: environ[name] for name in PASSED_ON if name in environ}
+        return {**passed_on, "HOME": str(self.home), "TMPDIR": str(self.temporary)}
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class BridgeProcess(Child):
+    """`start` it first; `end` it whatever happens."""
+
+    LOG = logging.getLogger("toolwire.cursor")
+    END = ((0.0, signal.SIGTERM), (1.0, signal.SIGKILL), (5.0, signal.SIGKILL))
+
+    def __init__(self, command: str, environ: Mapping[str, str]) -> None:
+        super().__init__("Cursor's bridge")
+        self._command = command
+        self._environ = environ
+        self.home: BridgeHome | None = None
+        self._ready: asyncio.Future[BridgeTarget] = asyncio.get_running_loop().create_future()
+        self._lines = Lines(64 * 1024)
+
+    async def start(self, timeout_s: float) -> BridgeTarget:
+        """The address and token of the bridge, once it is ready."""
+        try:
+            self.home = home = BridgeHome()
+            await self._spawn(
+                *(self._command, "--workspace", str(home.work), "--state-root", str(home.state)),
+                *("--host", "127.0.0.1", "--port", "0"),
+                env=home.environment(self._environ),
+                guarded=True,
+                cwd=home.work,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+            )
+            async with asyncio.timeout(timeout_s):
+                ready = await self._ready
+        except BaseException as error:
+            problem = ""
+            if isinstance(error, TimeoutError):
+                problem = self.report(f"Cursor's bridge was not ready within {timeout_s:g} s.")
+            elif isinstance(error, OSError):
+                problem = f"Cursor's bridge could not be started: {error.strerror or error}"
+            await self.end()
+            if not problem:
+                raise
+            raise ToolwireError("backend_unavailable", problem) from error
+        self._serves_many = True
+        return ready
+
+    def clean(self, text: str) -> str:
+        return clean(text)
+
+    async def end(self) -> None:
+        """Ends the whole group; safe to call twice."""
+        await super().end()
+        if not self._ready.cancel() and not self._ready.cancelled():
+            self._ready.exception()  # retrieved, so that asyncio does not warn where nobody waited
+        if self.home is not None:
+            self.home.remove()
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        for line in self._lines.feed(data):
+            self._hear(line.decode("utf-8", "replace"))
+
+    def _over(self) -> None:
+        self.pipe_data_received(2, b"\n")  # the end of the last line
+        if not self._ready.done():
+            self._ready.set_exception(ToolwireError("backend_unavailable", self.end_message()))
+
+    def _hear(self, line: str) -> None:
+        """The ready line leads to a token: it is parsed, never kept and never logged."""
+        if not line.startswith(READY):
+            super()._hear(line)
+        elif not self._ready.done():
+            try:
+                self._ready.set_result(read_ready(line[len(READY) :]))
+            except ToolwireError as error:
+                self._ready.set_exception(error)
+
+
+def read_ready(words: str) -> BridgeTarget:
+    """The address and token in the ready line."""
+    try:
+        given: Any = json.loads(words)
+        version = (given["schemaVersion"], given["transport"], given["protocol"])
+        if version != (1, "tcp", "connect"):
+            problem = f"Cursor's bridge speaks an unknown protocol: {version}."
+            raise ToolwireError("backend_unavailable", problem)
+        host = str(given.get("host") or "")
+        url = str(given.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{given['port']}")
+        check_address(url)
+        token = str(given.get("authToken") or "") or Path(given["authTokenFile"]).read_text("utf-8")
+    except (ValueError, KeyError, TypeError, OSError):  # never quote the line: a token may be in it
+        problem = "Cursor's bridge is ready, but its ready line is in an unknown format."
+        raise ToolwireError("backend_unavailable", problem) from None
+    if not token.strip():
+        raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but gave no token.")
+    return BridgeTarget(url.rstrip("/"), token.strip())
+
+
+# --- connections ---
 
 
 class BridgeConnection:
@@ -121,33 +246,24 @@ class BridgeConnection:
         self._broken = True
         await self.client.close()
         if self.process is not None:
-            await self.process.close()
+            await self.process.end()
         self._home.remove()
 
 
 class Bridge:
     """`share` returns one; `release` it once. `agents` receive the calls, by agent id."""
 
-    def __init__(
-        self,
-        target: BridgeTarget,
-        start_timeout_s: float,
-        request_timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> None:
         self.target = target
         self.users = 0
         self.starts = 0
         self.agents: dict[str, ToolHandler] = {}
         self._start_timeout_s = start_timeout_s
         self._request_timeout_s = request_timeout_s
-        self._clock = clock
         self._connection: BridgeConnection | None = None
         self._callbacks: CallbackServer | None = None
         self._starting = asyncio.Lock()
-        self._failures = 0
-        self._not_before = 0.0
-        self._problem = ""
+        self._backoff = Backoff()
         self._closed = False
         self._background: set[asyncio.Future[None]] = set()
 
@@ -168,22 +284,16 @@ class Bridge:
                 raise ToolwireError("backend_unavailable", "The gateway is closing.")
             if self._connection is not None and self._connection.alive:
                 return self._connection
-            wait = self._not_before - self._clock()
-            if wait > 0:
-                problem = f"{self._problem} It is tried again in {wait:.1f} s."
-                raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
-            if self._connection is not None:
-                old, self._connection = self._connection, None
+            self._backoff.check()
+            old, self._connection = self._connection, None
+            if old is not None:
                 await old.close()
             try:
                 self._connection = await self._open()
             except ToolwireError as error:
-                self._problem = error.failure.message
-                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 16))
-                self._not_before = self._clock() + pause_s
-                self._failures += 1
+                self._backoff.failed(error.failure.message)
                 raise
-            self._failures = 0
+            self._backoff.succeeded()
             return self._connection
 
     async def _open(self) -> BridgeConnection:
@@ -192,12 +302,11 @@ class Bridge:
             await callbacks.start()
             self._callbacks = callbacks
         self.starts += 1
-        process, home, url, token = None, None, self.target.url, self.target.token
-        if not url:
-            process = BridgeProcess(self.target.command, os.environ)
-            ready = await process.start(self._start_timeout_s)
-            home, url, token = process.home, ready.url, ready.token
-        client = BridgeClient(url, token, self._request_timeout_s)
+        process, home, target = None, None, self.target
+        if not target.url:
+            process = BridgeProcess(target.command, os.environ)
+            target, home = await process.start(self._start_timeout_s), process.home
+        client = BridgeClient(target.url, target.token, self._request_timeout_s)
         connection = BridgeConnection(client, home or BridgeHome(), process)
         try:
             await self._check(connection)

@@ -9,11 +9,14 @@ import asyncio
 import json
 import re
 import struct
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 
+from toolwire.backends.agents.backend import kind_by_words
+from toolwire.backends.agents.processes import clean
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 
@@ -25,8 +28,6 @@ CONTROL, CURSOR, AGENT = (
 # --- failures ---
 #
 # An error of the bridge → one kind of `errors.KINDS`. The first table that knows the error decides.
-
-MESSAGE_LIMIT = 500
 
 SDK_KINDS: dict[str, str] = {
     "UNAUTHORIZED": "backend_auth",
@@ -46,22 +47,6 @@ SDK_KINDS: dict[str, str] = {
     "CLIENT_CANCELLED": "backend_cut",
 }
 """By the bridge's own code, which is in the details of an error."""
-
-MESSAGE_KINDS: tuple[tuple[str, str], ...] = (
-    (
-        r"network request failed|fetch failed|failed to connect|ECONNREFUSED|ENOTFOUND|EAI_AGAIN",
-        "backend_unavailable",
-    ),
-    (r"usage limit|out of (?:credits|usage)|spend limit|billing", "quota"),
-    (r"rate.?limit|too many requests", "rate_limit"),
-    (
-        r"(?:unknown|invalid|unsupported|no such) model|model .*(?:not found|not available|does not exist)",
-        "model_not_found",
-    ),
-    (r"api key|unauthori[sz]ed|not logged in|authentication", "backend_auth"),
-    (r"context (?:window|length)|too many tokens|prompt is too long", "context_length"),
-)
-"""By the message."""
 
 CONNECT_KINDS: dict[str, str] = {
     "unauthenticated": "backend_auth",
@@ -84,8 +69,6 @@ EXPLANATIONS: dict[str, str] = {
     "rate_limit": "Cursor's rate limit is reached.",
     "quota": "Cursor's usage limit is reached.",
 }
-_URL = re.compile(r"\(?https?://[^\s,)]+\)?")
-_KEY = re.compile(r"\b(?:crsr|cursor|key|sk)[-_][A-Za-z0-9_\-*]{8,}")
 _CODE = re.compile(r"^\[(\w+)\]\s*")
 
 
@@ -99,21 +82,13 @@ def _failure(sdk_code: str, connect_code: str, message: str, retry_after: Any = 
     kind = (
         SDK_KINDS.get(sdk_code.removeprefix("SDK_ERROR_CODE_").upper())
         or CONNECT_KINDS.get(sdk_code.lower())
-        or next((kind for pattern, kind in MESSAGE_KINDS if re.search(pattern, message, re.IGNORECASE)), None)
+        or kind_by_words(message)
         or CONNECT_KINDS.get(connect_code.lower(), "backend")
     )
     words = clean(message)
     readable = " ".join(filter(None, (EXPLANATIONS.get(kind), words and f"Cursor said: {words}")))
-    return Failure(
-        kind,
-        readable or "Cursor's agent failed without a message.",
-        retry_after_s=_seconds(retry_after) if kind in ("rate_limit", "quota", "overloaded") else None,
-    )
-
-
-def clean(message: str) -> str:
-    """The message as one line without addresses and keys."""
-    return _KEY.sub("***", _URL.sub("", " ".join(message.split())))[:MESSAGE_LIMIT].strip()
+    seconds = _seconds(retry_after) if kind in ("rate_limit", "quota", "overloaded") else None
+    return Failure(kind, readable or "Cursor's agent failed without a message.", retry_after_s=seconds)
 
 
 def _seconds(duration: Any) -> float | None:
@@ -230,43 +205,43 @@ class BridgeClient:
     async def close(self) -> None:
         await self._session.close()
 
+    @asynccontextmanager
+    async def _post(
+        self, method: str, body: bytes, kind: str, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response, if its status is 200."""
+        url, name = f"{self._url}/{method}", method.rpartition("/")[2]
+        try:
+            async with self._session.post(
+                url, data=body, headers={"Content-Type": kind}, timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise _refused(name, response.status, await response.read())
+                yield response
+        except Malformed as error:
+            raise ToolwireError("backend", f"Cursor's bridge answered {name} with {error}.") from error
+
     async def unary(
         self, method: str, message: Mapping[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
-        seconds = timeout_s or self._timeout_s
-        name = method.rpartition("/")[2]
+        seconds, name = timeout_s or self._timeout_s, method.rpartition("/")[2]
+        timeout, body = aiohttp.ClientTimeout(total=seconds), json.dumps(message).encode()
         try:
-            async with self._session.post(
-                f"{self._url}/{method}",
-                data=json.dumps(message).encode(),
-                headers={"Content-Type": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=seconds),
-            ) as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise _refused(name, response.status, body)
-                return parse(body)
+            async with self._post(method, body, "application/json", timeout) as response:
+                return parse(await response.read())
         except TimeoutError:
-            late = f"Cursor's bridge did not answer {name} within {seconds:g} s."
-            raise BridgeUnreachable("timeout", late) from None
+            problem = f"Cursor's bridge did not answer {name} within {seconds:g} s."
+            raise BridgeUnreachable("timeout", problem) from None
         except aiohttp.ClientError as error:
             problem = f"Cursor's bridge does not answer {name}: {str(error) or type(error).__name__}"
             raise BridgeUnreachable("backend_unavailable", problem) from error
-        except Malformed as error:
-            raise ToolwireError("backend", f"Cursor's bridge answered {name} with {error}.") from error
 
     async def stream(self, method: str, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The messages as they arrive; an empty one is a keep-alive. Closing the generator hangs up."""
         envelopes = Envelopes()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s)
         try:
-            async with self._session.post(
-                f"{self._url}/{method}",
-                data=envelope(message),
-                headers={"Content-Type": "application/connect+json"},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s),
-            ) as response:
-                if response.status != 200:
-                    raise _refused(method.rpartition("/")[2], response.status, await response.read())
+            async with self._post(method, envelope(message), "application/connect+json", timeout) as response:
                 async for data in response.content.iter_any():
                     for one in envelopes.feed(data):
                         yield one
@@ -275,8 +250,6 @@ class BridgeClient:
         except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
             problem = f"Cursor's bridge broke off: {str(error) or type(error).__name__}"
             raise BridgeUnreachable("backend_cut", problem) from error
-        except Malformed as error:
-            raise ToolwireError("backend", f"Cursor's bridge streamed {error}.") from error
         raise BridgeUnreachable("backend_cut", "Cursor's bridge broke off.")
 
 

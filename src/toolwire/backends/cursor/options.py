@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from toolwire.backends.agents import check_numbers
+from toolwire.backends.agents import AgentOptions, check_numbers
 from toolwire.core.errors import ToolwireError
 
 
 @dataclass(frozen=True, slots=True)
-class CursorOptions:
+class CursorOptions(AgentOptions):
     """A bad value raises `ValueError` with one line that names the key."""
 
     model: str = "auto"
@@ -37,25 +37,14 @@ class CursorOptions:
     sandbox: bool = True
     """Whether the bridge confines what its agents do besides the client's tools."""
     settle_ms: int = 100
-    """How long silence must last to end a response with calls."""
-    repeats: int = 8
-    """How often an agent may repeat the same call before it is stopped."""
-    idle_s: float = 300.0
-    """How long an agent waits for the next turn of its conversation."""
     sessions: int = 16
-    """How many agents wait for their next turn at most; 0: none."""
-    timeout_s: float = 300.0
-    """How long the agent may be silent while it works."""
+    start_timeout_s: float = 30.0
     request_timeout_s: float = 30.0
     """How long the bridge may take to answer a request other than a run."""
-    start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            {"settle_ms": 0, "repeats": 1, "sessions": 0},
-            ("idle_s", "timeout_s", "request_timeout_s", "start_timeout_s"),
-        )
+        AgentOptions.__post_init__(self)
+        check_numbers(self, {}, ("request_timeout_s",))
         if not self.model:
             raise ValueError('model: expected the name of a model, such as "auto"')
         if not all(isinstance(value, str) for value in self.params.values()):
@@ -107,11 +96,9 @@ def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTar
             return BridgeTarget(command=os.path.abspath(found))
     found = bundled() or shutil.which(COMMAND, path=environ.get("PATH"))
     if found is None:
-        raise ToolwireError(
-            "backend_unavailable",
-            f"Cursor's bridge is not installed: {COMMAND} was not found."
-            " Install it with: pip install 'toolwire[cursor]'",
-        )
+        problem = f"Cursor's bridge is not installed: {COMMAND} was not found."
+        how = "Install it with: pip install 'toolwire[cursor]'"
+        raise ToolwireError("backend_unavailable", f"{problem} {how}")
     return BridgeTarget(command=found)
 
 
@@ -134,7 +121,6 @@ def _attached(url: str, token: str) -> BridgeTarget:
     except ValueError as error:
         raise ToolwireError("backend_unavailable", f"Cannot use Cursor's bridge: {error}") from None
     if not token:
-        raise ToolwireError(
-            "backend_auth", "Cursor's bridge needs its token: set bridge_token, or CURSOR_SDK_BRIDGE_TOKEN."
-        )
+        problem = "Cursor's bridge needs its token: set bridge_token, or CURSOR_SDK_BRIDGE_TOKEN."
+        raise ToolwireError("backend_auth", problem)
     return BridgeTarget(url=url.rstrip("/"), token=token)

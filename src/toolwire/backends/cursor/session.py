@@ -1,33 +1,34 @@
-"""One agent on a bridge. It gets the client's tools as custom tools, and none of Cursor's own.
+"""One agent on a bridge: the bodies of its requests, the reader of its streams, and its session.
 
-It reads no settings of the person's, and works in an empty folder.
+The agent gets the client's tools as custom tools, and none of Cursor's own. It reads no settings of the person, and
+works in an empty folder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
-from toolwire.backends.agents.history import words
+from toolwire.backends.agents.history import inline
+from toolwire.backends.agents.mcp_server import error_result, tool_result
+from toolwire.backends.agents.processes import clean
 from toolwire.backends.agents.run import AgentRun
-from toolwire.backends.cursor.bridge import Bridge, BridgeConnection, error_result
-from toolwire.backends.cursor.client import AGENT, BridgeUnreachable, ConnectError
+from toolwire.backends.cursor.bridge import Bridge, BridgeConnection
+from toolwire.backends.cursor.client import AGENT, BridgeUnreachable, ConnectError, run_failure
 from toolwire.backends.cursor.options import CursorOptions
-from toolwire.backends.cursor.reading import SendReader
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import ImagePart, Part, Result, ToolSpec
+from toolwire.core.events import Failure, Usage
+from toolwire.core.turn import ImagePart, ToolSpec
 
 GOODBYE_S = 2.0
-RUNNING = ("RUN_LIFECYCLE_STATUS_RUNNING", "RUN_LIFECYCLE_STATUS_CREATING")
-_DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*(;base64)?,(.*)", re.DOTALL)
+STATUS = "RUN_LIFECYCLE_STATUS_"
+RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 
 
 def create_agent(
@@ -59,44 +60,217 @@ def create_agent(
 def send(agent: str, text: str, images: Iterable[ImagePart] = ()) -> dict[str, Any]:
     """The body of Send."""
     message: dict[str, Any] = {"text": text}
-    pictures = [
-        {"data": {"data": data, "mimeType": kind}} for data, kind in filter(None, map(inline, images))
-    ]
-    if pictures:
-        message["images"] = pictures
+    found = [{"data": {"data": data, "mimeType": kind}} for data, kind in filter(None, map(inline, images))]
+    if found:
+        message["images"] = found
     return {"agentId": agent, "message": message, "options": {"enableDeltas": True}}
 
 
-def content(result: Result) -> dict[str, Any]:
-    """A client's result as the result of the agent's call."""
-    parts = [_part(part) for part in result.parts] or [{"type": "text", "text": ""}]
-    return {"content": parts, "isError": False}
+# --- reading ---
+
+ENDS: dict[str, tuple[str, str]] = {
+    "CANCELLED": ("backend_cut", "Cursor cancelled the run."),
+    "EXPIRED": ("timeout", "Cursor let the run expire."),
+}
+OWN_TOOLS = frozenset(
+    (
+        "shell writeshellstdin read write edit delete ls glob grep readlints semsearch applyagentdiff "
+        "fetch webfetch websearch xsearch task computeruse recordscreen generateimage generatevideo "
+        "createagent sendtoagent stopagent writecanvas setactivebranch setupvmenvironment prmanagement "
+        "connectscm"
+    ).split()
+)
+"""Cursor's tools that touch files, processes or the network, as `_plain` spells them."""
 
 
-def _part(part: Part) -> dict[str, Any]:
-    found = inline(part) if isinstance(part, ImagePart) else None
-    if found is None:
-        return {"type": "text", "text": words((part,))}
-    return {"type": "image", "data": found[0], "mimeType": found[1]}
+NOTHING = [0, 0, 0, 0]
 
 
-def inline(image: ImagePart) -> tuple[str, str] | None:
-    """Base64 and MIME type of a data URL; None for any other image."""
-    found = _DATA.fullmatch(image.url or "")
-    if found is None:
+class _TwoChannels:
+    """A text that arrives twice, as deltas and as whole messages. Each character counts once."""
+
+    def __init__(self) -> None:
+        self._counts = {"delta": 0, "message": 0}
+        self.sent = 0
+
+    def news(self, channel: str, text: str) -> str:
+        """The end of `text` that the other channel has not brought."""
+        self._counts[channel] += len(text)
+        fresh = max(0, self._counts[channel] - self.sent)
+        self.sent += fresh
+        return text[len(text) - fresh :]
+
+
+class SendReader:
+    """Reads the stream of one Send: `feed` it every message, then `check` how it ended.
+
+    An empty message is a keep-alive, but not while the agent waits for a consent that nobody here can give.
+    An agent that uses a tool of Cursor's own is stopped: nothing may run on this machine.
+    """
+
+    def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:
+        self.run_id = ""
+        self.over = False
+        self.heard = False
+        """The run has sent a message of its own."""
+        self._run = run
+        self._tools = tools
+        self._text = _TwoChannels()
+        self._thoughts = _TwoChannels()
+        self._order: dict[str, int] = {}
+        self._waits_for_consent = False
+        self._failure: Failure | None = None
+        self._status = ""
+        self._usages: dict[str, list[int]] = {}
+        self._reported = NOTHING
+
+    def feed(self, message: Mapping[str, Any]) -> None:
+        kinds = ("sdkMessage", "interactionUpdate", "result", "done")
+        kind = next((name for name in kinds if isinstance(message.get(name), Mapping)), None)
+        if kind is None:
+            if not self._waits_for_consent:
+                self._run.alive()
+            return
+        self.heard = True
+        self._waits_for_consent = False
+        inner: Mapping[str, Any] = message[kind]
+        self.run_id = self.run_id or _string(inner, "runId", "run_id")
+        if kind == "sdkMessage":
+            self._message(_payload(inner, "message"))
+        elif kind == "interactionUpdate":
+            self._update(_payload(inner, "update"))
+        elif kind == "result":
+            self._result(inner)
+        self._run.alive()
+
+    def check(self) -> None:
+        """Raises the failure of the run."""
+        if self._failure is not None:
+            raise ToolwireError.of(self._failure)
+        if not self.over:
+            problem = "Cursor's bridge ended the stream before the agent's answer was complete."
+            raise ToolwireError("backend_cut", problem)
+
+    def order(self, call_id: str | None) -> int:
+        """The position of a call: calls are ordered by their first mention."""
+        return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
+
+    def answered(self) -> None:
+        """A response ended, and reported the usage so far."""
+        self._reported = self._used()
+
+    def _message(self, payload: Mapping[str, Any]) -> None:
+        kind = payload.get("type")
+        self.run_id = self.run_id or _string(payload, "run_id", "runId")
+        if kind == "assistant":
+            for block in _blocks(payload):
+                if block.get("type") == "text":
+                    self._run.text(self._text.news("message", _string(block, "text")))
+        elif kind == "thinking":
+            self._run.thought(self._thoughts.news("message", _string(payload, "text")))
+        elif kind == "tool_call":
+            self._tool(payload)
+        elif kind == "status":
+            self._status = _string(payload, "message") or self._status
+        elif kind == "usage":
+            self._use("message", payload.get("usage"))
+        elif kind == "request":
+            self._waits_for_consent = True
+
+    def _update(self, payload: Mapping[str, Any]) -> None:
+        kind = payload.get("type")
+        if kind == "text-delta":
+            self._run.text(self._text.news("delta", _string(payload, "text")))
+        elif kind == "thinking-delta":
+            self._run.thought(self._thoughts.news("delta", _string(payload, "text")))
+        elif kind in ("tool-call-started", "partial-tool-call"):
+            if call_id := _string(payload, "callId"):
+                self.order(call_id)
+        elif kind == "turn-ended":
+            self._use("turn", payload.get("usage"))
+
+    def _tool(self, payload: Mapping[str, Any]) -> None:
+        name = _string(payload, "name")
+        if call_id := _string(payload, "call_id", "callId"):
+            self.order(call_id)
+        if name not in self._tools and _plain(name) in OWN_TOOLS:
+            problem = f"Cursor's agent used its own tool '{clean(name)}', which nobody granted."
+            raise ToolwireError("backend", f"{problem} The run stopped.")
+
+    def _result(self, inner: Mapping[str, Any]) -> None:
+        nested = inner.get("result")
+        result = nested if isinstance(nested, Mapping) else inner
+        status = (_string(inner, "status") or _string(result, "status")).removeprefix(STATUS)
+        self.over = True
+        self._use("result", result.get("usage"))
+        if status == "FINISHED":
+            if not self._text.sent:
+                self._run.text(self._text.news("message", _string(result, "result")))
+        elif status in ENDS:
+            self._failure = Failure(*ENDS[status])
+        else:
+            code = _string(result, "errorCode") or _string(inner, "errorCode")
+            self._failure = run_failure(code, _string(result, "errorMessage") or self._status)
+
+    def _use(self, source: str, usage: Any) -> None:
+        counts = _counts(usage) if isinstance(usage, Mapping) else None
+        if counts is None:
+            return
+        if source != "result":  # which has the sum
+            counts = [a + b for a, b in zip(self._usages.get(source, NOTHING), counts, strict=True)]
+        self._usages[source] = counts
+        pairs = zip(self._used(), self._reported, strict=True)
+        total, output, cached, reasoning = (max(0, now - before) for now, before in pairs)
+        self._run.usage(Usage(max(0, total - output), output, cached, reasoning))
+
+    def _used(self) -> list[int]:
+        """The usage of the whole run, from the best source there is."""
+        found = (self._usages[one] for one in ("result", "message", "turn") if one in self._usages)
+        return next(found, NOTHING)
+
+
+def _counts(usage: Mapping[str, Any]) -> list[int] | None:
+    """Total, output, cached and reasoning tokens. Only the total shows if the input includes the cache."""
+    given, output, cached, reasoning, total = (
+        _number(usage, f"{name}Tokens", f"{name.replace('R', '_r')}_tokens")
+        for name in ("input", "output", "cacheRead", "reasoning", "total")
+    )
+    if given is None and output is None:
         return None
-    kind, encoded, data = found.groups()
-    if not encoded:
-        return base64.b64encode(unquote_to_bytes(data)).decode(), kind
-    try:
-        base64.b64decode(data, validate=True)
-    except ValueError:
-        return None
-    return data, kind
+    return [max(total or 0, (given or 0) + (output or 0)), output or 0, cached or 0, reasoning or 0]
 
 
-class AgentUnknown(ToolwireError):
-    """The bridge no longer knows the agent: a fresh one needs the whole conversation."""
+def _number(value: Mapping[str, Any], *names: str) -> int | None:
+    """Protobuf's JSON has 64-bit integers as strings."""
+    for name in names:
+        try:
+            return max(0, int(value[name]))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return None
+
+
+def _plain(name: str) -> str:
+    """`shell_tool_call`, `shellToolCall` and `Shell` are one tool."""
+    return re.sub(r"tool(?:call)?$", "", re.sub(r"[^a-z]", "", name.lower()))
+
+
+def _string(value: Mapping[str, Any], *names: str) -> str:
+    return next((value[name] for name in names if isinstance(value.get(name), str)), "")
+
+
+def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The message or update, which may be wrapped in an envelope of its own."""
+    inner = value.get(name)
+    if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
+        return {"type": value.get("type"), **inner}
+    return value
+
+
+def _blocks(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    message = payload.get("message")
+    blocks = message.get("content") if isinstance(message, Mapping) else None
+    return [block for block in blocks if isinstance(block, Mapping)] if isinstance(blocks, list) else []
 
 
 class CursorSession:
@@ -133,8 +307,7 @@ class CursorSession:
     def alive(self) -> bool:
         return self._connection.alive and self._bridge.agents.get(self.id) == self._called
 
-    async def prompt(self, run: AgentRun, text: str, images: Iterable[ImagePart] = ()) -> None:
-        """Sends a prompt and reads the agent's answer to its end; raises the failure of the run."""
+    async def prompt(self, run: AgentRun, text: str, images: Sequence[ImagePart] = ()) -> None:
         self._run = run
         self._reader = reader = SendReader(run, self._tools)
         self._sending = True
@@ -149,45 +322,40 @@ class CursorSession:
             if not reader.over:
                 raise await self._connection.lost(error) from error
         except ConnectError as error:
-            if error.code == "not_found" and not reader.heard:
-                raise AgentUnknown(error.failure.kind, error.failure.message) from error
+            if error.code == "not_found" and not reader.heard:  # the bridge no longer knows the agent
+                self._sending = False
+                self._bridge.agents.pop(self.id, None)
             raise
         finally:
             self._run = None
         reader.check()
         self._sending = False
 
-    async def stop(self) -> None:
-        """Cancels the current run, and closes the agent."""
+    async def close(self) -> None:
+        """Cancels the current run, closes the agent and deletes what the bridge stores about it."""
         if self._sending and self._connection.alive:
+            self._sending = False
             with suppress(ToolwireError):
                 for run_id in await self._current_runs():
                     await self._goodbye("CancelRun", {"runId": run_id})
-        await self.close()
-
-    async def _current_runs(self) -> list[str]:
-        if self._reader is not None and self._reader.run_id:
-            return [self._reader.run_id]
-        options = {"runtime": "RUNTIME_LOCAL", "cwd": str(self._connection.work)}
-        found = await self._goodbye("ListRuns", {"options": options})
-        return [
-            run["runId"]
-            for run in found.get("items") or ()
-            if isinstance(run, dict) and run.get("status") in RUNNING and "runId" in run
-        ]
-
-    async def _goodbye(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
-        client = self._connection.client
-        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, GOODBYE_S)
-
-    async def close(self) -> None:
-        """Closes the agent and deletes what the bridge stores about it."""
         self._bridge.agents.pop(self.id, None)
         if self._connection.alive:
             with suppress(ToolwireError):
                 await self._goodbye("CloseAgent", {})
             with suppress(ToolwireError):
                 await self._goodbye("DeleteAgent", {"options": {"cwd": str(self._connection.work)}})
+
+    async def _current_runs(self) -> list[str]:
+        if self._reader is not None and self._reader.run_id:
+            return [self._reader.run_id]
+        options = {"runtime": "RUNTIME_LOCAL", "cwd": str(self._connection.work)}
+        items = (await self._goodbye("ListRuns", {"options": options})).get("items") or ()
+        running = (run for run in items if isinstance(run, dict) and run.get("status") in RUNNING)
+        return [run["runId"] for run in running if "runId" in run]
+
+    async def _goodbye(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        client = self._connection.client
+        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, GOODBYE_S)
 
     async def _called(self, tool: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
         run, reader = self._run, self._reader
@@ -207,4 +375,4 @@ class CursorSession:
                 raise  # the bridge hung up
             return error_result("The run was cancelled.")
         reader.answered()
-        return content(result)
+        return tool_result(result.parts)

@@ -1,9 +1,8 @@
-"""A model at a hosted provider.
+"""A model at a hosted provider, and all models of a provider.
 
-- The provider is always asked to stream, whatever the client asked: one path, an answer that can be cancelled, and no limit on its length.
-- The library loads when the first turn comes (`prepare`), in a thread. Until then capabilities are what the provider's row says.
-- Closing the iterator closes the connection, so that the provider stops generating.
-- Nothing is tried again, but for a kept connection that had been closed: clients have their own patience.
+- The provider always streams, whatever the client asked for: one path, which can be cancelled, without a limit on length.
+- The library loads with the first turn. Until then the capabilities are those of the provider.
+- Nothing is retried, except on a kept connection that the provider had closed: clients have their own retries.
 """
 
 from __future__ import annotations
@@ -13,17 +12,49 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 
 from toolwire.backends.base import Batch
-from toolwire.backends.hosted import library
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions, capabilities
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
+
+if TYPE_CHECKING:
+    from toolwire.backends.hosted.library import LibraryModel
+
+INSTALL = "pip install 'toolwire[hosted]'"
+
+
+def installed() -> bool:
+    return find_spec("pydantic_ai") is not None
+
+
+def load(options: HostedOptions, key: str) -> LibraryModel:
+    """Imports the library and creates the model. Raises `ToolwireError` for what is missing."""
+    if not installed():
+        raise _missing("The provider library", INSTALL)
+    provider = PROVIDERS[options.provider]
+    if provider.keys and not key:
+        problem = f"The gateway has no key for {options.provider}"
+        how = f"set api_key, or {provider.keys[0]} in its environment."
+        raise ToolwireError("backend_auth", f"{problem}: {how}")
+    try:
+        from toolwire.backends.hosted.library import LibraryModel
+
+        return LibraryModel(options, key)
+    except ImportError:
+        extra = f"pip install 'pydantic-ai-slim[{provider.extra}]'"
+        how = INSTALL if provider.extra in ("anthropic", "google") else extra
+        raise _missing(f"The SDK of {options.provider}", how) from None
+
+
+def _missing(what: str, install: str) -> ToolwireError:
+    return ToolwireError("backend_unavailable", f"{what} is not installed at the gateway: {install}")
 
 
 class HostedBackend:
@@ -35,17 +66,16 @@ class HostedBackend:
         self.id = id
         self.options = options if isinstance(options, HostedOptions) else parsed(options)
         self.memory = CallMemory()
-        self._row = PROVIDERS[self.options.provider]
-        self._loaded: library.Loaded | None = None
+        self._provider = PROVIDERS[self.options.provider]
+        self._loaded: LibraryModel | None = None
         self._loading = asyncio.Lock()
         self._described: tuple[Strategy, Capabilities] = self._describe({})
 
     def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
-        native = self.options.tools == "native" or (
-            self.options.tools == "auto" and bool(profile.get("supports_tools", True))
-        )
+        tools = self.options.tools
+        native = tools == "native" or (tools == "auto" and bool(profile.get("supports_tools", True)))
         thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
-        able = capabilities(self._row, profile, native=native, thinks=thinks)
+        able = capabilities(self._provider, profile, native=native, thinks=thinks)
         return ("native" if native else "emulated"), replace(able, dialects=self.options.dialects or ())
 
     @property
@@ -60,33 +90,31 @@ class HostedBackend:
         return None
 
     def key(self) -> str:
-        """The provider's key: the option, else its usual place in the environment."""
-        return self.options.api_key or next(
-            (key for name in self._row.keys if (key := os.environ.get(name, "").strip())), ""
-        )
+        """The provider's key: the option, else the provider's environment variable."""
+        found = (os.environ.get(name, "").strip() for name in self._provider.keys)
+        return self.options.api_key or next(filter(None, found), "")
 
     async def prepare(self) -> None:
         await self._load()
 
-    async def _load(self) -> library.Loaded:
+    async def _load(self) -> LibraryModel:
         if self._loaded is None:
             async with self._loading:
                 if self._loaded is None:
-                    loaded = await asyncio.to_thread(library.load, self.options, self.key())
+                    loaded = await asyncio.to_thread(load, self.options, self.key())
                     self._described = self._describe(loaded.profile)
                     self._loaded = loaded
         return self._loaded
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Runs the turn; ends with exactly one `Finish` or `Failure`. Raises `ToolwireError` when the provider can not be asked at all."""
         loaded = await self._load()
         async with aclosing(loaded.run(turn, self.capabilities.fields, self.memory)) as batches:
             async for batch in batches:
                 yield batch
 
     async def ready(self) -> bool:
-        """Whether library and key are there. The provider itself is not asked: every look would count as a request."""
-        return library.installed() and (bool(self.key()) or not self._row.keys)
+        """Whether library and key are there. A request to the provider would cost the user one."""
+        return installed() and (bool(self.key()) or not self._provider.keys)
 
     async def close(self) -> None:
         loaded, self._loaded = self._loaded, None
@@ -102,17 +130,14 @@ def parsed(given: Mapping[str, Any]) -> HostedOptions:
     return HostedOptions(**given)
 
 
-# --- source ------------------------------------------------------------
-#
-# Every model of a hosted provider: `model = "anthropic:*"`. The list is asked for with one small request,
-# without the provider library.
+# --- all models of a provider: `model = "anthropic:*"` ---
 
 LIST_S = 5.0
 Json = Any
 
 
 class ModelListing(NamedTuple):
-    """Where a provider lists its models, how it is asked, and how the answer names those that write."""
+    """The request that lists a provider's models, and how to read those that generate text."""
 
     base_url: str
     path: str
@@ -125,10 +150,9 @@ def _claude_names(body: Json) -> list[str]:
 
 
 def _gemini_names(body: Json) -> list[str]:
-    writers = (
-        entry for entry in body["models"] if "generateContent" in entry.get("supportedGenerationMethods", ())
-    )
-    return [str(entry["name"]).removeprefix("models/") for entry in writers]
+    method, key = "generateContent", "supportedGenerationMethods"
+    generating = (entry for entry in body["models"] if method in entry.get(key, ()))
+    return [str(entry["name"]).removeprefix("models/") for entry in generating]
 
 
 LISTINGS: dict[str, ModelListing] = {
@@ -153,34 +177,30 @@ class HostedSource:
     def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
         self.id = id
         self.options = options if isinstance(options, HostedOptions) else parsed(options)
-        if self.options.provider not in LISTINGS:
-            raise ValueError(
-                f"model: the models of {self.options.provider} are not listed; name one, or use {' or '.join(LISTINGS)}"
-            )
+        provider = self.options.provider
+        if provider not in LISTINGS:
+            others = " or ".join(LISTINGS)
+            raise ValueError(f"model: the models of {provider} are not listed; name one, or use {others}")
 
     async def names(self) -> Sequence[str]:
-        listing = LISTINGS[self.options.provider]
-        key = HostedBackend(self.id, self.options).key()
+        provider = self.options.provider
+        listing, key = LISTINGS[provider], HostedBackend(self.id, self.options).key()
         url = (self.options.base_url.rstrip("/") or listing.base_url) + listing.path
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(LIST_S), trust_env=True) as session,
-                session.get(url, headers=listing.headers(key), allow_redirects=False) as answer,
+                session.get(url, headers=listing.headers(key), allow_redirects=False) as response,
             ):
-                if answer.status != 200:
-                    raise ToolwireError(
-                        "backend", f"{self.options.provider} did not list its models (HTTP {answer.status})."
-                    )
-                return listing.names(await answer.json(content_type=None))
+                if response.status != 200:
+                    problem = f"{provider} did not list its models (HTTP {response.status})."
+                    raise ToolwireError("backend", problem)
+                return listing.names(await response.json(content_type=None))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ToolwireError(
-                "backend_unavailable", f"{self.options.provider} did not list its models."
-            ) from None
+            raise ToolwireError("backend_unavailable", f"{provider} did not list its models.") from None
 
     def model(self, name: str) -> HostedBackend:
-        return HostedBackend(
-            f"{self.id}/{name}", replace(self.options, model=f"{self.options.provider}:{name}")
-        )
+        options = replace(self.options, model=f"{self.options.provider}:{name}")
+        return HostedBackend(f"{self.id}/{name}", options)
 
     async def close(self) -> None:
         pass

@@ -1,7 +1,4 @@
-"""The provider library: pydantic-ai, imported when a hosted model is first used.
-
-Importing it takes about two seconds, so it happens in a thread, once, and only this module names what is imported. `load` runs in that thread.
-"""
+"""A model of pydantic-ai. Importing this module takes about two seconds, so `backend.load` does it in a thread."""
 
 from __future__ import annotations
 
@@ -10,110 +7,92 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import httpx2
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import AgentRunError, ModelConnectionError, ModelTimeoutError
+from pydantic_ai.models import StreamedResponse, create_async_httpx2_client, infer_model
+from pydantic_ai.providers import Provider, infer_provider_class
 
 from toolwire.backends.base import Batch, frame_tap
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions
+from toolwire.backends.hosted.read import HostedReader, failure_of, usage
+from toolwire.backends.hosted.render import HostedRequest, Target, render
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Turn
 
-if TYPE_CHECKING:
-    import httpx2
-    from pydantic_ai.models import Model, StreamedResponse
-    from pydantic_ai.providers import Provider
-
 log = logging.getLogger("toolwire.hosted")
-INSTALL = "pip install 'toolwire[hosted]'"
 CONNECT_S = 10.0
 _opened: ContextVar[list[httpx2.Response]] = ContextVar("_opened")
-"""The HTTP answers of the running request."""
+"""The HTTP responses of the current request."""
 
 
-def installed() -> bool:
-    return find_spec("pydantic_ai") is not None
+class LibraryModel:
+    """Raises `ImportError` if the provider's SDK is not installed."""
 
-
-def missing(what: str, install: str = INSTALL) -> ToolwireError:
-    return ToolwireError("backend_unavailable", f"{what} is not installed at the gateway: {install}")
-
-
-@dataclass(slots=True)
-class Loaded:
-    """A model of the library's, ready to be asked."""
-
-    options: HostedOptions
-    model: Model
-    client: httpx2.AsyncClient | None
-    secrets: tuple[str, ...]
-    entered: bool = False
+    def __init__(self, options: HostedOptions, key: str) -> None:
+        provider_class = infer_provider_class(options.provider)
+        self._options = options
+        self._secrets = tuple(filter(None, (key, options.api_key)))
+        self._client = _client(options) if PROVIDERS[options.provider].client else None
+        self._model = infer_model(
+            options.model, lambda _: _provider(provider_class, options, key, self._client)
+        )
+        self._entered = False
 
     @property
     def profile(self) -> Mapping[str, Any]:
-        return self.model.profile
+        return self._model.profile
 
     async def run(
         self, turn: Turn, fields: frozenset[str], memory: CallMemory
     ) -> AsyncGenerator[Batch, None]:
-        """One run. The library's stream is closed when this is, and with it the connection."""
-        from pydantic_ai.exceptions import AgentRunError
-
-        from toolwire.backends.hosted.failures import failure_of
-        from toolwire.backends.hosted.read import usage
-        from toolwire.backends.hosted.render import Target, render
-
-        provider = self.model.provider
-        if not self.entered and provider is not None:
-            self.entered = True
-            await provider.__aenter__()
+        """One run. Closing the generator closes the connection."""
+        model = self._model
+        if not self._entered and model.provider is not None:
+            self._entered = True
+            await model.provider.__aenter__()
         response: StreamedResponse | None = None
-        started = False
         opened: list[httpx2.Response] = []
         _opened.set(opened)
         try:
-            target = Target(
-                self.options, self.profile, fields, self.model.system, self.model.canonical_system
-            )
+            target = Target(self._options, self.profile, fields, model.system, model.canonical_system)
             request = render(turn, target, memory)
             for last in (False, True):
                 try:
-                    async with aclosing(self._ask(request, memory)) as asked:
-                        async for answering, batch in asked:
-                            response, started = answering, True
+                    async with aclosing(self._ask(request, memory)) as batches:
+                        async for current, batch in batches:
+                            response = current
                             if batch:
                                 yield batch
                     return
                 except Exception as error:
-                    if last or started or not _closed_while_idle(error):
+                    if last or response is not None or not _closed_while_idle(error):
                         raise
         except Exception as error:
-            failure = failure_of(error, started, self.secrets)
+            failure = failure_of(error, response is not None, self._secrets)
             if failure.kind == "backend" and not isinstance(error, AgentRunError):
-                log.exception("the provider library failed for %s", self.options.model)
+                log.exception("the provider library failed for %s", self._options.model)
             yield [*(usage(response) if response is not None else ()), failure]
         finally:
-            for one in opened:  # the SDKs leave a stream that is not read to its end to the garbage collector
+            for one in opened:  # the SDKs leave unfinished streams to the garbage collector
                 await one.aclose()
 
     async def _ask(
-        self, request: Any, memory: CallMemory
+        self, request: HostedRequest, memory: CallMemory
     ) -> AsyncGenerator[tuple[StreamedResponse, Batch], None]:
-        from pydantic_ai.direct import model_request_stream
-
-        from toolwire.backends.hosted.read import HostedReader
-
-        reader = HostedReader(memory, PROVIDERS[self.options.provider].summaries)
-        opened = model_request_stream(
-            self.model,
+        reader = HostedReader(memory, PROVIDERS[self._options.provider].summaries)
+        stream = model_request_stream(
+            self._model,
             request.messages,
             model_settings=request.settings,
             model_request_parameters=request.parameters,
             instrument=False,
         )
         tap = frame_tap()
-        async with opened as response:
+        async with stream as response:
             async for event in response:
                 if tap is not None:
                     tap(type(event).__name__, event)
@@ -121,63 +100,26 @@ class Loaded:
             yield response, reader.finish(response)
 
     async def close(self) -> None:
-        if self.entered and self.model.provider is not None:
-            await self.model.provider.__aexit__(None, None, None)
-        if self.client is not None:
-            await self.client.aclose()
-
-
-def load(options: HostedOptions, key: str) -> Loaded:
-    """Imports the library and makes the model. Raises `ToolwireError` for what is missing."""
-    if not installed():
-        raise missing("The provider library")
-    row = PROVIDERS[options.provider]
-    if row.keys and not key:
-        raise ToolwireError(
-            "backend_auth",
-            f"The gateway has no key for {options.provider}: set api_key, or {row.keys[0]} in its environment.",
-        )
-    try:
-        from pydantic_ai.models import infer_model
-        from pydantic_ai.providers import infer_provider_class
-
-        from toolwire.backends.hosted import failures, read, render  # noqa: F401
-
-        made = infer_provider_class(options.provider)
-    except ImportError:
-        install = (
-            INSTALL
-            if row.extra in ("anthropic", "google")
-            else f"pip install 'pydantic-ai-slim[{row.extra}]'"
-        )
-        raise missing(f"The SDK of {options.provider}", install) from None
-    client = _client(options) if row.client else None
-    model = infer_model(options.model, lambda _: _provider(made, options, key, client))
-    return Loaded(options, model, client, tuple(filter(None, (key, options.api_key))))
+        if self._entered and self._model.provider is not None:
+            await self._model.provider.__aexit__(None, None, None)
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def _provider(
-    made: type[Provider[Any]], options: HostedOptions, key: str, client: httpx2.AsyncClient | None
+    provider_class: type[Provider[Any]], options: HostedOptions, key: str, client: httpx2.AsyncClient | None
 ) -> Provider[Any]:
-    wanted: dict[str, Any] = {
-        "api_key": key or None,
-        "base_url": options.base_url or None,
-        "http_client": client,
-    }
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    taken = inspect.signature(made.__init__).parameters
-    refused = [name for name in wanted if name not in taken]
+    given = {"api_key": key or None, "base_url": options.base_url or None, "http_client": client}
+    given = {name: value for name, value in given.items() if value is not None}
+    taken = inspect.signature(provider_class.__init__).parameters
+    refused = [name for name in given if name not in taken]
     if refused:
-        raise ToolwireError(
-            "backend_unavailable", f"The provider {options.provider} does not take {' and '.join(refused)}."
-        )
-    return made(**wanted)
+        problem = f"The provider {options.provider} does not take {' and '.join(refused)}."
+        raise ToolwireError("backend_unavailable", problem)
+    return provider_class(**given)
 
 
 def _client(options: HostedOptions) -> httpx2.AsyncClient:
-    import httpx2
-    from pydantic_ai.models import create_async_httpx2_client
-
     client = create_async_httpx2_client(
         timeout=httpx2.Timeout(options.timeout_s, connect=min(CONNECT_S, options.timeout_s)),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=30),
@@ -198,15 +140,14 @@ def _client(options: HostedOptions) -> httpx2.AsyncClient:
 
 
 def _closed_while_idle(error: BaseException) -> bool:
-    """Whether a kept connection turned out to be closed when the request was sent on it: nothing was answered, so it may be sent again, once."""
-    from pydantic_ai.exceptions import ModelConnectionError, ModelTimeoutError
-
-    seen = 0
+    """Whether the provider had closed the kept connection: then the request may be sent again, once."""
     if not isinstance(error, ModelConnectionError) or isinstance(error, ModelTimeoutError):
         return False
     cause: BaseException | None = error
-    while cause is not None and seen < 10:
+    for _ in range(10):
+        if cause is None:
+            break
         if type(cause).__name__ in ("RemoteProtocolError", "WriteError"):
             return True
-        cause, seen = cause.__cause__ or cause.__context__, seen + 1
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -11,48 +11,50 @@ from urllib.parse import urlsplit
 from toolwire.core.capabilities import Capabilities
 from toolwire.emulate.dialects import select
 
-# --- providers ------------------------------------------------------------
+# --- providers: what differs between them, as data ---
 #
-# What differs between providers, as data. Nothing else in this package branches on a provider's name,
-# `thinking.py`'s two tables apart. Law 10: `fields` names the request fields that reach the provider;
-# every other field shows in the report as ignored. What a single model lacks (forced calls, schemas,
-# sampling) the library's own profile of the model says; `capabilities` puts both together. Pure; standard
-# library only.
+# Nothing else in this package branches on a provider's name, except two tables in `thinking.py`. Law 10: `fields` are
+# the request fields that reach the provider; the report shows every other field as ignored.
 
 LENGTH = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 SAMPLING = frozenset({"temperature", "top_p"})
 STOP = frozenset({"stop"})
 THINKING = frozenset({"reasoning_effort", "reasoning"})
 SEEDED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
-BIAS = frozenset({"logit_bias"})
 USUAL = LENGTH | SAMPLING | THINKING
+BIASED = USUAL | STOP | SEEDED | {"logit_bias"}
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`keys`: environment variables that hold the key, the first that is set counts. `extra`: the extra of pydantic-ai-slim that brings its SDK.
-    `parallel`: can be told to make one call at a time. `image_urls`: takes images by URL. `audio`: takes audio. `summaries`: what it shows of its
-    thoughts is a summary. `tools_with_history`: calls in the history need tools in the request. `empty_results`: takes a tool result without text
-    only as an empty list. `closed_schemas`: holds answers to schemas whose objects are closed, only. `client`: takes an HTTP client of ours."""
+    """The defaults are those of a provider that speaks OpenAI's API."""
 
     keys: tuple[str, ...]
+    """Environment variables with the key: the first that is set counts."""
     fields: frozenset[str] = USUAL | STOP | SEEDED
     extra: str = "openai"
+    """The extra of pydantic-ai-slim with the provider's SDK."""
     parallel: bool = True
+    """Can be asked to make one call at a time."""
     image_urls: bool = False
     audio: bool = False
     summaries: bool = False
+    """Shows summaries of thoughts, not the thoughts themselves."""
     tools_with_history: bool = False
+    """Needs tools in a request with calls in its history."""
     empty_results: bool = False
+    """Takes a tool result without text only as an empty list."""
     closed_schemas: bool = False
+    """Enforces only schemas whose objects are closed."""
     client: bool = False
+    """Takes an HTTP client of ours."""
 
 
 PROVIDERS: dict[str, Provider] = {
     "anthropic": Provider(
         ("ANTHROPIC_API_KEY",),
         USUAL | STOP,
-        "anthropic",
+        extra="anthropic",
         image_urls=True,
         summaries=True,
         tools_with_history=True,
@@ -62,8 +64,7 @@ PROVIDERS: dict[str, Provider] = {
     ),
     "google": Provider(
         ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-        USUAL | STOP | SEEDED,
-        "google",
+        extra="google",
         parallel=False,
         audio=True,
         summaries=True,
@@ -72,29 +73,30 @@ PROVIDERS: dict[str, Provider] = {
     "bedrock": Provider(
         (), USUAL | STOP, "bedrock", parallel=False, tools_with_history=True, empty_results=True
     ),
-    "cohere": Provider(("CO_API_KEY",), USUAL | STOP | SEEDED, "cohere", parallel=False),
-    "groq": Provider(("GROQ_API_KEY",), USUAL | STOP | SEEDED | BIAS, "groq", image_urls=True),
-    "huggingface": Provider(("HF_TOKEN",), USUAL | STOP | SEEDED | BIAS, "huggingface", parallel=False),
-    "mistral": Provider(("MISTRAL_API_KEY",), USUAL | STOP | SEEDED, "mistral", image_urls=True),
+    "cohere": Provider(("CO_API_KEY",), extra="cohere", parallel=False),
+    "groq": Provider(("GROQ_API_KEY",), BIASED, "groq", image_urls=True),
+    "huggingface": Provider(("HF_TOKEN",), BIASED, "huggingface", parallel=False),
+    "mistral": Provider(("MISTRAL_API_KEY",), extra="mistral", image_urls=True),
     "openai": Provider(("OPENAI_API_KEY",), USUAL, image_urls=True, summaries=True),
-    "openai-chat": Provider(("OPENAI_API_KEY",), USUAL | STOP | SEEDED | BIAS, image_urls=True),
+    "openai-chat": Provider(("OPENAI_API_KEY",), BIASED, image_urls=True),
     "cerebras": Provider(("CEREBRAS_API_KEY",)),
     "deepseek": Provider(("DEEPSEEK_API_KEY",)),
     "fireworks": Provider(("FIREWORKS_API_KEY",)),
     "moonshotai": Provider(("MOONSHOTAI_API_KEY",)),
-    "openrouter": Provider(
-        ("OPENROUTER_API_KEY",), USUAL | STOP | SEEDED | BIAS, "openrouter", image_urls=True
-    ),
+    "openrouter": Provider(("OPENROUTER_API_KEY",), BIASED, "openrouter", image_urls=True),
     "together": Provider(("TOGETHER_API_KEY",)),
-    "xai": Provider(("XAI_API_KEY",), USUAL | STOP | SEEDED, "xai", image_urls=True),
-    "zai": Provider(("ZAI_API_KEY",), USUAL | STOP | SEEDED | BIAS, "zai"),
+    "xai": Provider(("XAI_API_KEY",), extra="xai", image_urls=True),
+    "zai": Provider(("ZAI_API_KEY",), BIASED, "zai"),
 }
 
 
 def capabilities(
     provider: Provider, profile: Mapping[str, Any], *, native: bool, thinks: bool
 ) -> Capabilities:
-    """What a model can do. `profile` is the library's, empty while it is not loaded; `thinks`: the options make the model think."""
+    """What a model can do. `profile` is the library's, empty while it is not loaded.
+
+    `thinks`: the options make the model think.
+    """
     fields = provider.fields
     if not profile.get("supports_thinking", True):
         fields -= THINKING
@@ -124,18 +126,19 @@ _KEY = re.compile(r"[\x21-\x7e]*")
 
 @dataclass(frozen=True, slots=True)
 class HostedOptions:
-    """`model` is `provider:name`. `api_key` empty: the provider's usual environment variable. `thinking`: how much the model thinks where a client
-    does not say; empty: as the provider has it. `thinking_budget`: so many tokens for thoughts at most, where the model takes a number. `cache`: the
-    provider is asked to keep the beginning of a conversation in its cache, where that must be asked for."""
-
     model: str = ""
+    """`provider:name`."""
     api_key: str = field(default="", repr=False)
+    """Empty: the provider's environment variable."""
     base_url: str = ""
     tools: ToolsSetting = "auto"
     dialects: tuple[str, ...] | None = None
     thinking: ThinkingSetting = ""
+    """How much the model thinks if the client does not say; empty: the provider's default."""
     thinking_budget: int = 0
+    """The most tokens for thoughts, if the model takes a number."""
     cache: bool = False
+    """Asks the provider to cache the beginning of a conversation, where that must be asked for."""
     timeout_s: float = 300.0
 
     @property
@@ -149,13 +152,12 @@ class HostedOptions:
 
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
-            raise ValueError(
-                f'model: expected "provider:name" such as "anthropic:claude-haiku-4-5", got {self.model[:80]!r}'
-            )
+            wanted = '"provider:name" such as "anthropic:claude-haiku-4-5"'
+            raise ValueError(f"model: expected {wanted}, got {self.model[:80]!r}")
         if self.provider not in PROVIDERS:
             raise ValueError(f"model: unknown provider {self.provider!r}; known: {', '.join(PROVIDERS)}")
         if not _KEY.fullmatch(self.api_key):
-            raise ValueError("api_key: holds a character that a header can not carry")
+            raise ValueError("api_key: contains a character that a header cannot carry")
         if self.base_url:
             _check_url(self.base_url)
         if self.thinking_budget and self.thinking_budget < SMALLEST_BUDGET:
@@ -171,15 +173,14 @@ class HostedOptions:
 
 
 def _check_url(address: str) -> None:
-    """What is wrong with the address is said without showing what may be a secret in it."""
+    """The error does not show the address, which may contain a secret."""
     try:
         url = urlsplit(address)
         _ = url.port  # a bad one raises
     except ValueError:
         url = None
     if url is None or url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise ValueError(
-            "base_url: expected an address such as https://gateway.example, without query or fragment"
-        )
+        wanted = "an address such as https://gateway.example, without query or fragment"
+        raise ValueError(f"base_url: expected {wanted}")
     if url.username or url.password:
-        raise ValueError("base_url: must not hold a user or password; use api_key")
+        raise ValueError("base_url: must not contain a user or password; use api_key")

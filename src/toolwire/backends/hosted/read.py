@@ -1,17 +1,18 @@
-"""The library's events → events.
+"""The library's events and errors → events.
 
-Rules:
-  - One call is open at a time, calls are numbered from 0; a call's arguments go on as they come. Calls that an API sends at once or mixed are put in
-    order by `assemble.CallAssembler`. What is said while a call is open comes out behind it.
-  - A call is over when the library starts its next part or ends. A call without an id gets one of the library's own: what is signed for it is
-    remembered by it.
-  - The end needs a reason. A stream that ends without one has been cut, which is a failure, never `stop`.
+- One call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that an API sends at
+  once or mixed. What the model says while a call is open follows the call.
+- The end needs a reason: a stream that ends without one was cut, which is a failure, never `stop`.
+- The client gets the provider's error message if it is about the request, never if it is about credentials.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic_ai import exceptions
 from pydantic_ai.messages import (
     ModelResponseStreamEvent,
     PartDeltaEvent,
@@ -28,6 +29,7 @@ from pydantic_ai.models import StreamedResponse
 
 from toolwire.backends.hosted.thinking import CallMemory, Signed, SignedThought
 from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment
+from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, FinishReason, Text, Thought, Usage
 from toolwire.emulate.native import NativeArguments
 from toolwire.wire.sse import scrub
@@ -38,6 +40,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "tool_call": "tool_calls",
 }
+REASONING_DETAILS = ("reasoning_tokens", "thoughts_tokens", "thinking_tokens")
 CUT = Failure("backend_cut", "The provider's answer broke off before it was complete.")
 FAILED: dict[str, str] = {
     "MALFORMED_FUNCTION_CALL": "The model wrote a tool call that the provider could not read.",
@@ -52,8 +55,10 @@ class HostedReader:
         self._memory = memory
         self._summaries = summaries
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
-        self._behind: list[Event] = []  # said while a call was open
-        self._thoughts: list[SignedThought] = []  # since the last call
+        self._held: list[Event] = []
+        """What the model said while a call was open."""
+        self._thoughts: list[SignedThought] = []
+        """The signed thoughts since the last call."""
         self._text_since_call = False
 
     def feed(self, event: ModelResponseStreamEvent, response: StreamedResponse) -> list[Event]:
@@ -90,16 +95,16 @@ class HostedReader:
                 self._thoughts.append(SignedThought(part, self._text_since_call))
         elif isinstance(part, ToolCallPart):
             if self._thoughts or part.provider_details:
-                signed = Signed(
-                    part.tool_name, tuple(self._thoughts), part.provider_details, part.provider_name
+                thoughts, details = tuple(self._thoughts), part.provider_details
+                self._memory.keep(
+                    part.tool_call_id, Signed(part.tool_name, thoughts, details, part.provider_name)
                 )
-                self._memory.keep(part.tool_call_id, signed)
             self._thoughts, self._text_since_call = [], False
             self._calls.reason = _finish_reason(response) or ""
             ended = self._calls.add(
                 Fragment(index, part.tool_call_id, arguments=part.args, complete=True, rough=True)
             )
-            return ended + self._put_behind()
+            return ended + self._release()
         return []
 
     def _say(self, event: Text | Thought) -> list[Event]:
@@ -108,13 +113,13 @@ class HostedReader:
         self._text_since_call = self._text_since_call or isinstance(event, Text)
         if not self._calls.open:
             return [event]
-        self._behind.append(event)
-        return self._put_behind()
+        self._held.append(event)
+        return []
 
-    def _put_behind(self) -> list[Event]:
+    def _release(self) -> list[Event]:
         if self._calls.open:
             return []
-        out, self._behind = self._behind, []
+        out, self._held = self._held, []
         return out
 
     def finish(self, response: StreamedResponse) -> list[Event]:
@@ -124,15 +129,10 @@ class HostedReader:
         if reason is None:
             return [*usage(response), _failed(response.finish_reason, details)]
         out = self._calls.finish(reason)
-        out += self._behind
+        out += self._held
         if reason == "content_filter" and "block_reason" in details:
-            return [
-                *usage(response),
-                Failure(
-                    "content_filter",
-                    f"The provider refused the request ({scrub(str(details['block_reason']))[:80]}).",
-                ),
-            ]
+            why = scrub(str(details["block_reason"]))[:80]
+            return [*usage(response), Failure(reason, f"The provider refused the request ({why}).")]
         if self._calls.truncated and reason in ("stop", "tool_calls"):
             reason = "length"
         elif reason == "tool_calls" and not self._calls.calls:
@@ -141,7 +141,7 @@ class HostedReader:
 
 
 def _finish_reason(response: StreamedResponse) -> FinishReason | None:
-    """None: it failed, or there is none yet."""
+    """None: the answer failed, or is not over."""
     if response.finish_reason is not None:
         return FINISH_REASONS.get(response.finish_reason)
     return "stop" if (response.provider_details or {}).get("finish_reason") else None
@@ -150,14 +150,12 @@ def _finish_reason(response: StreamedResponse) -> FinishReason | None:
 def _failed(reason: str | None, details: dict[str, Any]) -> Failure:
     if reason is None:
         return CUT
-    return Failure(
-        "backend",
-        FAILED.get(str(details.get("finish_reason")), "The provider ended its answer with an error."),
-    )
+    message = FAILED.get(str(details.get("finish_reason")), "The provider ended its answer with an error.")
+    return Failure("backend", message)
 
 
 def usage(response: StreamedResponse) -> list[Event]:
-    """What was counted so far, where anything was."""
+    """The tokens so far, if any are known."""
     counted = response.usage
     if not counted.input_tokens and not counted.output_tokens:
         return []
@@ -167,4 +165,98 @@ def usage(response: StreamedResponse) -> list[Event]:
     return [Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens, reasoning)]
 
 
-REASONING_DETAILS = ("reasoning_tokens", "thoughts_tokens", "thinking_tokens")
+# --- errors ---
+
+KINDS: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.ModelContextWindowExceededError, "context_length"),
+    (exceptions.ModelQuotaExceededError, "quota"),
+    (exceptions.ModelRateLimitError, "rate_limit"),
+    (exceptions.ModelOverloadedError, "overloaded"),
+    (exceptions.ModelUnavailableError, "backend_unavailable"),
+    (exceptions.ModelAuthenticationError, "backend_auth"),
+    (exceptions.ModelNotFoundError, "model_not_found"),
+    (exceptions.ModelTimeoutError, "timeout"),
+    (exceptions.ModelRequestTimeout, "timeout"),
+    (exceptions.ModelConnectionError, "backend_unavailable"),
+    (exceptions.ModelRequestRejectedError, "invalid_request"),
+    (exceptions.ModelServerError, "backend"),
+    (exceptions.ContentFilterError, "content_filter"),
+    (exceptions.UserError, "invalid_request"),
+)
+"""The library's errors, subclasses first. Other HTTP errors go by `STATUS_KINDS`, the rest is `backend`."""
+
+STATUS_KINDS: dict[int, str] = {408: "timeout", 413: "body_too_large", 504: "timeout"}
+
+EXPLANATIONS: dict[str, str] = {
+    "backend_auth": "The provider did not accept the gateway's credentials.",
+    "quota": "The account at the provider has no quota left.",
+    "timeout": "The provider sent nothing for too long.",
+}
+PASSED_ON = ("invalid_request", "context_length", "content_filter", "model_not_found", "body_too_large")
+MESSAGE_LIMIT = 500
+RETRY_LIMIT_S = 86_400.0
+_KEY = re.compile(r"\b(?:sk|pk|key|AIza)[-_A-Za-z0-9*]{12,}")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = ()) -> Failure:
+    """`started`: a part of the answer has arrived."""
+    if isinstance(error, ToolwireError):
+        return error.failure
+    status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
+    kind = next((kind for kinds, kind in KINDS if isinstance(error, kinds)), None)
+    if kind is None or status in STATUS_KINDS:
+        kind = STATUS_KINDS.get(status or 0, "invalid_request" if 400 <= (status or 0) < 500 else "backend")
+    if isinstance(error, exceptions.ModelConnectionError) and kind != "timeout":
+        if started:
+            return CUT
+        reached = error.phase not in ("connect", "pool")
+        did = "closed the connection" if reached else "could not be reached"
+        return Failure(kind, f"The provider {did}.")
+    in_stream = started or bool(getattr(error, "in_stream", False))
+    where = "while streaming" if in_stream else f"HTTP {status}" if status is not None else "no answer"
+    if kind in EXPLANATIONS:
+        return Failure(kind, f"{EXPLANATIONS[kind][:-1]} ({where}).", retry_after_s=_retry_after(error))
+    words = _words(error)
+    if not words:
+        did = "refused the request" if kind in PASSED_ON else "failed"
+        return Failure(kind, f"The provider {did} ({where}).")
+    message = words if kind in PASSED_ON else f"Provider ({where}): {words}"
+    return Failure(kind, presentable(message, secrets), retry_after_s=_retry_after(error))
+
+
+def presentable(text: str, secrets: tuple[str, ...]) -> str:
+    """One short line of valid text without secrets."""
+    text = " ".join(scrub(text[: MESSAGE_LIMIT * 4]).split())
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "…")
+    text = _KEY.sub("…", text)
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+
+
+def _words(error: BaseException) -> str:
+    """The provider's message, or that of the library's own error, which is better than none."""
+    body = getattr(error, "body", None)
+    for place in (body.get("error") if isinstance(body, Mapping) else None, body):
+        if isinstance(place, Mapping) and isinstance(place.get("message"), str):
+            return str(place["message"])
+        if isinstance(place, str):
+            return place
+    return str(getattr(error, "message", "")) if isinstance(error, exceptions.UserError) else ""
+
+
+def _retry_after(error: BaseException) -> float | None:
+    """Seconds: from the header, or from the details of a Google error."""
+    seconds = getattr(error, "retry_after", None)
+    if seconds is None:
+        found = next((_SECONDS.fullmatch(delay) for delay in _delays(getattr(error, "body", None))), None)
+        seconds = float(found[1]) if found else None
+    return None if seconds is None else min(max(0.0, float(seconds)), RETRY_LIMIT_S)
+
+
+def _delays(body: Any) -> Iterator[str]:
+    error = body.get("error") if isinstance(body, Mapping) else None
+    details = error.get("details") if isinstance(error, Mapping) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, Mapping) and isinstance(detail.get("retryDelay"), str):
+            yield detail["retryDelay"]

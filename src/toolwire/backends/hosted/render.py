@@ -53,7 +53,7 @@ from toolwire.core.turn import (
 from toolwire.emulate.prompt import output_prompt
 from toolwire.wire.history import NO_RESULT
 
-# --- content: what a provider cannot take is refused by name, never dropped ---------------------------------
+# --- content: what a provider cannot take is refused by name, never dropped ---
 
 Content = str | BinaryContent | ImageUrl
 
@@ -92,9 +92,8 @@ def inline(url: str) -> BinaryContent:
     except (binascii.Error, ValueError):
         raw = b""
     if not comma or not raw or "/" not in media_type:
-        raise ToolwireError(
-            "invalid_value", "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA."
-        )
+        problem = "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA."
+        raise ToolwireError("invalid_value", problem)
     return BinaryContent(raw, media_type=media_type.strip().lower())
 
 
@@ -109,23 +108,21 @@ def _other(part: OtherPart, provider: Provider) -> Content:
         if isinstance(audio, Mapping):
             return inline(f"data:audio/{audio.get('format', 'wav')};base64,{audio.get('data', '')}")
     kind = "".join(letter for letter in part.kind if letter.isalnum() or letter == "_")[:40]
-    raise ToolwireError(
-        "unsupported_value", f"This model does not take content of type {kind!r} as it was sent."
-    )
+    problem = f"This model does not take content of type {kind!r} as it was sent."
+    raise ToolwireError("unsupported_value", problem)
 
 
 def result(parts: Iterable[Part], provider: Provider) -> Any:
     """A tool result: its text, or a list where there is more than text."""
     found = contents(parts, provider)
-    if all(isinstance(item, str) for item in found):
-        text = "\n".join(item for item in found if isinstance(item, str))
-        return [] if not text and provider.empty_results else text
-    return found
+    texts = [item for item in found if isinstance(item, str)]
+    if len(texts) < len(found):
+        return found
+    return [] if not texts and provider.empty_results else "\n".join(texts)
 
 
 OPENING = "(The conversation starts here.)"
 CONTINUE = "Continue."
-FORCED = "Answer with a call of {}, and with nothing else."
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 SAMPLING_SETTINGS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 """Fields of `turn.Sampling` and settings of the library, sent where the model's capabilities list them."""
@@ -146,6 +143,10 @@ class Target:
     def provider(self) -> Provider:
         return PROVIDERS[self.options.provider]
 
+    @property
+    def forces_calls(self) -> bool:
+        return bool(self.profile.get("supports_forced_tool_choice", True))
+
 
 @dataclass(frozen=True, slots=True)
 class HostedRequest:
@@ -155,21 +156,17 @@ class HostedRequest:
 
 
 def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
-    signed = {
-        item.call_id: memory.recall(item.call_id, item.name) for item in turn.items if isinstance(item, Call)
-    }
+    calls = [item for item in turn.items if isinstance(item, Call)]
+    signed = {call.call_id: memory.recall(call.call_id, call.name) for call in calls}
     thought = thinking.decide(turn, target.options, target.profile, _loop_is_signed(turn.items, signed))
     instructions = [turn.instructions] if turn.instructions and turn.instructions.strip() else []
     native = _native_output(turn, target)
     if turn.output.type != "text" and native is None:
         instructions.append(output_prompt(turn.output))
     tools, settings = _tools(turn, target)
-    if (
-        turn.tools
-        and turn.tool_choice.mode == "required"
-        and not target.profile.get("supports_forced_tool_choice", True)
-    ):
-        instructions.append(FORCED.format(" or ".join(f"the tool `{tool.name}`" for tool in turn.offered())))
+    if turn.tools and turn.tool_choice.mode == "required" and not target.forces_calls:
+        names = " or ".join(f"the tool `{tool.name}`" for tool in turn.offered())
+        instructions.append(f"Answer with a call of {names}, and with nothing else.")
     settings |= _settings(turn, target, thought)
     messages = _Conversation(target, signed, thought.replay).read(instructions, turn.items)
     parameters = ModelRequestParameters(function_tools=tools, allow_text_output=True)
@@ -178,23 +175,23 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
     return HostedRequest(messages, settings, parameters)
 
 
-# --- messages ----------------------------------------------------------------------------------------------------------------------------------
+# --- messages ---
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
     """Whether the first call of the current tool loop has signed thoughts. Text beside results ends no loop."""
     state: bool | None = None
-    behind_result = False
+    after_result = False
     for item in items:
         if isinstance(item, Call):
             found = signed[item.call_id]
             state = (found is not None and bool(found.thoughts)) if state is None else state
-        elif isinstance(item, Message) and item.role == "user" and not behind_result:
+        elif isinstance(item, Message) and item.role == "user" and not after_result:
             state = None
         if isinstance(item, Result):
-            behind_result = True
+            after_result = True
         elif isinstance(item, Call) or (isinstance(item, Message) and item.role == "assistant"):
-            behind_result = False
+            after_result = False
     return state is not False
 
 
@@ -229,19 +226,16 @@ class _Conversation:
             self._calls.append(item)
             self._names[item.call_id] = item.name
         elif isinstance(item, Result):
-            name = self._names.get(item.call_id, item.name or "tool")
-            self._ask(
-                ToolReturnPart(_name(name), result(item.parts, provider), tool_call_id=_id(item.call_id))
-            )
+            name, found = self._names.get(item.call_id, item.name or "tool"), result(item.parts, provider)
+            self._ask(ToolReturnPart(_name(name), found, tool_call_id=_id(item.call_id)))
         elif isinstance(item, Message):
             if item.role == "assistant":
                 self._say(item)
             elif item.role == "user":
                 found = contents(item.parts, provider)
                 if found:
-                    self._ask(
-                        UserPromptPart(found if len(found) > 1 or not isinstance(found[0], str) else found[0])
-                    )
+                    text = found[0] if len(found) == 1 else None
+                    self._ask(UserPromptPart(text if isinstance(text, str) else found))
             else:
                 text = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
                 if text.strip():
@@ -276,20 +270,15 @@ class _Conversation:
         if not self._texts and not self._calls:
             return
         first: list[ModelResponsePart] = []
-        behind: list[ModelResponsePart] = []
+        calls: list[ModelResponsePart] = []
         for call in self._calls:
             signed = self._signed.get(call.call_id)
             for thought in signed.thoughts if signed is not None else ():
-                (first if not behind and not thought.after_text else behind).append(thought.part)
-            behind.append(self._call(call))
-        parts = [*first, *self._texts, *behind]
-        self._out.append(
-            ModelResponse(
-                parts=parts,
-                provider_name=self._target.system or None,
-                canonical_system=self._target.canonical_system,
-            )
-        )
+                (first if not calls and not thought.after_text else calls).append(thought.part)
+            calls.append(self._call(call))
+        parts = [*first, *self._texts, *calls]
+        name, system = self._target.system or None, self._target.canonical_system
+        self._out.append(ModelResponse(parts=parts, provider_name=name, canonical_system=system))
         self._texts, self._calls = [], []
 
     def _call(self, call: Call) -> ToolCallPart:
@@ -309,22 +298,21 @@ def _name(name: str) -> str:
     return _STRANGE.sub("_", name)
 
 
-# --- tools and settings ------------------------------------------------------------------------------------------------------------------------
+# --- tools, settings and output ---
 
 
 def _tools(turn: Turn, target: Target) -> tuple[list[ToolDefinition], ModelSettings]:
     choice = turn.tool_choice
     tools = [tool for tool in turn.tools if choice.allowed is None or tool.name in choice.allowed]
-    forced = bool(target.profile.get("supports_forced_tool_choice", True))
+    forced = target.forces_calls
     if choice.name is not None and not forced:
         tools = [tool for tool in tools if tool.name == choice.name]
     if not tools:
         if not target.provider.tools_with_history:
             return [], {}
         called = dict.fromkeys(_name(item.name) for item in turn.items if isinstance(item, Call))
-        return [ToolDefinition(name=name, parameters_json_schema=dict(EMPTY_SCHEMA)) for name in called], {
-            "tool_choice": "none"
-        } if called else {}
+        made = [ToolDefinition(name=name, parameters_json_schema=dict(EMPTY_SCHEMA)) for name in called]
+        return made, {"tool_choice": "none"} if called else {}
     settings: ModelSettings = {}
     if choice.name is not None and forced:
         settings["tool_choice"] = [choice.name]
@@ -336,11 +324,9 @@ def _tools(turn: Turn, target: Target) -> tuple[list[ToolDefinition], ModelSetti
 
 
 def _definition(tool: ToolSpec) -> ToolDefinition:
-    schema = (
-        {**EMPTY_SCHEMA, **tool.parameters}
-        if tool.parameters.get("type", "object") == "object"
-        else dict(tool.parameters)
-    )
+    schema = dict(tool.parameters)
+    if schema.get("type", "object") == "object":
+        schema = {**EMPTY_SCHEMA, **schema}
     return ToolDefinition(
         name=tool.name,
         description=tool.description or None,
@@ -371,9 +357,6 @@ def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSe
     return made
 
 
-# --- the answer's form -------------------------------------------------------------------------------------------------------------------------
-
-
 def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
     """The schema that the provider itself enforces; None: the instructions describe it."""
     output, profile = turn.output, target.profile
@@ -396,8 +379,5 @@ def _is_closed(schema: Any) -> bool:
         return True
     if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
         return False
-    return all(
-        _is_closed(value)
-        for key, value in schema.items()
-        if key not in ("enum", "const", "default", "examples")
-    )
+    plain = ("enum", "const", "default", "examples")
+    return all(_is_closed(value) for key, value in schema.items() if key not in plain)

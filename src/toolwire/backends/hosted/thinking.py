@@ -60,11 +60,9 @@ def _claude(
         if effort and profile.get("anthropic_supports_effort"):
             settings["anthropic_effort"] = _effort(effort, profile)
         return Thinking(settings, drop_sampling=_drops_sampling(turn))
-    budget = (
-        BUDGETS[effort]
-        if effort and (turn.sampling.effort is not None or not options.thinking_budget)
-        else options.thinking_budget
-    )
+    budget = options.thinking_budget
+    if effort and (turn.sampling.effort is not None or not budget):
+        budget = BUDGETS[effort]
     if turn.sampling.max_tokens is not None:
         budget = min(budget, turn.sampling.max_tokens - 1)
     if budget < SMALLEST_BUDGET or not signed or (turn.tools and turn.tool_choice.mode == "required"):
@@ -85,13 +83,9 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 def _drops_sampling(turn: Turn) -> bool:
     """Whether Claude refuses this sampling while it thinks. Raises if the client itself asked for thoughts."""
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
-    name = (
-        "temperature"
-        if temperature not in (None, 1)
-        else "top_p"
-        if top_p is not None and top_p < 0.95
-        else ""
-    )
+    name = "temperature" if temperature not in (None, 1) else ""
+    if not name and top_p is not None and top_p < 0.95:
+        name = "top_p"
     if name and turn.sampling.effort is not None:
         message = f"{name} cannot be set together with {_param(turn)} for this model."
         raise ToolwireError("unsupported_value", message, param=name)
@@ -135,11 +129,8 @@ class Signed:
 
     @property
     def size(self) -> int:
-        return (
-            200
-            + sum(thought.size for thought in self.thoughts)
-            + sum(len(str(value)) for value in (self.details or {}).values())
-        )
+        details = sum(len(str(value)) for value in (self.details or {}).values())
+        return 200 + sum(thought.size for thought in self.thoughts) + details
 
 
 class CallMemory:

@@ -1,6 +1,6 @@
-"""The embedded model: llama.cpp in this process, any GGUF file, calls held to their schema while they are decoded."""
+"""The embedded model: llama.cpp in this process, with calls constrained to their schema."""
 
 from toolwire.backends.local.backend import LocalBackend
-from toolwire.backends.local.options import LocalOptions
+from toolwire.backends.local.model import LocalOptions
 
 __all__ = ["LocalBackend", "LocalOptions"]

@@ -1,20 +1,196 @@
-"""The embedded model as a backend: tools by `constrained` decoding, text as it is decoded.
+"""The embedded model as a backend: requests to llama.cpp's chat completions, and its answers as events.
 
-One batch of events for all tokens that came while the loop was busy. Closing the iterator stops the decoding at the next token, or at the next batch
-of the prompt.
+A batch contains all tokens that came while the loop was busy. Closing the iterator stops the decoding at the next
+token, or at the next batch of the prompt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Collection, Iterable
+from typing import Any
+
+import msgspec
 
 from toolwire.backends.base import Batch, frame_tap
-from toolwire.backends.local.completions import FIELDS, LocalReader, grammar_of, render
-from toolwire.backends.local.model import LocalModel, Stream, give_back, lacking, take
-from toolwire.backends.local.options import SMALL, LocalOptions
+from toolwire.backends.local.model import (
+    SMALL,
+    Chunk,
+    LocalModel,
+    LocalOptions,
+    Stream,
+    give_back,
+    lacking,
+    take,
+)
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.turn import Turn
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import END_EVENTS, Event, Failure, Finish, Text, Thought, Usage
+from toolwire.core.turn import Api, Message, OtherPart, TextPart, Turn
+from toolwire.emulate.prompt import Form, transcript
+from toolwire.emulate.schemas.bounding import SchemaLimits
+from toolwire.emulate.schemas.constrain import ANSWER, ANY_OBJECT, ARGUMENTS, json_lark, lark
+
+Body = dict[str, Any]
+SAMPLED = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
+LENGTH = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+FIELDS = frozenset({*SAMPLED, *LENGTH, "stop", "seed"})
+_SEEDS = 1 << 32
+AGAINST_LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 4, "dry_penalty_last_n": 64}
+"""Keeps a small model from repeating its last words. It may still copy from the prompt."""
+
+
+def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) -> bytes:
+    """The body of the request. The model continues a last message of the assistant."""
+    sampling = turn.sampling
+    messages = transcript(turn, (), Form("sentinel", ""))
+    body: Body = {
+        "messages": [{"role": message.role, "content": _text(message)} for message in messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,  # a callback for every step of the prompt, which can stop the run
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else _most(turn, options),
+    }
+    if small:
+        body |= AGAINST_LOOPS
+    body |= {name: value for name in SAMPLED if (value := getattr(sampling, name)) is not None}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed % _SEEDS
+    if grammar:  # which covers the whole answer, so the model must not think first
+        body |= {"grammar": grammar, "reasoning_format": "none"}
+        body["chat_template_kwargs"] = {"enable_thinking": False}
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _most(turn: Turn, options: LocalOptions) -> int:
+    """The default of `max_tokens`. A required call ends by itself, so it gets more room."""
+    required = turn.constraint is not None and turn.constraint.required
+    return max(options.max_tokens, options.context // 2) if required else options.max_tokens
+
+
+def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
+    """The grammar of the answer; empty: none. The schema of a refused rule becomes that of any object."""
+    schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
+    if schema is not None and ANSWER in refused:
+        schema = ANY_OBJECT
+    if turn.constraint is not None:
+        tools = enumerate(turn.constraint.tools)
+        loose = [tool.name for index, tool in tools if f"{ARGUMENTS}{index}" in refused]
+        return lark(turn.constraint, limits, loose=loose, answer=schema, copies=small)
+    return json_lark(schema, limits) if schema is not None else ""
+
+
+def _text(message: Message) -> str:
+    other = next((part.kind for part in message.parts if isinstance(part, OtherPart)), None)
+    if other is not None:
+        problem = f"The embedded model does not take content of the type {other[:40]!r}: text only."
+        raise ToolwireError("unsupported_value", problem)
+    return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+# --- llama.cpp's chunks → events ---
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details = msgspec.field(default_factory=_Details)
+
+
+class _Error(msgspec.Struct):
+    code: int = 500
+    message: str = ""
+    type: str = ""
+    n_prompt_tokens: int = 0
+    n_ctx: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+MESSAGES: dict[Api, str] = {"chat": "messages", "responses": "input"}
+
+
+class LocalReader:
+    """Reads one run. `ended`: it has returned the last event."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._reason: str | None = None
+        self.ended = False
+
+    def read(self, chunks: Iterable[Chunk]) -> Batch:
+        batch: Batch = []
+        for chunk in chunks:
+            batch += self._events(chunk)
+            if batch and isinstance(batch[-1], END_EVENTS):
+                self.ended = True
+                break
+        return batch
+
+    def _events(self, chunk: Chunk) -> list[Event]:
+        if chunk is None and self._reason:
+            return [Finish("length" if self._reason == "length" else "stop")]
+        if chunk is None:
+            return [Failure("backend_cut", "The model stopped answering.")]
+        if isinstance(chunk, ToolwireError):
+            return [chunk.failure]
+        if isinstance(chunk, Exception):
+            return [Failure("invalid_request", f"The model cannot take this request: {_line(chunk)}")]
+        read = _decode(chunk)
+        if read.error is not None:
+            return [self._failure(read.error)]
+        out: list[Event] = []
+        for choice in read.choices:
+            if choice.delta.reasoning_content:
+                out.append(Thought(choice.delta.reasoning_content))
+            if choice.delta.content:
+                out.append(Text(choice.delta.content))
+            self._reason = choice.finish_reason or self._reason
+        if (usage := read.usage) is not None:
+            cached = usage.prompt_tokens_details.cached_tokens
+            out.append(Usage(usage.prompt_tokens, usage.completion_tokens, cached))
+        return out
+
+    def _failure(self, error: _Error) -> Failure:
+        if error.type == "exceed_context_size_error":
+            message = (
+                f"This model's maximum context length is {error.n_ctx} tokens. However, your messages resulted "
+                f"in {error.n_prompt_tokens} tokens. Please reduce the length of the messages."
+            )
+            return Failure("context_length", message, MESSAGES[self._api])
+        kind = "invalid_request" if 400 <= error.code < 500 else "backend"
+        return Failure(kind, f"The model refused the request: {_line(error.message)}")
+
+
+def _line(said: Any) -> str:
+    return " ".join(str(said).split())[:300] or "no reason was given"
+
+
+# --- the backend ---
 
 _CAPABILITIES = Capabilities(
     strict=True,
@@ -45,7 +221,6 @@ class LocalBackend:
         pass
 
     async def ready(self) -> bool:
-        """Whether llama.cpp and the file are there; nothing is loaded."""
         return lacking(self.options) is None
 
     async def close(self) -> None:
@@ -54,7 +229,6 @@ class LocalBackend:
             await give_back(model)
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Runs the turn; ends with exactly one `Finish` or `Failure`."""
         if self._model is None:
             self._model = take(self.options)
         model = self._model
@@ -76,10 +250,10 @@ class LocalBackend:
             job.cancel()
 
     def _body(self, turn: Turn, model: LocalModel) -> bytes:
-        """The request, with a grammar that is known to be read. In the thread that decodes."""
+        """The request, with a grammar that llguidance can read. Called by the thread that decodes."""
         limits, small = self.options.limits(model.size), model.size < SMALL
         grammar = grammar_of(turn, limits, small=small)
         refused = model.refused(grammar) if grammar else set()
-        return render(
-            turn, self.options, grammar_of(turn, limits, refused, small) if refused else grammar, small=small
-        )
+        if refused:
+            grammar = grammar_of(turn, limits, refused, small)
+        return render(turn, self.options, grammar, small=small)

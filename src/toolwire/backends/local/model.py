@@ -1,11 +1,12 @@
-"""A GGUF file in memory: loaded once a process for each file and shape, shared by all models that want it, unloaded when the last of them closes.
+"""A GGUF file in memory, and the options that choose it.
 
-- llama.cpp decodes in threads of its own; a run occupies one thread of ours, which waits outside the interpreter's lock. Runs beyond `parallel`
-  wait their turn.
-- A run is stopped by what its callback answers: after every token, and after every batch of the prompt.
-- llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once: nothing can connect to it.
-- llama.cpp drops a grammar that llguidance can not read without a word. So every new one is tried first, on a single token.
-- Loading holds the interpreter's lock (half a second for the small model), so the file is read into the page cache before.
+All models with the same file and shape share it. It is loaded once, and unloaded when the last of them closes.
+
+- llama.cpp decodes in its own threads. A run occupies one thread of ours, which waits without the interpreter's lock.
+- A run is stopped by the result of its callback: after every token, and after every batch of the prompt.
+- llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once.
+- llama.cpp silently drops a grammar that llguidance cannot read. So every new one is tried first, on a single token.
+- Loading holds the interpreter's lock, so the file is read into the page cache before.
 """
 
 from __future__ import annotations
@@ -19,25 +20,88 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.local.options import LocalOptions
 from toolwire.backends.local.pull import default_path, importable
 from toolwire.core.errors import ToolwireError
+from toolwire.emulate.schemas.bounding import SchemaLimits
 from toolwire.emulate.schemas.constrain import probes
 
-# --- stream ------------------------------------------------------------
-#
-# From llama.cpp's thread to the event loop: chunks as they are decoded, one wake-up for all that came
-# while the loop was busy.
+RANGES: dict[str, tuple[float, float]] = {
+    "context": (256, 1 << 20),
+    "parallel": (1, 64),
+    "threads": (0, 512),
+    "batch": (32, 4096),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "max_tokens": (1, 1 << 20),
+    "max_string": (0, 1 << 20),
+    "max_items": (0, 4096),
+}
+MOST_THREADS = 8
+SMALL = 500_000_000
+"""A smaller file contains a model that loses its way: what it may write is kept short."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """The keys of [models.ID] with `backend = "local"`."""
+
+    gguf: str = ""
+    """A path; empty: the model of `toolwire local pull`."""
+    context: int = 8192
+    """The tokens of one request, prompt and answer."""
+    parallel: int = 2
+    """How many requests are decoded together; others wait."""
+    threads: int = 0
+    """0: as many as fit the machine."""
+    batch: int = 128
+    """The tokens of a prompt that are read in one step. A run can be stopped between two steps."""
+    temperature: float = 0.2
+    top_p: float = 0.9
+    max_tokens: int = 1024
+    """The default of requests. A required call, which ends by itself, may take half the context."""
+    max_string: int = 0
+    """The longest string that a tool's schema does not limit; 0: by the model's size."""
+    max_items: int = 0
+    """The most items of an array that a tool's schema does not limit; 0: by the model's size."""
+
+    def __post_init__(self) -> None:
+        for key, (low, high) in RANGES.items():
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"{key}: expected {low} to {high}, got {getattr(self, key)}")
+
+    def limits(self, size: int) -> SchemaLimits:
+        """Limits for strings and arrays that their schema does not limit."""
+        small = size < SMALL
+        return SchemaLimits(
+            string=self.max_string or (96 if small else 8192),
+            items=self.max_items or (4 if small else 64),
+            keys=4 if small else 32,
+        )
+
+    @property
+    def cores(self) -> int:
+        """The threads to decode with: every core of a small machine, half the logical ones of a large one."""
+        if self.threads:
+            return self.threads
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores if cores <= 4 else min(cores // 2, MOST_THREADS)
+
+
+# --- the model ---
 
 Chunk = bytes | Exception | None
-"""llama.cpp's JSON; what went wrong; the end."""
+"""llama.cpp's JSON, an error, or the end."""
 
 
 class Stream:
-    """Chunks of one run. `put` is called by the thread that decodes, everything else by the loop."""
+    """Passes the chunks of one run from the thread that decodes (`put`) to the event loop.
+
+    The loop wakes up once for all chunks that came while it was busy.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -47,7 +111,7 @@ class Stream:
         self.cancelled = False
 
     def put(self, chunk: Chunk) -> bool:
-        """Hands a chunk over. True: nobody wants more, decoding should end."""
+        """True: nobody wants more, so decoding should end."""
         if self.cancelled:
             return True
         self._chunks.append(chunk)
@@ -65,27 +129,24 @@ class Stream:
         self._event.set()
 
     async def get(self) -> list[Chunk]:
-        """All chunks that are there; waits for the first."""
+        """All chunks that have come; waits for the first."""
         while not self._chunks:
             self._event.clear()
             await self._event.wait()
-        taken = []
-        while self._chunks:
-            taken.append(self._chunks.popleft())
-        return taken
+        return [self._chunks.popleft() for _ in range(len(self._chunks))]
 
 
 Key = tuple[str, int, int, int, int]
 PROBES = 256
 LONGEST = 70
-"""A temporary folder with a longer name has no room for a socket's."""
+"""The longest name of a temporary folder that a socket's path has room for."""
 _BLOCK = 1 << 20
 _SPARE = 1 << 30
 _import_lock = threading.Lock()
 
 
 class LocalModel:
-    """One loaded file. `users` are the backends that hold it."""
+    """One loaded file. `users` counts the backends that use it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -99,54 +160,45 @@ class LocalModel:
         self._running: set[Stream] = set()
 
     async def load(self) -> None:
-        """Loads the file, if it is not loaded yet; a failure is tried again by whoever asks next."""
+        """Loads the file, unless it is loaded. After a failure the next call tries again."""
         with self._lock:
             if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
                 self._loading = self._start(self._load)
             loading = self._loading
         if not loading.done():
-            there = asyncio.Event()
+            done = asyncio.Event()
             loop = asyncio.get_running_loop()
-            loading.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(there.set))
-            await there.wait()
+            loading.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(done.set))
+            await done.wait()
         loading.result()
 
     def _load(self) -> None:
         path = self.key[0]
         if not Path(path).is_file():
-            raise ToolwireError(
-                "backend_unavailable",
-                f"The model's file is not there ({Path(path).name}). For the small default model, run: toolwire local pull",
-            )
+            problem = f"The model's file is not there ({Path(path).name})."
+            raise _unavailable(f"{problem} For the small default model, run: toolwire local pull")
         llama = llama_cpp()
         self.size = os.path.getsize(path)
         _read_through(path)
-        folder = tempfile.mkdtemp(
-            prefix="toolwire-", dir=None if len(tempfile.gettempdir()) < LONGEST else "/tmp"
-        )
+        parent = None if len(tempfile.gettempdir()) < LONGEST else "/tmp"
+        folder = tempfile.mkdtemp(prefix="toolwire-", dir=parent)
         params = parameters(llama, self.key)
         params.hostnames = [os.path.join(folder, "s.sock")]
         try:
             server = llama.Server(params)
         except RuntimeError:
-            raise ToolwireError(
-                "backend_unavailable",
-                f"llama.cpp can not load {Path(path).name}: not a GGUF file, or not enough memory.",
-            ) from None
+            problem = f"llama.cpp cannot load {Path(path).name}: not a GGUF file, or not enough memory."
+            raise _unavailable(problem) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.server = server
-        if not self.accepts(
-            '%llguidance {}\nstart: "~"\n'
-        ):  # and its loop is running from here on, so that it can be closed
+        # This request also starts the server's loop, without which it could not be closed.
+        if not self.accepts('%llguidance {}\nstart: "~"\n'):
             self.server = None
-            raise ToolwireError(
-                "backend_unavailable",
-                "This build of llama.cpp has no llguidance: pip install 'toolwire[local]'",
-            )
+            raise _unavailable("This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
-        """Decodes what `render` asks into the stream, in a thread, as soon as one is free."""
+        """Decodes the request that `render` returns into the stream, as soon as a thread is free."""
         job = self._start(self._run, render, stream)
         self._running.add(stream)
         job.add_done_callback(lambda _: self._running.discard(stream))
@@ -156,7 +208,7 @@ class LocalModel:
         try:
             return self._threads.submit(work, *given)
         except RuntimeError:
-            raise ToolwireError("backend_unavailable", "The model is being closed.") from None
+            raise _unavailable("The model is being closed.") from None
 
     def _run(self, render: Callable[[], bytes], stream: Stream) -> None:
         try:
@@ -167,18 +219,12 @@ class LocalModel:
             stream.put(error)
 
     def accepts(self, grammar: str) -> bool:
-        """Whether llguidance can read a grammar, which must demand a tilde first."""
+        """Whether llguidance can read a grammar, which must begin with a tilde."""
         known = self._accepted.get(grammar)
         if known is None:
-            asked = {
-                "prompt": "a",
-                "max_tokens": 1,
-                "temperature": 0,
-                "cache_prompt": False,
-                "grammar": grammar,
-            }
-            told = self.server.handle_completions(asked)
-            known = bool(told.get("choices")) and told["choices"][0]["text"].startswith("~")
+            body = {"prompt": "a", "max_tokens": 1, "temperature": 0, "cache_prompt": False}
+            choices = self.server.handle_completions({**body, "grammar": grammar}).get("choices")
+            known = bool(choices) and choices[0]["text"].startswith("~")
             with self._lock:
                 self._accepted[grammar] = known
                 while len(self._accepted) > PROBES:
@@ -186,18 +232,18 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """The rules of a grammar whose schema llguidance can not read; mostly none."""
+        """The rules of a grammar whose schema llguidance cannot read; mostly none."""
         whole, single = probes(grammar)
-        return (
-            set() if self.accepts(whole) else {rule for rule, one in single.items() if not self.accepts(one)}
-        )
+        if self.accepts(whole):
+            return set()
+        return {rule for rule, one in single.items() if not self.accepts(one)}
 
     @property
     def idle(self) -> bool:
         return not self._running
 
     async def close(self) -> None:
-        for stream in list(self._running):  # those that wait for a thread too: nobody else would tell them
+        for stream in list(self._running):  # also those that still wait for a thread
             stream.put(None)
             stream.cancelled = True
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -207,7 +253,7 @@ class LocalModel:
         self.server = None
 
 
-# --- sharing -----------------------------------------------------------------------------------------------------------------------------------
+# --- sharing ---
 
 _models: dict[Key, LocalModel] = {}
 _models_lock = threading.Lock()
@@ -219,21 +265,19 @@ def key_of(options: LocalOptions) -> Key:
 
 
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
-    """What a model needs and has not, and what mends it; None: it could be loaded. Nothing is imported or read."""
+    """What is missing for a model, and how to get it; None if it can be loaded. Imports and reads nothing."""
     if not importable():
         return "llama.cpp is not installed", "pip install 'toolwire[local]'"
     if os.path.isfile(key_of(options)[0]):
         return None
     if options.gguf:
-        return (
-            f"no file {options.gguf}",
-            "correct gguf of the model, or leave it out and run: toolwire local pull",
-        )
+        how = "correct gguf of the model, or leave it out and run: toolwire local pull"
+        return f"no file {options.gguf}", how
     return "no model was pulled", "toolwire local pull"
 
 
 def take(options: LocalOptions) -> LocalModel:
-    """The model of these options, to be given back with `give_back`."""
+    """The shared model of these options. Release it with `give_back`."""
     key = key_of(options)
     with _models_lock:
         model = _models.get(key) or _models.setdefault(key, LocalModel(key))
@@ -251,11 +295,11 @@ async def give_back(model: LocalModel) -> None:
         await model.close()
 
 
-# --- pieces ------------------------------------------------------------------------------------------------------------------------------------
+# --- llama.cpp ---
 
 
 def parameters(llama: Any, key: Key) -> Any:
-    """What llama.cpp is told about a model."""
+    """llama.cpp's parameters of a model."""
     path, context, parallel, threads, batch = key
     params = llama.CommonParams()
     params.model.path = path
@@ -270,23 +314,28 @@ def parameters(llama: Any, key: Key) -> Any:
 
 
 def llama_cpp() -> Any:
-    """llama.cpp. Its threads must sleep while they wait for each other: where they spin, another busy process makes it ten times slower."""
+    """Imports llama.cpp with threads that sleep while they wait for each other.
+
+    If they spin, another busy process makes llama.cpp ten times slower.
+    """
     with _import_lock:
-        told = os.environ.get("OMP_WAIT_POLICY")
+        before = os.environ.get("OMP_WAIT_POLICY")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when the library is loaded
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:
-            raise ToolwireError(
-                "backend_unavailable", "llama.cpp is not installed, run: pip install 'toolwire[local]'"
-            ) from None
+            raise _unavailable("llama.cpp is not installed, run: pip install 'toolwire[local]'") from None
         finally:
-            if told is None:
+            if before is None:
                 os.environ.pop("OMP_WAIT_POLICY", None)
 
 
+def _unavailable(problem: str) -> ToolwireError:
+    return ToolwireError("backend_unavailable", problem)
+
+
 def _read_through(path: str) -> None:
-    if os.path.getsize(path) > _SPARE:  # llama.cpp maps it, and will read what it needs
+    if os.path.getsize(path) > _SPARE:  # llama.cpp maps the file, and reads what it needs
         return
     with open(path, "rb") as file:
         while file.read(_BLOCK):

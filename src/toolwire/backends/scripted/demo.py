@@ -1,4 +1,4 @@
-"""The demo model: what it does with a turn, as steps of a script. Without anybody's script the scripted backend plays these."""
+"""The demo model: what it does with a turn, as steps of a script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import jsonschema_rs
@@ -14,10 +15,138 @@ from toolwire.backends.scripted.script import Step
 from toolwire.core.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.emulate.arguments import load_object
 
-# --- sample ------------------------------------------------------------
-#
-# Small valid instances of a JSON schema, for the demo model's calls. Pure. Patterns are tried by the
-# schema library, whose engine can not be made to run long.
+_ECHO = 2000
+"""The characters of the request that the demo model repeats."""
+
+
+def text_of(item: Message | Result | None) -> str:
+    return "\n".join(part.text for part in item.parts if isinstance(part, TextPart)) if item else ""
+
+
+def users_text(turn: Turn) -> str:
+    """The user's last message."""
+    users = (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user")
+    return text_of(next(users, None))
+
+
+def demo(turn: Turn) -> Iterator[Step]:
+    """Calls a tool that fits, or answers with text: a sample of the output schema, the results, or an echo."""
+    yield Step("chunk", number=8)
+    results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
+    may_call = mode != "none" and not (results and mode == "auto")
+    tool = _choose(turn, user) if may_call else None
+    written = _written_calls(turn, user) if tool is not None else []
+    if written:
+        first = _SAY_FIRST.search(user)
+        if first:
+            yield Step("raw", first[1])
+        yield from written
+    elif tool is not None and tool.kind == "custom":
+        yield Step("custom", user[:_ECHO], tool.name)
+    elif tool is not None:
+        yield Step("call", _json(sample(tool.parameters, _own_words(user))), tool.name)
+    elif turn.output.type != "text":
+        schema = turn.output.schema
+        yield Step("raw", _json(sample(schema, _own_words(user)) if schema else {"answer": user}))
+    elif results:
+        names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
+        answers = (
+            f"{result.name or names.get(result.call_id, 'the tool')} answered: {text_of(result)}"
+            for result in results
+        )
+        yield Step("raw", "; ".join(answers)[:_ECHO])
+    else:
+        about = "I am Toolwire's demo model. I answer from a script; send me tools and I will call one."
+        yield Step("raw", f"You said: {user[:_ECHO]}\n\n{about}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _last_results(turn: Turn) -> list[Result]:
+    last = takewhile(lambda item: isinstance(item, Result), reversed(turn.items))
+    return [item for item in last if isinstance(item, Result)][::-1]
+
+
+def _allowed(turn: Turn) -> list[ToolSpec]:
+    choice = turn.tool_choice
+    tools = [tool for tool in turn.tools if choice.allowed is None or tool.name in choice.allowed]
+    return [tool for tool in tools if tool.name == choice.name] if choice.name else tools
+
+
+def _choose(turn: Turn, user: str) -> ToolSpec | None:
+    """The named tool, or the first that shares a word with the request; if a call is required, any tool."""
+    tools = _allowed(turn)
+    if turn.tool_choice.name:
+        return next(iter(tools), None)
+    asked = set(_split(user))
+    fitting = (tool for tool in tools if asked & set(_split(f"{tool.name} {tool.description}")))
+    return next(fitting, tools[0] if tools and turn.tool_choice.mode == "required" else None)
+
+
+_SAY_FIRST = re.compile(r'First write the sentence "([^"\n]{1,200})"')
+_CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[^{}\n]{0,500}\})")
+
+
+def _written_calls(turn: Turn, user: str) -> list[Step]:
+    """The calls that the request spells out, of the tools that may be called."""
+    names = {tool.name for tool in _allowed(turn) if tool.kind == "function"}
+    return [
+        Step("call", arguments, name)
+        for name, arguments in _CALL_THIS.findall(user[:_ECHO])
+        if name in names and load_object(arguments) is not None
+    ]
+
+
+def _split(text: str) -> list[str]:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
+    return [word for word in re.findall(r"[^\W_]{3,}", spaced.lower()) if word not in _COMMON]
+
+
+_COMMON = frozenset(
+    (
+        "the and for you your with what how does are can this that from get set tool call use now has have not "
+        "all any please about"
+    ).split()
+)
+
+
+def _own_words(user: str) -> list[str]:
+    """Names in the request (capitalized words inside a sentence), then the whole request."""
+    user = user[:_ECHO]
+    names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
+    return [*reversed(names[-8:]), user] if user else []
+
+
+def as_read(turn: Turn) -> Turn:
+    """The turn as a text-only model reads it from its prompt: tools, a required call, and results."""
+    system = (item for item in turn.items if isinstance(item, Message) and item.role == "system")
+    prompt = text_of(next(system, None))
+    listing = re.search(r"<tools>\n(.*?)\n</tools>", prompt, re.DOTALL)
+    nonce = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
+    if listing is None or nonce is None:
+        return turn
+    tools = [
+        ToolSpec(tool["name"], tool.get("description", ""), tool["parameters"])
+        for tool in map(json.loads, listing[1].splitlines())
+    ]
+    named = re.search(r"You must call the tool (\S+) now", prompt)
+    must = named is not None or "You must call at least one" in prompt
+    choice = ToolChoice("required" if must else "auto", named[1] if named else None)
+    items = [item for item in turn.items if not (isinstance(item, Message) and item.role == "system")]
+    last = items[-1] if items else None
+    blocks = re.findall(
+        rf'<tool_result:{nonce[1]} id="([^"]*)"(?: name="([^"]*)")?>\n(.*?)\n</tool_result:{nonce[1]}>',
+        text_of(last) if isinstance(last, Message) else "",
+        re.DOTALL,
+    )
+    if blocks:
+        items = items[:-1] + [Result(id, (TextPart(text),), name=name or None) for id, name, text in blocks]
+    return replace(turn, tools=tuple(tools), tool_choice=choice, items=tuple(items))
+
+
+# --- small valid instances of a JSON schema, for the demo model's calls ---
 
 _DEEPEST = 12
 _LONGEST = 10_000
@@ -38,10 +167,7 @@ _FORMATS = {
 def sample(
     schema: Any, words: Sequence[str] = (), root: Mapping[str, Any] | None = None, depth: int = 0
 ) -> Any:
-    """An instance with the required keys only.
-
-    `words` are preferred for free strings (a demo that echoes the person's own words is easier to follow).
-    """
+    """An instance with the required keys only. Free strings are taken from `words`, if one fits."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = root if root is not None else schema
@@ -66,7 +192,8 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
             target = target.get(step) if isinstance(target, Mapping) else None
         if isinstance(target, Mapping):
             return target
-    for part in schema.get("allOf") or () if isinstance(schema.get("allOf"), list) else ():
+    parts = schema.get("allOf")
+    for part in parts if isinstance(parts, list) else ():
         if isinstance(part, Mapping):
             schema = {**schema, **_resolved(part, root)}
     return schema
@@ -77,10 +204,8 @@ def _typed(schema: Mapping[str, Any], words: Sequence[str], root: Mapping[str, A
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
     if kind == "array":
-        return [
-            sample(schema.get("items"), words, root, depth + 1)
-            for _ in range(min(_length(schema.get("minItems")), 16))
-        ]
+        count = min(_length(schema.get("minItems")), 16)
+        return [sample(schema.get("items"), words, root, depth + 1) for _ in range(count)]
     if kind == "boolean":
         return False
     if kind in ("integer", "number"):
@@ -113,166 +238,21 @@ def _string(schema: Mapping[str, Any], words: Sequence[str]) -> str:
     known = _FORMATS.get(str(schema.get("format")))
     if known:
         return known
-    least = _length(schema.get("minLength"))
-    most = schema.get("maxLength")
-    pattern = schema.get("pattern")
+    least, most, pattern = _length(schema.get("minLength")), schema.get("maxLength"), schema.get("pattern")
     for word in (*words, "text"):
-        if len(word) < least or (isinstance(most, int) and len(word) > most):
-            continue
-        if isinstance(pattern, str) and not _matches(pattern, word):
-            continue
-        return word
+        fits = len(word) >= least and not (isinstance(most, int) and len(word) > most)
+        if fits and (not isinstance(pattern, str) or _matches(pattern, word)):
+            return word
     return "x" * least
 
 
 def _length(value: Any) -> int:
-    """A length that a demo can honour."""
     return min(value, _LONGEST) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _matches(pattern: str, word: str) -> bool:
+    """By the schema library, whose engine has no patterns that run long."""
     try:
         return bool(jsonschema_rs.is_valid({"type": "string", "pattern": pattern}, word))
     except (ValueError, RecursionError):
         return False
-
-
-_ECHO = 2000  # characters of the request that the demo model repeats
-
-
-def words_of(item: Message | Result | None) -> str:
-    return "\n".join(part.text for part in item.parts if isinstance(part, TextPart)) if item else ""
-
-
-def demo(turn: Turn) -> Iterator[Step]:
-    """What the demo model does with a turn."""
-    yield Step("chunk", number=8)
-    results = _last_results(turn)
-    user = words_of(
-        next(
-            (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user"), None
-        )
-    )
-    tool = (
-        None
-        if turn.tool_choice.mode == "none" or (results and turn.tool_choice.mode == "auto")
-        else _choose(turn, user)
-    )
-    spelled = _spelled_out(turn, user) if tool is not None else []
-    if spelled:
-        first = _SAY_FIRST.search(user)
-        if first:
-            yield Step("raw", first[1])
-        yield from spelled
-    elif tool is not None:
-        if tool.kind == "custom":
-            yield Step("custom", user[:_ECHO], tool.name)
-        else:
-            yield Step(
-                "call", json.dumps(sample(tool.parameters, _own_words(user)), ensure_ascii=False), tool.name
-            )
-    elif turn.output.type != "text" and turn.output.schema:
-        yield Step("raw", json.dumps(sample(turn.output.schema, _own_words(user)), ensure_ascii=False))
-    elif turn.output.type != "text":
-        yield Step("raw", json.dumps({"answer": user}, ensure_ascii=False))
-    elif results:
-        names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
-        told = "; ".join(
-            f"{result.name or names.get(result.call_id, 'the tool')} answered: {words_of(result)}"
-            for result in results
-        )
-        yield Step("raw", told[:_ECHO])
-    else:
-        yield Step(
-            "raw",
-            f"You said: {user[:_ECHO]}\n\nI am Toolwire's demo model. I answer from a script; send me tools and I will call one.",
-        )
-
-
-def _last_results(turn: Turn) -> list[Result]:
-    out: list[Result] = []
-    for item in reversed(turn.items):
-        if not isinstance(item, Result):
-            break
-        out.insert(0, item)
-    return out
-
-
-def _choose(turn: Turn, user: str) -> ToolSpec | None:
-    """The named tool; for `required` the first that fits, or the first; else the first whose name or description shares a word with the request."""
-    tools = [
-        tool
-        for tool in turn.tools
-        if turn.tool_choice.allowed is None or tool.name in turn.tool_choice.allowed
-    ]
-    if turn.tool_choice.name:
-        return next((tool for tool in tools if tool.name == turn.tool_choice.name), None)
-    asked = set(_split(user))
-    fitting = next((tool for tool in tools if asked & set(_split(tool.name + " " + tool.description))), None)
-    return fitting or (tools[0] if tools and turn.tool_choice.mode == "required" else None)
-
-
-_SAY_FIRST = re.compile(r'First write the sentence "([^"\n]{1,200})"')
-_CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[^{}\n]{0,500}\})")
-
-
-def _spelled_out(turn: Turn, user: str) -> list[Step]:
-    """The calls that a request spells out, of the tools that may be called."""
-    choice = turn.tool_choice
-    may = {
-        tool.name
-        for tool in turn.tools
-        if tool.kind == "function" and (choice.allowed is None or tool.name in choice.allowed)
-    }
-    may &= {choice.name} if choice.name else may
-    found = [
-        (name, arguments)
-        for name, arguments in _CALL_THIS.findall(user[:_ECHO])
-        if name in may and load_object(arguments) is not None
-    ]
-    return [Step("call", arguments, name) for name, arguments in found]
-
-
-def _split(text: str) -> list[str]:
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
-    return [word for word in re.findall(r"[^\W_]{3,}", spaced.lower()) if word not in _COMMON]
-
-
-_COMMON = frozenset(
-    "the and for you your with what how does are can this that from get set tool call use now has have not all any please about".split()
-)
-
-
-def _own_words(user: str) -> list[str]:
-    """Names in the request first (a word with a capital that does not begin a sentence), then the whole of it."""
-    user = user[:_ECHO]
-    names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
-    return [*reversed(names[-8:]), user[:_ECHO]] if user else []
-
-
-def as_read(turn: Turn) -> Turn:
-    """What a text-only model makes of its prompt: the tools it was told of, whether it must call, and the results in the last message."""
-    prompt = words_of(
-        next((item for item in turn.items if isinstance(item, Message) and item.role == "system"), None)
-    )
-    listing = re.search(r"<tools>\n(.*?)\n</tools>", prompt, re.DOTALL)
-    nonce = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
-    if listing is None or nonce is None:
-        return turn
-    tools = []
-    for line in listing[1].splitlines():
-        tool = json.loads(line)
-        tools.append(ToolSpec(tool["name"], tool.get("description", ""), tool["parameters"]))
-    named = re.search(r"You must call the tool (\S+) now", prompt)
-    must = named is not None or "You must call at least one" in prompt
-    choice = ToolChoice("required" if must else "auto", named[1] if named else None)
-    items = [item for item in turn.items if not (isinstance(item, Message) and item.role == "system")]
-    last = items[-1] if items else None
-    blocks = re.findall(
-        rf'<tool_result:{nonce[1]} id="([^"]*)"(?: name="([^"]*)")?>\n(.*?)\n</tool_result:{nonce[1]}>',
-        words_of(last) if isinstance(last, Message) else "",
-        re.DOTALL,
-    )
-    if blocks:
-        items = items[:-1] + [Result(id, (TextPart(text),), name=name or None) for id, name, text in blocks]
-    return replace(turn, tools=tuple(tools), tool_choice=choice, items=tuple(items))

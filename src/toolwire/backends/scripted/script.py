@@ -9,9 +9,8 @@
     say It is {result}.
     usage 9 5
 
-The first part answers the first turn, the second the next one (after the tool's result), and so on; the last part answers all further turns.
-`STEPS` lists the words. A text that begins with a double quote is a JSON string, so that `say "two\\nlines"` can hold anything. Standard library
-only.
+The first part answers the first turn, the second part the next turn (after the tool's result), and so on; the last
+part answers all further turns. A text in double quotes is a JSON string: `say "two\\nlines"`. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from toolwire.core.errors import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`word` is a key of STEPS; the rest as the word needs it."""
+    """`word` is a key of `STEPS`, which decides what the other fields mean."""
 
     word: str
     text: str = ""
@@ -36,7 +35,7 @@ class Step:
 
 
 class ScriptError(ValueError):
-    """A script that can not be read: one line that says where and why."""
+    """A script that cannot be read: one line that says where and why."""
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)?\Z")
@@ -95,18 +94,18 @@ def _fail(word: str, rest: str) -> Step:
 
 STEPS: dict[str, Callable[[str, str], Step]] = {
     "say": _text,  # text of the answer; {result}, {user} and {model} are filled in
-    "raw": _text,  # text of the answer, nothing filled in
-    "think": _text,  # the model's raw thoughts
-    "summarize": _text,  # a summary of its thoughts
+    "raw": _text,  # text of the answer, verbatim
+    "think": _text,  # raw thoughts
+    "summarize": _text,  # a summary of thoughts
     "refuse": _text,  # a refusal
-    "call": _call,  # call NAME JSON: the arguments verbatim, broken ones too
+    "call": _call,  # call NAME JSON: the arguments verbatim, even if they are broken
     "custom": _call,  # custom NAME TEXT: a call of a custom tool
     "pause": _pause,  # pause 50ms
-    "chunk": _count,  # from here on in pieces of so many characters; 0: whole
+    "chunk": _count,  # writes pieces of this many characters from here on; 0: whole texts
     "usage": _usage,  # usage INPUT OUTPUT
     "finish": _finish,  # ends the turn with this reason
-    "fail": _fail,  # fail KIND MESSAGE: ends the turn in an error
-    "cut": lambda word, rest: Step(word),  # ends without a word, like a connection that broke
+    "fail": _fail,  # fail KIND MESSAGE: ends the turn with an error
+    "cut": lambda word, rest: Step(word),  # ends without a finish, like a broken connection
     "hang": lambda word, rest: Step(word),  # never ends
 }
 
