@@ -1,4 +1,4 @@
-"""What a turn answered and used, as it becomes known on its way: what its headers, its last line and its summary tell."""
+"""What a turn answered and used: the source of its headers, its last comment line and its summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Account:
-    """One turn's. `saw` is told every batch that goes out; `policies` are those that it went through, one for each choice."""
+    """The account of one turn. `saw` receives each batch that is sent; `policies` has one policy per choice."""
 
     __slots__ = ("_started", "_usages", "call_ids", "call_times", "contents", "finish", "policies", "ticket")
 
@@ -23,9 +23,9 @@ class Account:
         self._started = started
         self._usages: dict[int, Usage] = {}
         self.contents = contents
-        """What was said, where somebody wants to know it."""
+        """The texts of the turn, for telemetry with contents."""
         self.ticket: Ticket | None = None
-        """What the turn took of its key's limits; None where the key has none."""
+        """What the turn reserved of its key's limits; None if the key has none."""
         self.policies: dict[int, Policy] = {}
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
@@ -33,7 +33,7 @@ class Account:
 
     @property
     def wants_text(self) -> bool:
-        """Whether anything here is made of the text itself."""
+        """Whether anything here needs the text itself."""
         return self.ticket is not None or self.contents is not None
 
     def saw(self, batch: Batch, choice: int) -> None:
@@ -54,8 +54,8 @@ class Account:
     def settled(self, ran: bool, answered: bool) -> Usage:
         """The usage of all choices together: they share one input, and each has its own output.
 
-        Settles the key's limits. A turn that `ran` is charged an estimate where its backend did not count, and one
-        that was not `answered` gives its request back to the key's budget.
+        Settles the key's limits. A turn that `ran` is charged an estimate if its backend did not count, and a
+        turn that was not `answered` returns its request to the key's budget.
         """
         usage, *others = self._usages.values() or (Usage(0, 0),)
         for one in others:
@@ -72,7 +72,7 @@ class Account:
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
 
     def called(self) -> tuple[int, bool, str]:
-        """How many calls went out, whether any was left out, and by which rule a run ends behind its calls."""
+        """How many calls were sent, whether any was dropped, and the rule that ends a run after its calls."""
         if len(self.policies) == 1:
             return self.policies[0].called
         shown = [policy.called for policy in self.policies.values()]
@@ -88,7 +88,7 @@ class Account:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How often policy dropped something, by its kind."""
+        """How much policy dropped, by kind."""
         out: dict[str, int] = {}
         for policy in self.policies.values():
             for kind, count in policy.dropped.items():
@@ -96,18 +96,20 @@ class Account:
         return out
 
     def comment(self) -> str:
-        """The last line of a stream tells of its calls, too late for headers."""
+        """The comment at the end of a stream, which reports its calls: headers would be too early."""
         count, truncated, mode = self.called()
-        return f'{{"tool_call_count":{count},"tool_call_truncated":{"true" if truncated else "false"},"stop_after_tools_mode":"{mode}"}}'
+        cut = "true" if truncated else "false"
+        calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
+        return f'{{{calls},"stop_after_tools_mode":"{mode}"}}'
 
     def headers(self) -> Headers:
-        """Those that tell of an answer's calls."""
+        """The response headers that report the calls."""
         return _headers(*self.called())
 
 
 @lru_cache(64)
 def _headers(count: int, truncated: bool, mode: str) -> Headers:
-    """Under our own name, and under those that other proxies' clients know."""
+    """Toolwire's own header, and the names that clients of other proxies know."""
     number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
     return (
         (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),

@@ -1,7 +1,7 @@
 """The answers that a turn can be written as, one for each API, streamed or whole.
 
-`feed` takes the events of a batch and returns the bytes of a stream; a whole answer returns nothing before `finish`, which
-then returns the body (law 3: it is the fold of the same events).
+`feed` takes the events of a batch and returns the bytes of a stream. A whole answer returns nothing before
+`finish`, which returns the body (law 3: it is the fold of the same events).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _encode = msgspec.json.Encoder().encode
 class Answering(Protocol):
     """An answer under way: the encoder of a stream, or the fold of a body.
 
-    `finish` returns the end of the stream, or the body. Where `keep` is not None it is called with that before it is
-    sent, and returns what is sent instead. `stored` is False for an answer that should have been stored and could not be.
+    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with that before it
+    is sent, and returns what is sent instead. `stored` is False if the answer should have been stored and could
+    not be.
     """
 
     @property
@@ -54,7 +55,7 @@ class Answering(Protocol):
 
 
 class ResponsesAnswer:
-    """Stored, where the client wants that, before its end is sent: a client that sees it complete can refer to it."""
+    """Stored before its end is sent, so that a client that sees the end can refer to it."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class ResponsesAnswer:
         return _encode(self._encoder.response())
 
     async def keep(self, last: bytes) -> bytes:
-        """Stores the response, and remembers it for the client's connection. A stream says if it could not be stored."""
+        """Stores the response, and remembers it for the connection. A stream reports a failure to store."""
         if self._store is not None:
             response = _encode(self._encoder.response()) if self._turn.stream else last
             try:

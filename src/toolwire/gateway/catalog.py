@@ -1,7 +1,8 @@
-"""The models that are served: those that the settings name, and those of whole servers.
+"""The models that are served: those in the settings, and all models of a server.
 
-A model whose settings say `model = "*"` is a server: each of its models is offered as `ID/NAME`, opened when it is first asked for. The names are
-listed in the background and kept, so that `/v1/models` answers at once and a server that is down for a moment loses no name.
+A model with `model = "*"` in its settings is a server. Each of its models is offered as `ID/NAME` and opened
+when it is first requested. The names are listed in the background and kept, so that `/v1/models` answers at
+once, and a server that is down for a moment loses no name.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from toolwire.settings.types import ModelSettings
 
 log = logging.getLogger("toolwire.gateway")
 FRESH_S = 30.0
-"""So long a server's list is taken as it is."""
+"""How long a server's list counts as current."""
 FIRST_LOOK_S = 1.0
 OPENED = 64
-"""So many models of servers are kept open; of those that do nothing, the one that was asked for longest ago is closed first."""
+"""How many models of servers stay open. The idle one that was used longest ago is closed first."""
 LONGEST_NAME = 200
 
 
 class Using:
-    """A model in use, for as long as a turn runs."""
+    """Marks a model as in use while a turn runs."""
 
     __slots__ = ("_id", "_used")
 
@@ -64,10 +65,10 @@ class Catalog:
         self._used: dict[str, int] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    # --- finding -------------------------------------------------------------------------------------------------------------------------------
+    # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """The model of this id, as configured or as one of a server's."""
+        """The model with this id: a configured one, or one of a server."""
         return self.models.get(name) or self._of_source(name)
 
     def _of_source(self, name: str) -> Backend | None:
@@ -87,17 +88,17 @@ class Catalog:
         return backend
 
     def using(self, backend: Backend) -> AbstractContextManager[None]:
-        """Keeps a model open that would be closed to make room for another. Those that the settings name always stay."""
+        """Keeps a model of a server open. Models in the settings are never closed."""
         return nullcontext() if backend.id in self.models else Using(self._used, backend.id)
 
     def __contains__(self, name: object) -> bool:
-        """Whether this is one of the ids that are listed."""
+        """Whether `/v1/models` lists this id."""
         if self._known is None:
             self._known = frozenset(self._ids())
         return name in self._known
 
     def serving(self, name: str) -> str:
-        """The id of the model that this listed name stands for: itself, or the model whose other name it is."""
+        """The id of the model behind a listed name: the name itself, or the model that has it as an alias."""
         if name in self.models or ("/" in name and name.partition("/")[0] in self.sources):
             return name
         return next((id for id, backend in self.models.items() if name in backend.aliases), name)
@@ -107,7 +108,7 @@ class Catalog:
         return self.kinds.get(id) or self.kinds.get(id.partition("/")[0], "")
 
     def offered(self) -> Iterable[tuple[str, Backend]]:
-        """Every id with what serves it, other names of the same model left out."""
+        """Every id with its backend, without aliases."""
         yield from self.models.items()
         for id, source in self.sources.items():
             yield from ((f"{id}/{name}", source.model(name)) for name in self._names[id])
@@ -116,10 +117,10 @@ class Catalog:
         yield from self.models.values()
         yield from self._opened.values()
 
-    # --- listing -------------------------------------------------------------------------------------------------------------------------------
+    # --- listing ---
 
     def listed(self) -> list[str]:
-        """The ids that `/v1/models` shows. What is old is looked up again meanwhile."""
+        """The ids that `/v1/models` shows. Old lists are refreshed in the background."""
         if self.sources and time.monotonic() - self._looked > FRESH_S:
             self._look()
         return list(self._ids())
@@ -135,7 +136,7 @@ class Catalog:
         return self._names[id]
 
     async def start(self) -> None:
-        """Looks the servers up for the first time; a slow one does not hold the start up."""
+        """Lists the servers' models for the first time. A slow server does not delay the start."""
         if self.sources:
             await asyncio.wait({self._look()}, timeout=FIRST_LOOK_S)
 

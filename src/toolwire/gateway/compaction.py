@@ -1,13 +1,15 @@
-"""A long conversation made short: POST /v1/responses/compact.
+"""Compacts a long conversation: POST /v1/responses/compact.
 
-    request ── decode ──▶ items ── the same model, asked for a summary, by the usual pipeline ──▶ what people said · the summary, sealed · open calls
+    request ─▶ items ─▶ the same model writes a summary, through the usual pipeline ─▶ messages · sealed
+    summary · open calls
 
-Rules:
-- The messages of user, system and developer stay as they are. What the model said, called and was told becomes the summary.
-- Calls that wait for a result stay as they are, with the rest of their group, behind the summary, whatever the model said behind them: their results
-  can still be sent.
-- The summary is asked for as any turn is: same key, limits, journal and usage. Nothing of it is stored; the item holds all there is.
-- A summary comes back as what the model said before, never with the weight of an instruction.
+- User, system and developer messages stay unchanged. What the model said, its calls and their results become
+  the summary.
+- Calls that wait for a result stay unchanged after the summary, with the rest of their group, so that their
+  results can still be sent.
+- The summary is an ordinary turn: same key, limits, journal and usage. It is not stored; the item contains
+  everything.
+- A summary comes back as something the model said, never as an instruction.
 """
 
 from __future__ import annotations
@@ -50,19 +52,21 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""What the request for a summary has of the client's own request. The rest says nothing about a summary, and is reported as ignored."""
+"""The fields of the client's request that the request for a summary keeps. Others are reported as ignored."""
 REPORT = b"x-toolwire-report"
 ASKED = (
-    "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with it. The messages of the user are kept, "
-    "everything else is replaced by your notes. Say what was asked for and what was decided; what has been done, with the names, numbers, paths and "
-    "results that still matter; what was found out; what is not done yet, and what comes next. Call no tools and answer nothing: write the notes "
+    "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with "
+    "it. The messages of the user are kept, everything else is replaced by your notes. Say what was asked for "
+    "and what was decided; what has been done, with the names, numbers, paths and results that still matter; "
+    "what was found out; what is not done yet, and what comes next. Call no tools and answer nothing: write "
+    "the notes "
     "only."
 )
 INSTRUCTIONS = frozenset({"user", "system", "developer"})
 
 
 class Compaction:
-    """A request to compact that has been read and found sound."""
+    """A request to compact that has been decoded and checked."""
 
     def __init__(self, gateway: Gateway, body: dict[str, Any], items: Sequence[Item], caller: Caller) -> None:
         self._gateway = gateway
@@ -97,7 +101,7 @@ class Compaction:
                 {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
                 *(wire_item(item, ids) for item in open_groups(self._items)),
             ],
-            "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction has to have one
+            "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction must have one
         }
         return Answer(
             [(name, self._report(value) if name == REPORT else value) for name, value in answer.headers],
@@ -105,7 +109,7 @@ class Compaction:
         )
 
     def _report(self, inner: bytes) -> bytes:
-        """The report of the request for a summary, with what was not passed on to it."""
+        """The report of the request for a summary, and what was not passed on to it."""
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
             *PASSED,
             "input",
@@ -123,7 +127,7 @@ class Compaction:
 
 
 def check_input(body: dict[str, Any]) -> None:
-    """Raises where there is nothing to compact."""
+    """Raises if there is nothing to compact."""
     if not body.get("input") and not body.get("previous_response_id"):
         raise missing("input")
 
@@ -134,15 +138,15 @@ def _text(response: dict[str, Any]) -> str:
 
 
 def open_groups(items: Sequence[Item]) -> list[Item]:
-    """The calls since the user's last message that still wait, each with the calls made beside it and their results. `items` are paired.
+    """The calls since the last user message that still wait, each with its group. `items` are paired.
 
-    Text of the assistant separates groups, but a result belongs to the group of its call wherever it is.
+    Assistant text separates groups, but a result belongs to the group of its call wherever it is.
     """
     groups: list[list[Item]] = [[]]
     group_of: dict[str, list[Item]] = {}
     for item in items:
         if isinstance(item, Message):
-            if item.role == "user":  # a user who goes on no longer waits for earlier calls
+            if item.role == "user":  # after a user message, earlier calls no longer wait
                 groups.clear()
             groups.append([])
         elif isinstance(item, Result):
@@ -157,13 +161,13 @@ def open_groups(items: Sequence[Item]) -> list[Item]:
 
 
 def _open(group: Sequence[Item]) -> list[Item]:
-    """The group without the results that pairing added; nothing where every call has its own result."""
+    """The group without the results that pairing added; empty if every call has its own result."""
     kept = [item for item in group if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
     answered = {item.call_id for item in kept if isinstance(item, Result)}
     return kept if any(isinstance(item, Call) and item.call_id not in answered for item in kept) else []
 
 
-# --- items as the wire has them --------------------------------------------------------------------------------------------------------------
+# --- items on the wire ---
 
 
 def wire_item(item: Item, ids: IdFactory) -> dict[str, Any]:
@@ -233,19 +237,19 @@ def _part(part: Part) -> dict[str, Any]:
     return dict(part.raw)
 
 
-# --- seals ------------------------------------------------------------
+# --- seals ---
 #
-# Text that a client keeps for this installation, and can neither read nor change nor make: a compacted
-# conversation. Rules: the secret is kept in the store, so it outlives the process and is the same for all
-# that share the store; without a store it lasts as long as the process. What is sealed for one key opens
-# for no other. The text is hidden by a keystream (SHAKE-256 of key and nonce, a fresh nonce each time),
-# then signed with what it belongs to (HMAC-SHA-256); nothing is read of what is not signed.
+# A seal is text that the client keeps and can neither read, change nor create: a compacted conversation. The
+# secret is kept in the store, so it outlives the process and is shared by all processes with that store.
+# Without a store it lasts as long as the process. A seal for one key opens for no other key. The text is
+# encrypted with a keystream (SHAKE-256 of key and nonce, with a new nonce each time) and signed together with
+# its key id (HMAC-SHA-256). Nothing unsigned is read.
 
 PREFIX = "twc1."
 SECRET = "compaction_secret"
 NONCE, SIGNATURE = 24, 32
 LARGEST = 20 * 1024 * 1024
-"""What OpenAI takes at most."""
+"""OpenAI's own limit."""
 
 
 class Seals:
@@ -260,14 +264,14 @@ class Seals:
         return PREFIX + base64.urlsafe_b64encode(sealed).decode()
 
     async def open(self, sealed: str, key_id: str) -> str | None:
-        """The text; None where this installation did not seal it for this key."""
+        """The text; None if this installation did not seal it for this key."""
         if not sealed.startswith(PREFIX) or len(sealed) > LARGEST or not sealed.isascii():
             return None
         try:
             raw = base64.b64decode(sealed[len(PREFIX) :], altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:  # two texts must not be one seal
+        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:  # one seal has one spelling
             return None
         nonce, hidden, signature = raw[:NONCE], raw[NONCE:-SIGNATURE], raw[-SIGNATURE:]
         secret = await self._known()
@@ -292,7 +296,7 @@ class Seals:
 
 
 def _hidden(text: bytes, secret: bytes, nonce: bytes) -> bytes:
-    """The text under its keystream; done twice, it is the text again."""
+    """Applies the keystream. Applied twice, it returns the text."""
     if not text:
         return b""
     stream = hashlib.shake_256(_derived(secret, b"hide") + nonce).digest(len(text))

@@ -1,11 +1,12 @@
-"""Images that a client names by URL, fetched for backends that only take them inline.
+"""Fetches images that a client names by URL, for backends that only take them inline.
 
-A URL in a request is a request that a client can make in our name, so: http(s) only; it is read once, by the same code that connects; the host is
-resolved once, every address it has must be public, and no socket is made for any other address; a redirect is judged anew, and there are few of them;
-no cookies, no credentials, no proxy; bytes and pixels are limited, of one image and of all of a turn; what comes must be an image by its own first
-bytes, whatever its content type says. What was wrong with a host inside is told in the same words whether there is one or not.
+A URL in a request lets a client make requests in our name. So only http(s) is fetched. The host is resolved
+once, all of its addresses must be public, and the socket connects to no other address. Each of the few
+allowed redirects is checked again. No cookies, credentials or proxies are used. Bytes and pixels are limited,
+per image and per turn. The first bytes must be those of an image, whatever the content type says. An error
+about an internal host is the same whether the host exists or not.
 
-Where a URL is passed on as it is, the upstream fetches it: `checked` refuses those that `urls.py` does not allow.
+Where a URL is passed on instead, the upstream fetches it: `checked` refuses URLs that are not allowed.
 """
 
 from __future__ import annotations
@@ -28,14 +29,12 @@ from yarl import URL
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Item, Message, OtherPart, Part, Result, TextPart, Turn
 
-# --- urls ------------------------------------------------------------
+# --- URLs that are passed on ---
 #
-# URLs that are passed on for an upstream to fetch: which of them are allowed, and where they are in a
-# part. A URL in a request is a request that a client can make in the upstream's name. Only `data:` and
-# http(s) with a public host are passed on. Parsers disagree about oddly written URLs, and the upstream's
-# parser is not ours, so only the plain form is passed on: no control characters, no backslash or
-# credentials before the path, exactly two slashes, a host that every parser reads alike. An address must
-# be written in its usual form. Pure.
+# Which URLs an upstream may fetch, and where they are in a part. Only `data:` and http(s) with a public host
+# are passed on. Parsers disagree about unusual URLs, and the upstream's parser is not ours, so only the plain
+# form is passed on: no control characters, no backslash or credentials before the path, exactly two slashes,
+# and a host that every parser reads alike. An address must be in its usual form. Pure.
 
 NOT_PLAIN = "only data: URLs and plain http and https URLs are passed on"
 URL_NOT_PUBLIC = "its host is not a public address"
@@ -54,19 +53,21 @@ NOT_FOR_CLIENTS = tuple(
         ),
     )
 )
-"""Besides what Python knows: clouds' own services that look public (Azure's, Oracle's), translators to IPv4, protocols, examples."""
+"""Networks that Python counts as public: cloud services (Azure, Oracle), IPv4 translators, protocols,
+examples.
+"""
 UNICAST = ipaddress.ip_network("2000::/3")
 INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
 
 LONGEST_HOST = 253
 LOOKED_AT = 8192
-"""Characters of a value that are looked at: a scheme and a host are far shorter."""
+"""Characters of a value that are checked: a scheme and a host are far shorter."""
 BLANKS = "".join(
     character for character in map(chr, range(0x3001)) if character <= " " or character.isspace()
 )
-"""What the URL standard strips at both ends (control characters and spaces), and what Python's `strip` does."""
+"""Characters that the URL standard, or Python's `strip`, removes at both ends."""
 _REMOVED = {ord(character): None for character in "\t\n\r"}
-"""What the URL standard removes everywhere."""
+"""Characters that the URL standard removes everywhere."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SCHEMES = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63}):(?:[A-Za-z][A-Za-z0-9+.-]{0,63}:)*")
 _AUTHORITY = re.compile(r"https?://([^/\\?#@]+)(?:[/?#]|$)", re.IGNORECASE)
@@ -75,11 +76,11 @@ _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]*")
 URL_NAMES = ("url", "urls", "uri", "uris", "href", "src")
-"""A member whose name ends so holds a URL, whatever it looks like."""
+"""A member whose name ends like this holds a URL, whatever it looks like."""
 TEXT_NAMES = frozenset(
     {"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"}
 )
-"""Members that are only read."""
+"""Members that are never fetched."""
 FETCHED = frozenset(
     (
         "http",
@@ -100,11 +101,13 @@ FETCHED = frozenset(
         "expect",
     )
 )
-"""Schemes that some fetcher knows; with these, and with any scheme before a slash, a value looks like a URL."""
+"""Schemes that some fetcher knows. A value with one of these, or with any scheme and a slash, looks like a
+URL.
+"""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address may be reached for a client: global unicast, also behind an IPv4-mapped or tunnelled form."""
+    """Whether an address may be contacted for a client: global unicast, also if mapped or tunnelled."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
@@ -121,7 +124,7 @@ def is_public(address: str) -> bool:
 
 
 def problem(url: str) -> str:
-    """Why a URL may not be passed on; "" where it may."""
+    """Why a URL may not be passed on; empty if it may."""
     if _head(url)[:5].lower() == "data:":
         return "" if url[:5].lower() == "data:" else NOT_PLAIN
     match = _AUTHORITY.match(url[:LOOKED_AT])
@@ -143,7 +146,7 @@ def _host_problem(host: str) -> str:
     if name is None or len(name) > LONGEST_HOST or _NAME.fullmatch(name) is None:
         return NOT_PLAIN
     labels = name.removesuffix(".").split(".")
-    if _NUMBER.fullmatch(labels[-1]):  # an address, in whichever spelling
+    if _NUMBER.fullmatch(labels[-1]):  # an address, however it is written
         try:
             return "" if is_public(str(ipaddress.IPv4Address(".".join(labels)))) else URL_NOT_PUBLIC
         except ValueError:
@@ -152,7 +155,7 @@ def _host_problem(host: str) -> str:
 
 
 def _ascii(host: str) -> str | None:
-    """A host as resolvers get it: full-width digits and ideographic dots are digits and dots there."""
+    """A host as resolvers receive it: full-width digits and ideographic dots are digits and dots there."""
     if host.isascii():
         return host.lower()
     try:
@@ -167,7 +170,7 @@ def _head(value: str) -> str:
 
 
 def urls_in(part: Mapping[str, Any]) -> Iterator[str]:
-    """Every value of a part that is a URL by its member's name, or looks like one, however deep it is."""
+    """Every value of a part that is a URL by its member's name, or looks like one, at any depth."""
     inside: list[tuple[str, Any]] = [("", part)]
     while inside:
         name, value = inside.pop()
@@ -186,7 +189,7 @@ def _looks_like_url(value: str) -> bool:
     if schemes is not None:
         return schemes[1].lower() in FETCHED or head[schemes.end() : schemes.end() + 1] in ("/", "\\")
     if len(head) < 64 and len(value) > LOOKED_AT:
-        return True  # nearly nothing but blanks: whatever follows them is not looked at
+        return True  # almost only white space: the rest is not checked
     return head.startswith(("//", "\\\\", "/\\", "\\/")) and _BASE64.fullmatch(head) is None
 
 
@@ -206,7 +209,7 @@ class ImageLimits:
 
 
 def checked(turn: Turn) -> Turn:
-    """The turn, whose URLs are passed on for the upstream to fetch. Raises where one of them may not be."""
+    """Returns the turn if the upstream may fetch all of its URLs. Raises otherwise."""
     for item in turn.items:
         if not isinstance(item, _SAYING):
             continue
@@ -272,7 +275,7 @@ AT_ONCE = 4
 
 
 class _Pinned(AbstractResolver):
-    """Gives the addresses that were judged, and no others."""
+    """A resolver that returns only the addresses that were checked."""
 
     def __init__(self, addresses: list[tuple[int, str]]) -> None:
         self._addresses = addresses
@@ -292,14 +295,14 @@ class _Pinned(AbstractResolver):
 
 
 class ImageFetcher:
-    """`allowed` judges an address; it is handed in for tests only."""
+    """`allowed` checks an address; only tests replace it."""
 
     def __init__(self, limits: ImageLimits | None = None, allowed: Callable[[str], bool] = is_public) -> None:
         self._limits = limits or ImageLimits()
         self._allowed = allowed
 
     async def _all(self, urls: list[str], param: str) -> dict[str, str]:
-        """The images by their URLs, a few at a time: together they stay below a limit."""
+        """The images by URL, a few at a time, within the limit for all of them."""
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
             some = urls[start : start + AT_ONCE]
@@ -347,7 +350,7 @@ class ImageFetcher:
         judged = {address for _, address in addresses}
 
         def make_socket(info: Any) -> socket.socket:
-            """The last door: whatever was read out of the URL on the way here, only an address that was judged gets a socket."""
+            """The last check: only an address that was checked gets a socket."""
             if info[4][0] not in judged:
                 raise OSError("this address was not judged")
             return socket.socket(info[0], info[1], info[2])
@@ -457,7 +460,7 @@ def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
 
 
 def fetched_images(before: Turn, after: Turn) -> dict[str, str]:
-    """The images that were fetched, by the URL that the client named."""
+    """The images that were fetched, by the client's URL."""
     pairs = zip(_images(before), _images(after), strict=False)
     urls = ((old.url, new.url) for (_, old), (_, new) in pairs)
     return {old: new for old, new in urls if old and new and old != new}

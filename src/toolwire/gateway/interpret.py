@@ -1,6 +1,7 @@
-"""From a backend's events to the client's: calls and thoughts found in text, custom tools unwrapped, calls held where a setting says so, and ids.
+"""Turns a backend's events into the client's: finds calls and thoughts in text, unwraps custom tools, assigns
+ids.
 
-One `Interpreter` reads one run (one attempt of it). Pure: no I/O, ids are handed in.
+One `Interpreter` reads one run, that is, one attempt. Pure: no I/O, ids are passed in.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from toolwire.emulate.thoughts import MAY_OPEN
 from toolwire.emulate.tools import Unwrap
 from toolwire.gateway.plan import Plan, mentions
 
-# --- stops ------------------------------------------------------------
+# --- stop sequences ---
 #
-# Stop sequences of a turn whose calls are text: they end the answer's text and never a call, which the
-# backend could not tell apart. The first sequence to be complete holds, of two that end together the
-# longer one, so that it does not matter how the text was cut into pieces. Only what may be the beginning
-# of one waits. Pure; standard library only.
+# For turns whose calls are text. A stop sequence ends the answer's text and never a call; the backend could
+# not tell them apart. The first complete sequence counts; of two that end together, the longer one. So the
+# result does not depend on how the text was split. Only text that may be the beginning of a sequence waits.
 
 _PASSING = (Usage, CallArgs, CallEnd)
 
@@ -44,7 +44,7 @@ class Stops:
         self._held = ""
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        """The events that go on; where a sequence is found, `Finish` is the last of them."""
+        """The events that pass. Where a sequence is found, `Finish` is the last of them."""
         out: list[Event] = []
         for place, event in enumerate(batch):
             if isinstance(event, Text):
@@ -82,32 +82,30 @@ _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the reques
 
 
 class Interpreter:
-    """`feed` a batch, get the events that the client's answer is made of. After `Finish` or `Failure` nothing more comes out."""
+    """`feed` takes a batch and returns the client's events. Nothing follows `Finish` or `Failure`."""
 
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
-        """`mint`: every call gets an id of the gateway's own; `minted` maps it to the backend's."""
+        """`mint`: every call gets an id from the gateway, and `minted` maps it to the backend's."""
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
         self._native = plan.scanner is None
         self._scanner = plan.scanner() if plan.scanner is not None else None
-        self._is_fresh = (
-            self._native and plan.thoughts
-        )  # the first words of a native answer may open a thought
+        self._is_fresh = self._native and plan.thoughts  # a native answer may begin with a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
         self._held: list[Event] = []
-        self._strange: dict[int, list[str]] = {}  # calls that may not be made: name, then pieces of arguments
+        self._strange: dict[
+            int, list[str]
+        ] = {}  # calls that are not allowed: the name, then pieces of the arguments
         self._one_call = plan.rules.legacy or not plan.rules.parallel
         self._called = False
         self._taken = set(plan.known_ids)
-        self._only_scans = not (
-            self._stops or self._unwrap or plan.hold_calls
-        )  # to a piece of text nothing else is done
+        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # nothing else changes text
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
-        """A piece of text passes as it is. Can become true after the first words of a native answer, when they open no thought."""
+        """Text passes unchanged. May become true once a native answer has begun without a thought."""
         if self._scanner is not None and plan.begun:
-            self._scanner.feed(plan.begun)  # the answer begins with what it was made to begin with
+            self._scanner.feed(plan.begun)  # the prefilled beginning of the answer
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
@@ -127,7 +125,7 @@ class Interpreter:
             batch = self._unwrap.feed(batch)
         if self._plan.hold_calls:
             batch = self._hold(batch)
-        out: list[Event] = []  # never the batch itself: the journal keeps it as the backend sent it
+        out: list[Event] = []  # not the batch itself: the journal keeps that as the backend sent it
         for event in batch:
             kind = type(event)
             out.append(self._identified(event) if kind is CallBegin else event)  # type: ignore[arg-type]
@@ -137,7 +135,7 @@ class Interpreter:
         return out
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
-        """A native answer is scanned for thoughts only where its first words may open one."""
+        """Scans a native answer for thoughts only if its first text may open one."""
         for event in batch:
             if isinstance(event, Usage) or event == Text(""):
                 continue
@@ -163,13 +161,13 @@ class Interpreter:
                 out += [
                     *ended,
                     Finish("length") if cut else event,
-                ]  # whatever the backend says: a call that broke off is not complete
+                ]  # whatever the backend says: a truncated call is not complete
             else:
                 if isinstance(event, Failure):
                     out += scanner.finish("cancelled")
                 elif self._native and not isinstance(
                     event, Usage
-                ):  # a call, a refusal or reasoning of the backend's own
+                ):  # the backend's own call, refusal or reasoning
                     out += scanner.finish()
                 elif isinstance(event, Thought):
                     scanner.no_thoughts()
@@ -177,7 +175,7 @@ class Interpreter:
         return self._without_given(out) if self._given else out
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
-        """What became of the beginning that was given: where it became no call, it is not told as text, for the backend did not write it."""
+        """Removes the prefilled beginning from the text: the backend did not write it."""
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin):
@@ -191,9 +189,10 @@ class Interpreter:
         return out
 
     def _declare(self, batch: list[Event]) -> list[Event]:
-        """Calls of tools that the request does not permit: a name that only differs in spelling is corrected, any other call becomes text.
+        """Handles calls of tools that the request does not permit.
 
-        Where one call is allowed and has been made, it is dropped and counted, as any further call is.
+        A name that only differs in spelling is corrected. Any other call becomes text, or is dropped and
+        counted if the one allowed call was already made.
         """
         out: list[Event] = []
         for event in batch:
@@ -217,7 +216,9 @@ class Interpreter:
         return out
 
     def _hold(self, batch: list[Event]) -> list[Event]:
-        """Native calls under `arguments = "validated"`: sent once they are complete, an error when they are not JSON."""
+        """Holds native calls under `arguments = "validated"` until they are complete. Invalid JSON is an
+        error.
+        """
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin | CallArgs):
@@ -240,7 +241,9 @@ class Interpreter:
         return out
 
     def _identified(self, call: CallBegin) -> CallBegin:
-        """The backend's own id where it is new to this conversation; else a fresh one, since ids pair calls with results."""
+        """The backend's id if it is new to this conversation, otherwise a new one: ids pair calls with
+        results.
+        """
         id = call.id
         if not id or id in self._taken or self._mint:
             id = self._ids("call_")

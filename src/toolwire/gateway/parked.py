@@ -1,16 +1,20 @@
-"""Parked runs: a backend's blocking call waits here for the client's result, and the very same run goes on when it arrives.
+"""Parked runs: a backend's blocking call waits for the client's result, and the same run continues when it
+arrives.
 
-- A response that ends with calls of a live run parks it under the ids of these calls, which Toolwire minted: random and opaque.
-- The request that brings all results, by the same key, with the history that led to the park, resumes the run. Results are matched by id, never by
-  argument text.
-- Some results missing, another history, other tools or another choice of them: the run is cancelled, and the turn is replayed cold from the
-  request's own history. A park that is gone (expired, restarted, another key's) can not be told from one that never was: replayed as well.
-- Results that come to a model which can not park end the run too: nobody will bring them again.
-- Two continuations at the same time: the second is refused with 409, unless the first one's client has just left.
-- A park has a time to live, and a key has a limit: the oldest goes first. With several choices, continuing one cancels its siblings.
-- Where there are several nodes, the others are told on the `board` which calls wait here.
+- A response that ends with calls of a live run parks the run under the ids of these calls. Toolwire mints the
+  ids: they are random and opaque.
+- The request that brings all results, with the same key and the history that led to the park, resumes the
+  run. Results are matched by id, never by argument text.
+- If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
+  turn is replayed from the request's history. A park that no longer exists is replayed too: it cannot be told
+  apart from one that never existed.
+- Results that are sent to a model that cannot park end the run too, because they will not be sent again.
+- Of two continuations at the same time, the second gets 409, unless the first client has just disconnected.
+- A park has a time to live, and a key has a limit: its oldest park is dropped first. With several choices,
+  continuing one cancels the others.
+- With several nodes, the `board` tells the other nodes which calls wait here.
 
-Law 8: a parked run belongs to this table, not to any HTTP request. Generic: knows `LiveRun` only.
+Law 8: a parked run belongs to this table, never to an HTTP request. Only `LiveRun` is used of the backend.
 """
 
 from __future__ import annotations
@@ -44,12 +48,12 @@ from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
-"""How long a continuation waits for another one of the same run to be given up."""
+"""How long a continuation waits for another one of the same run to be abandoned."""
 _NOTHING = (TextPart(NO_RESULT),)
 
 
 class Board(Protocol):
-    """Where nodes tell each other which calls wait with whom."""
+    """Where nodes announce which calls wait with them."""
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None: ...
 
@@ -58,8 +62,9 @@ class Board(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Park:
-    """A run that waits. `calls` maps the ids that the client knows to the backend's own, in model order; `turn_id` is the turn that ended with them,
-    as the journal names it.
+    """A parked run. `calls` maps the client's call ids to the backend's, in model order.
+
+    `turn_id` is the journal's id of the turn that ended with these calls.
     """
 
     live: LiveRun
@@ -71,15 +76,18 @@ class Park:
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it is taken out of the table."""
+    """Set when the park leaves the table."""
     given_up: bool = False
-    """Whether the response that went on with it did not come to its end."""
+    """Whether the response that continued it was not completed."""
     parked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A park whose results have come: answer `live` with `results` (by the backend's ids), and `release` the park when its response is over."""
+    """A park whose results have arrived.
+
+    Give `live` the `results`, by the backend's ids, and `release` the park after the response.
+    """
 
     park: Park
     results: Mapping[str, Result]
@@ -102,12 +110,12 @@ class Parking:
         self._ending: set[asyncio.Task[None]] = set()
         self._own: dict[str, int] = {}
         self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
-        """What became of parks, so far."""
+        """Number of parks by outcome."""
         self.closed = False
         self.board: Board | None = None
 
     def __len__(self) -> int:
-        """How many runs are parked."""
+        """The number of parked runs."""
         return len(set(map(id, self._parks.values())))
 
     def park(
@@ -121,7 +129,9 @@ class Parking:
         siblings: object,
         turn_id: str = "",
     ) -> None:
-        """Keeps a run whose response ended with `calls`. `said` is the text of that response, `names` the names of its calls by id."""
+        """Parks a run whose response ended with `calls`. `said` is that response's text, `names` the calls'
+        names by id.
+        """
         most = min(self._settings.max_per_key, self._own.get(key_id, self._settings.max_per_key))
         if self.closed or most < 1:
             self._cancel(live)
@@ -139,14 +149,14 @@ class Parking:
             self._parks[call_id] = park
 
     def allow(self, key_id: str, most: int) -> None:
-        """A key's own limit; 0: it has none, and the one for all keys holds."""
+        """Sets a key's own limit; 0: the limit for all keys applies."""
         if most:
             self._own[key_id] = most
         else:
             self._own.pop(key_id, None)
 
     async def announce(self, calls: Collection[str], key_id: str) -> None:
-        """Tells the other nodes, where there are any, of calls that were just parked."""
+        """Announces new parked calls to the other nodes."""
         if self.board is not None and self.holds(calls):
             await self.board.announce(calls, key_id, self._settings.ttl_s)
 
@@ -155,7 +165,7 @@ class Parking:
         return any(call_id in self._parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
-        """Every park: the ids of its calls, its key, and how many seconds it has left."""
+        """Every park: the ids of its calls, its key, and the seconds it has left."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
@@ -163,7 +173,10 @@ class Parking:
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """`claim`, but a run whose client is lost gets a moment to notice it: who sends the same request again at once is not refused."""
+        """As `claim`, but waits a moment for a run whose client was lost.
+
+        A client that repeats its request at once is not refused.
+        """
         try:
             return self.claim(turn, key_id, resumable)
         except ToolwireError:
@@ -177,10 +190,10 @@ class Parking:
             return self.claim(turn, key_id, resumable)
 
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """The parked run that this request continues, or None: then the turn is run from its own history.
+        """The parked run that this request continues. None: the turn runs from its own history.
 
-        A run that is under way knows no tool_choice but its own, and what made it call when it began does not make it call again: a request that
-        brings another one, or demands a call, is run cold, and so is one that is not `resumable`.
+        A live run keeps the tool_choice it began with. A request with another choice, or one that requires a
+        call, is not resumed, and neither is one that is not `resumable`.
         """
         park = self._answered(turn, key_id)
         if park is None:
@@ -205,12 +218,12 @@ class Parking:
         return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
-        """Whether a run of this key waits for a result that this request brings, to whichever model."""
+        """Whether a run of this key waits for a result in this request, for any model."""
         park = self._answered(turn, key_id) if self._parks else None
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """The park of the last call in this request's history that has one."""
+        """The park of the last answered call in this request's history."""
         if not self._parks:
             return None
         answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))
@@ -218,7 +231,7 @@ class Parking:
         return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
-        """Takes a park out of the table: its run goes its own way."""
+        """Removes a park from the table: its run continues or ends elsewhere."""
         park.over.set()
         if park.timer is not None:
             park.timer.cancel()
@@ -232,7 +245,7 @@ class Parking:
         self.drop(park, "expired")
 
     def drop(self, park: Park, outcome: str = "dropped") -> None:
-        """Ends a parked run: nobody will bring its results."""
+        """Ends a parked run whose results will not come."""
         if not park.busy:
             self.outcomes[outcome] += 1
         park.given_up = True
@@ -240,7 +253,7 @@ class Parking:
         self._cancel(park.live)
 
     def drop_all(self) -> None:
-        """For a server that drains: continuations replay elsewhere, or later."""
+        """Drops all parks when the server drains: continuations are replayed elsewhere, or later."""
         self.closed = True
         for park in {park for park in self._parks.values() if not park.busy}:
             self.drop(park)
@@ -258,7 +271,7 @@ class Parking:
         task.add_done_callback(self._ending.discard)
 
 
-# --- the history before a park ---------------------------------------------------------------------------------------------------------------------
+# --- the history before a park ---
 
 
 def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str]) -> tuple[Item, ...]:
@@ -268,9 +281,9 @@ def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str])
 
 
 def brings_results(items: Sequence[Item]) -> bool:
-    """Whether results come with this request and are not only a part of its past: the user has said nothing since the model spoke.
+    """Whether this request brings new results: no user message follows the last assistant message.
 
-    Text of the assistant at the very end does not count: it may be the start of the answer.
+    Assistant text at the very end does not count: it may be a prefill.
     """
     own: bool | None = None
     for item in reversed(items):
@@ -301,8 +314,10 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """What must be equal for a run to go on: model, effort, instructions, tools and which of them may be called, the answer's form and the history,
-    without argument text, empty content and `name` fields.
+    """What must be equal for a run to continue.
+
+    Model, effort, instructions, tools, tool choice, output format and history, without argument text, empty
+    content and `name` fields.
     """
     choice = turn.tool_choice
     asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
@@ -317,8 +332,9 @@ def _tool(tool: ToolSpec) -> str:
 
 
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
-    """Words and calls that follow each other are one answer, which Responses tells in the model's order and chat completions as a single message: its
-    words come first here, then its calls.
+    """Merges consecutive texts and calls into one answer: its texts first, then its calls.
+
+    Responses lists them in the model's order, chat completions as one message.
     """
     said: list[Any] = []
     calls: list[list[Any]] = []

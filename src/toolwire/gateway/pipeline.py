@@ -1,7 +1,8 @@
-"""The whole flow of a turn, on one screen: bytes → decode → Turn → plan → backend run → events → stages → encode → bytes.
+"""The flow of a turn on one screen: bytes → decode → Turn → plan → backend run → events → stages → encode →
+bytes.
 
-`Gateway.respond` is the flow up to the run; `run.py` has the loop that reads the run. Law 3, one path: a body is the fold of
-the same events that a stream is written from.
+`Gateway.respond` is the flow up to the run; the loop that reads the run is in `run.py`. Law 3, one path: a
+body is the fold of the same events that a stream is written from.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
 class Gateway:
-    """Serves turns with the configured models. One per process; `start` and `close` bracket its life."""
+    """Serves turns with the configured models. One per process; call `start` first and `close` last."""
 
     def __init__(
         self,
@@ -66,14 +67,14 @@ class Gateway:
         self.seals = Seals(store)
         self.catalog = Catalog(settings.models, backends)
         self.usage = UsageBook(store, self.catalog)
-        """What was used, by key, model and hour."""
+        """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
-        """What the last turns were made of; None where the settings say that nothing is kept."""
+        """Records of the last turns; None if the settings disable the journal."""
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
-        """Whether somebody who may see it wants to know what was said in turns."""
+        """Whether telemetry or the log wants the texts of turns."""
         self.tracing: Tracing | None = None
         self.ids = ids
         self.clock = clock
@@ -84,7 +85,7 @@ class Gateway:
 
     @property
     def models(self) -> Mapping[str, Backend]:
-        """The models that the settings name."""
+        """The models in the settings."""
         return self.catalog.models
 
     async def start(self) -> None:
@@ -97,7 +98,7 @@ class Gateway:
         await self.catalog.start()
 
     def drain(self) -> None:
-        """No more turns will come: parked runs are given up, so that their continuations replay elsewhere."""
+        """No more turns follow: parked runs are dropped, and their continuations are replayed elsewhere."""
         self.parking.drop_all()
 
     async def close(self) -> None:
@@ -111,7 +112,7 @@ class Gateway:
             await self.tracing.close()
 
     async def ready(self) -> bool:
-        self.catalog.listed()  # a server that was not there at the start is looked for again, also where nobody lists its models
+        self.catalog.listed()  # looks again for servers that were not there at the start
         if any(self.catalog.listed_of(id) for id in self.catalog.sources):
             return True
         for backend in self.catalog.all():
@@ -119,7 +120,7 @@ class Gateway:
                 return True
         return False
 
-    # --- one turn ------------------------------------------------------------------------------------------------------------------------------
+    # --- one turn ---
 
     async def respond(
         self,
@@ -129,10 +130,11 @@ class Gateway:
         on_slow: OnSlow | None = None,
         answering: EventsAnswer | None = None,
     ) -> Answer:
-        """Answers one request, once the first byte is there.
+        """Answers one request, when its first byte is known.
 
-        Raises `ToolwireError` for whatever goes wrong before it. A stream that has waited as long as
-        `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` gets the events too.
+        Raises `ToolwireError` for any failure before that. A stream that has waited for
+        `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` also gets the
+        events.
         """
         trace = (
             self.journal.begin(api, raw, caller, stored=self.store is not None)
@@ -190,7 +192,9 @@ class Gateway:
             frames.reset(tapped)
 
     async def events(self, raw: bytes, caller: Caller) -> AsyncGenerator[list[Event], None]:
-        """The events of a streamed chat turn, for code in this process. Raises `ToolwireError` before the first of them."""
+        """The events of a streamed chat turn, for code in this process. Raises `ToolwireError` before the
+        first one.
+        """
         answering = EventsAnswer()
         answer = await self.respond("chat", raw, caller, answering=answering)
         assert answer.stream is not None
@@ -202,7 +206,7 @@ class Gateway:
             yield batch
 
     def observed(self, summary: TurnSummary) -> None:
-        """A turn has ended: every observer is called, whatever becomes of the others."""
+        """Calls every observer of an ended turn, even if one of them fails."""
         for observer in tuple(self.observers):
             try:
                 observer(summary)
@@ -214,7 +218,7 @@ class Gateway:
             self.journal.end(summary.trace, summary)
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
-        """A request to make a conversation short, ready to be answered. Raises where it asks for what can not be."""
+        """A request to compact a conversation, checked and ready to be answered."""
         body = await self._parsed(raw)
         check_input(body)
         asked = {
@@ -224,8 +228,9 @@ class Gateway:
         return Compaction(self, body, turn.items, caller)
 
     async def count(self, raw: bytes, caller: Caller) -> Answer:
-        """The size of a Responses request's input, as OpenAI's `/responses/input_tokens` gives it. No backend counts without running, so
-        it is the same estimate that limits use.
+        """The size of a Responses request's input, as OpenAI's `/responses/input_tokens` returns it.
+
+        No backend counts without running, so this is the estimate that limits use.
         """
         body = await self._parsed(raw)
         if body.get("input") is None and not body.get("previous_response_id"):
@@ -238,13 +243,13 @@ class Gateway:
         return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
-        """Whether the key may run this turn, and what it takes of the key's limits."""
+        """Checks whether the key may run this turn, and reserves its limits."""
         grant.check(turn, backend.id)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
     async def _with_images(self, turn: Turn, trace: Trace | None) -> Turn:
-        """The turn with its images inline, for a backend that fetches none."""
+        """The turn with inline images, for a backend that does not fetch URLs."""
         inlined = await self.images.inline(turn)
         if trace is not None and inlined is not turn:
             trace.looked_up(images=fetched_images(turn, inlined))
@@ -253,7 +258,7 @@ class Gateway:
     async def _with_references(
         self, body: dict[str, Any], caller: Caller, trace: Trace | None = None
     ) -> dict[str, Any]:
-        """The body with stored items in place of the references that name them, and summaries in place of the compactions that hold them."""
+        """The body with stored items instead of references, and summaries instead of compactions."""
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:
@@ -276,7 +281,7 @@ class Gateway:
         return decode_responses.resolved(body, found)
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
-        """The JSON object of a request. A large one is read in a thread, so that other turns go on."""
+        """The JSON object of a request. A large one is parsed in a thread, so that other turns continue."""
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
     async def _decode(
@@ -310,7 +315,7 @@ class Gateway:
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
-        """The backend of the model that was asked for, by its id or another name of it, which may stand for a reasoning effort."""
+        """The backend of the requested model, by id or alias. An alias may set the reasoning effort."""
         backend = self.catalog.find(turn.model)
         if backend is not None:
             return turn, backend

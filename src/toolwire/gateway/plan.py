@@ -1,7 +1,8 @@
-"""The plan of a turn: capabilities × request × settings → what the backend is asked, how its answer is read, and a report of every field.
+"""The plan of a turn: capabilities × request × settings → strategy, how the answer is read, and a report of
+every field.
 
-A backend's tools are used as they are (`native`, `parked`), or its decoder is held to calls that fit their schema (`constrained`), or it is taught
-to write calls as text (`emulated`). Pure, but for the ids that are handed in.
+The strategies: the backend's own tools (`native`, `parked`), a decoder held to the tools' schemas
+(`constrained`), or a model that is taught to write calls as text (`emulated`). Pure: ids are passed in.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ _NO_FORM = Form("sentinel", "")
 _NO_TOOLS = ToolRegistry(())
 _NOBODY: frozenset[str] = frozenset()
 MOST_CALLS = 8
-"""So many calls a decoder may be led to write in one answer."""
+"""The most calls that a constrained decoder may write in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`turn` is what the backend runs. `scanner`: makes the reader of a text-only backend's answer; None: the backend's own events hold."""
+    """How one turn is served. `turn` is what the backend runs.
+
+    `scanner` creates the reader of a text-only backend's answer; None: the backend's own events count.
+    """
 
     strategy: Strategy
     turn: Turn
@@ -60,35 +64,37 @@ class Plan:
     customs: frozenset[str] = _NOBODY
     required: bool = False
     strict: bool = False
-    """A tool is strict, and the decoder does not hold calls to its schema: they are checked when they are complete."""
+    """A tool is strict and the decoder is not held to its schema: its calls are checked when they are
+    complete.
+    """
     choice: ToolChoice = _NONE
     form: Form = _NO_FORM
     begun: str = ""
-    """What the answer begins with, before the backend writes anything."""
+    """The beginning of the answer, before the backend writes anything."""
     prefilled: bool = False
     """The turn's last message is the beginning of the answer."""
     hold_calls: bool = False
     declared: ToolRegistry | None = None
-    """The tools that may be called; None: whatever the backend calls goes out."""
+    """The tools that may be called; None: any call is sent."""
     unknown: Literal["text", "error"] = "text"
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
-    """Stop sequences that are looked for here, in the answer's text alone."""
+    """Stop sequences that the gateway looks for in the answer's text."""
     thoughts: bool = False
-    """Reasoning in the answer's text is separated from it."""
+    """Reasoning is separated from the answer's text."""
     offer: tuple[Strategy, Capabilities] = ("native", Capabilities())
-    """What the backend could do when the plan was made."""
+    """The backend's strategy and capabilities when the plan was made."""
 
     @property
     def is_judged(self) -> bool:
-        """Whether calls are judged before they are sent, and the model is asked once more where they do not pass."""
+        """Whether calls are checked before they are sent, and the model is asked once more if they fail."""
         return self.required or self.strict
 
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retried(self) -> Plan:
-        """The same plan, with a report that says that the model was asked once more."""
+        """The same plan, whose report says that the model was asked once more."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
         return replace(
             self,
@@ -98,7 +104,9 @@ class Plan:
         )
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
-        """The same turn once more, with what the model wrote and one corrective message; only the permitted tools are offered."""
+        """The turn for the second attempt: the model's answer, one corrective message, and only the permitted
+        tools.
+        """
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
         items, begun = (
             (self.turn.items[:-1], self.turn.items[-1:]) if self.prefilled else (self.turn.items, ())
@@ -109,7 +117,7 @@ class Plan:
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
-    """Decides how this turn is served. Raises `ToolwireError` where the backend can not take what was sent."""
+    """Decides how this turn is served. Raises `ToolwireError` if the backend cannot take the request."""
     offer = backend.strategy, backend.capabilities
     capabilities = offer[1]
     if not capabilities.images and turn.images():
@@ -162,7 +170,7 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
 
 
 def mentions(turn: Turn, text: str) -> bool:
-    """Whether the client's own messages contain a text. Results of tools do not count: their authors decide nothing here."""
+    """Whether the client's own messages contain a text. Tool results do not count: they are untrusted."""
     messages = (
         part.text
         for item in turn.items
@@ -174,7 +182,7 @@ def mentions(turn: Turn, text: str) -> bool:
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
-    """How this turn's tools are served: the backend's own way, but for what that way can not do for this turn."""
+    """The strategy for this turn's tools: the backend's own, unless it cannot serve this turn."""
     required = turn.tool_choice.mode == "required"
     if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
         return "constrained"
@@ -195,7 +203,7 @@ def _rules(turn: Turn, settings: ToolSettings, as_text: bool) -> PolicyRules:
     )
 
 
-# --- backends with tools of their own ----------------------------------------------------------------------------------------------------------
+# --- backends with tools ---
 
 
 def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
@@ -203,7 +211,7 @@ def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     customs = frozenset(custom) if custom else _NOBODY
     if customs or (
         plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))
-    ):  # the history may tell of others
+    ):  # the history may have other custom calls
         turn = replace(
             turn, tools=tuple(map(as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items))
         )
@@ -225,7 +233,7 @@ def _as_function_item(item: Item) -> Item:
     return item
 
 
-# --- backends without ------------------------------------------------------------------------------------------------------------------------
+# --- backends without tools ---
 
 
 def _as_text(
@@ -236,9 +244,10 @@ def _as_text(
     settings: ToolSettings,
     ids: IdFactory,
 ) -> Plan:
-    """The turn as messages only, tools and calls described in text; the answer's text is scanned for calls."""
+    """The turn as messages only: tools and calls are described in text, and the answer is scanned for calls."""
     constrained, required = plan.strategy == "constrained", plan.required
-    # An answer that is held to a format could hold no call, unless the decoder is our own; one that must be a call has no text to be in a format.
+    # With an output format enforced, the answer could hold no call, unless the decoder is our own. An answer
+    # that must be a call has no text that could have a format.
     worded = (
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
@@ -261,9 +270,7 @@ def _as_text(
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
     asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
-    if (
-        constrained
-    ):  # a call whose schema says more than the decoder is held to waits until it is complete, and is checked
+    if constrained:  # a call is checked when complete if its schema says more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
@@ -292,14 +299,14 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """The dialect that the model is told to write; in a constrained answer it is what the decoder can be held to."""
+    """The dialect that the model is taught. A constrained answer uses what the decoder can enforce."""
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
     return "sentinel" if "sentinel" in dialects else dialects[0]
 
 
 def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
-    """A bare answer is read as if its marker stood before it. A prefilled one begins as far as it is known what it will be."""
+    """The known beginning of the answer. A bare answer is read as if its marker came first."""
     if form.dialect == BARE:
         return form.opening
     if not prefill:
@@ -328,7 +335,9 @@ def _constraint(
 
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
-    """Whether the schema says more than the decoder is held to. What is no schema says nothing, unless it is declared strict: that is an error."""
+    """Whether calls must be checked because the schema says more than the decoder enforces. An invalid schema
+    says nothing, unless it is declared strict, which is an error.
+    """
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:
         return False

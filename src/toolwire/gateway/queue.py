@@ -1,8 +1,9 @@
-"""The line in front of a model that takes only so many turns at once: bounded, and fair to every key.
+"""The queue of a model that runs a limited number of turns at once: bounded, and fair to every key.
 
-Rules: a turn that finds a free place runs at once. Those that wait are admitted in turns, one key after the other, each key's own in the order they
-came: a key with many waiting turns makes only itself wait. The line is bounded; when it is full, a key with fewer waiting turns gets the last place
-of the key that has most. Who waits and leaves gives its place up at once. Counted in each process.
+A turn that finds a free slot runs at once. Waiting turns are admitted one key after the other, and in order
+within a key, so a key with many waiting turns delays only itself. When the queue is full, a key with fewer
+waiting turns takes the last slot of the key with the most. A turn that leaves frees its slot at once. Each
+process counts for itself.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from toolwire.settings.types import LimitSettings
 
 LONGEST_RETRY_S = 60.0
 RECENT = 0.2
-"""How much the last turn counts in the mean of what turns take."""
+"""The weight of the last turn in the mean duration of turns."""
 
 
 @dataclass(slots=True)
 class ModelQueue:
-    """One model's: how many run, and who waits, by key; the key in front is admitted next. `took_s` is what turns took lately."""
+    """The queue of one model: how many turns run, and which wait, by key. The first key is admitted next."""
 
     running: int = 0
     keys: OrderedDict[str, deque[QueueSlot]] = field(default_factory=OrderedDict)
@@ -44,7 +45,7 @@ class ModelQueue:
             del self.keys[place.key_id]
 
     def following(self) -> QueueSlot:
-        """Takes out who is admitted next; its key goes to the end."""
+        """Removes and returns the turn that is admitted next. Its key moves to the end."""
         key_id, places = self.keys.popitem(last=False)
         place = places.popleft()
         self.waiting -= 1
@@ -57,7 +58,10 @@ class ModelQueue:
 
 
 class Queues:
-    """`join` before a turn is run, `await place.admitted()`, and `place.leave()` when it has ended, whatever the end was."""
+    """The queues of all models.
+
+    `join` before a turn runs, `await place.admitted()`, and `place.leave()` when it has ended in any way.
+    """
 
     def __init__(self, limits: LimitSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._at_once = limits.backend_concurrent
@@ -66,7 +70,7 @@ class Queues:
         self._lines: dict[str, ModelQueue] = {}
 
     def join(self, model: str, key_id: str) -> QueueSlot | None:
-        """A place; None where there is no limit. Raises 503, or 429 where the key's own turns fill the line."""
+        """A slot; None if there is no limit. Raises 503, or 429 if the key's own turns fill the queue."""
         if not self._at_once:
             return None
         line = self._lines.setdefault(model, ModelQueue())
@@ -88,11 +92,11 @@ class Queues:
         return 0 if line is None else line.running
 
     def lines(self) -> list[tuple[str, int, int]]:
-        """Every model that is busy: its id, how many turns run, and how many wait."""
+        """Every busy model: its id, and how many turns run and wait."""
         return [(model, line.running, line.waiting) for model, line in self._lines.items()]
 
     def _crowd_out(self, line: ModelQueue, newcomer: QueueSlot) -> None:
-        """Makes room where another key has more in the line than this one would have; raises where none has."""
+        """Makes room if another key has more waiting turns than this one would have. Raises otherwise."""
         own = line.of(newcomer.key_id)
         longest = max(line.keys.values(), key=len, default=None)
         if longest is None or len(longest) <= own + 1:
@@ -116,7 +120,7 @@ class Queues:
         place.start(self._clock())
 
     def left(self, place: QueueSlot, began: float | None) -> None:
-        """For `QueueSlot`: it ran since `began`, or waited still."""
+        """For `QueueSlot`: the turn ran since `began`, or still waited."""
         line = self._lines[place.model]
         if began is None:
             line.remove(place)
@@ -130,7 +134,7 @@ class Queues:
 
 
 class QueueSlot:
-    """A turn in the line of a model."""
+    """A turn in the queue of a model."""
 
     __slots__ = ("_began", "_changed", "_gone", "_queues", "_refused", "key_id", "model")
 
@@ -144,7 +148,7 @@ class QueueSlot:
         self._changed: asyncio.Future[None] | None = None
 
     async def admitted(self) -> None:
-        """Returns when the turn may run; raises where it lost its place to another key."""
+        """Returns when the turn may run. Raises if it lost its slot to another key."""
         if self._began is None and self._refused is None:
             self._changed = asyncio.get_running_loop().create_future()
             await self._changed
@@ -152,7 +156,7 @@ class QueueSlot:
             raise ToolwireError.of(self._refused)
 
     def leave(self) -> None:
-        """Once or more often."""
+        """Frees the slot. May be called more than once."""
         if not self._gone:
             self._gone = True
             self._queues.left(self, self._began)
@@ -162,7 +166,7 @@ class QueueSlot:
         self._wake()
 
     def refuse(self, failure: Failure) -> None:
-        """It is out of the line already."""
+        """The turn has lost its slot and is no longer in the queue."""
         self._refused, self._gone = failure, True
         self._wake()
 

@@ -1,4 +1,4 @@
-"""Who asks, what is sent, and what is told of a turn afterwards: the records between the surface and the pipeline."""
+"""The records that the surfaces and the pipeline exchange: the caller, the answer and the summary of a turn."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `key_id` is a short hash of the key, "" where no keys are configured; `output_mode` is the request's own wish."""
+    """The caller. `key_id` is a short hash of the key, "" if no keys are configured."""
 
     key_id: str = ""
     request_id: str = ""
     output_mode: str | None = None
     grant: KeyGrant | None = None
-    """What the key may do; None: no restriction."""
+    """What the key may do; None: everything."""
     key_name: str = ""
     trace_parent: str = ""
-    """The caller's own span, as W3C's `traceparent` says it."""
+    """The caller's own span, from the W3C header `traceparent`."""
     memory: Memory | None = None
-    """What the caller's connection remembers, where it is one that does."""
+    """The memory of the caller's connection, if it is a WebSocket."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]
-"""Gets the headers of a stream that is to be begun before the model has said anything."""
+"""Receives the headers of a stream that begins before the model has said anything."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the surface sends: a body, or a stream of blocks that ends by itself and is cancelled by closing it."""
+    """What the surface sends: a body, or a stream of blocks. Closing the stream cancels the run."""
 
     headers: list[tuple[bytes, bytes]]
     body: bytes | None = None
     stream: AsyncIterator[bytes] | None = None
     status: int = 200
-    """Another one only where another node answered with an error, which is passed on as it is."""
+    """Differs from 200 only if another node answered with an error, which is passed on unchanged."""
 
 
 class TurnSummary(msgspec.Struct):
-    """What logs and metrics need of a turn that has ended. A struct, because it has many fields and every turn makes one."""
+    """What logs and metrics need to know of a turn that has ended."""
 
     request_id: str
     key_id: str
@@ -85,46 +85,46 @@ class TurnSummary(msgspec.Struct):
     report: str
     cancelled: bool
     dropped: Mapping[str, int] = MappingProxyType({})
-    """What policy left out, by kind."""
+    """What policy dropped, by kind."""
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     kind: str = "new"
     """`new`, `resumed` or `replayed`."""
     key_name: str = ""
     turn_id: str = ""
-    """As the journal names it."""
+    """The journal's id of the turn."""
     answer_id: str = ""
-    """As the client knows it."""
+    """The id that the client sees."""
     started_at: float = 0.0
     """In seconds since 1970."""
     tool_call_s: tuple[float, ...] = ()
-    """When each call began, after the start."""
+    """When each call began, in seconds after the start."""
     trace_parent: str = ""
     turn: Turn | None = None
-    """The request, for those who may look into it."""
+    """The request, for observers that may see it."""
     contents: Contents | None = None
-    """What was said, where somebody who may see it wants it."""
+    """The texts of the turn, if telemetry wants them."""
     trace: Trace | None = None
     """What the journal keeps of the turn."""
     hold: Hold | None = None
     """What the turn has reserved of its key's budget, until it is counted."""
 
 
-# --- memory ------------------------------------------------------------
+# --- memory of a connection ---
 #
-# What one connection remembers of its own conversations, so that a turn can continue one that nobody
-# stored. Rules: only the last response of each lane is remembered, and only in memory; it is gone with the
-# connection. What would take all of them together beyond `most` characters pushes the oldest out, and is
-# not remembered at all where it is too large by itself: the client is told that it is not there, and sends
-# the whole conversation. What failed to continue is forgotten.
+# What a WebSocket remembers of its own conversations, so that a turn can continue one that was not stored.
+# Only the last response of each lane is remembered, in memory, until the connection ends. All of them
+# together have at most `most` characters: the oldest is dropped first, and a response that is too large alone
+# is not remembered. The client then gets an error and sends the whole conversation. A response whose
+# continuation failed is forgotten.
 
 MOST = 8 * 1024 * 1024
 ITEM_BYTES = 200
-"""What an item weighs beside its texts."""
+"""What an item counts for besides its texts."""
 
 
 class Memory:
-    """For a connection that runs one turn at a time."""
+    """The memory of a connection that runs one turn at a time."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -133,25 +133,25 @@ class Memory:
         self._lane = ""
         self._before: tuple[Item, ...] = ()
         self.loose: tuple[Item, ...] = ()
-        """What the turn that has begun goes on from, where nobody but this memory has it."""
+        """What the current turn continues, if only this memory has it."""
 
     def enter(self, lane: str) -> None:
         """The next turn belongs to this lane."""
         self._lane = lane
 
     def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
-        """A turn begins, after these items, which end in this response."""
+        """A turn begins after these items, which end with this response."""
         self._before = before
         self.loose = (
             before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
         )
 
     def recall(self, id: str) -> tuple[Item, ...] | None:
-        """The whole conversation that ends in this response, in whichever lane; None: it is not remembered here."""
+        """The conversation that ends with this response, in any lane; None: it is not remembered."""
         return next((kept.items for kept in self._kept.values() if kept.id == id), None)
 
     def keep(self, id: str, items: tuple[Item, ...], stored: bool = False) -> None:
-        """The turn that has begun ended in this response: these are its own items, what was asked and what was answered."""
+        """The current turn ended with this response; `items` are its input and its output."""
         whole, self._before, self.loose = (*self._before, *items), (), ()
         size = sum(ITEM_BYTES + _size(item) for item in whole)
         self._kept.pop(self._lane, None)
@@ -169,7 +169,7 @@ class _Kept(NamedTuple):
     items: tuple[Item, ...]
     size: int
     stored: bool
-    """The store has it too, and all that it goes on from."""
+    """The store has it too, and everything before it."""
 
 
 def _size(item: Item) -> int:

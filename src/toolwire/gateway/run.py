@@ -1,10 +1,11 @@
-"""One turn under way: the one loop between a backend's run and the client.
+"""One turn: the only loop between a backend's run and the client.
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a required call and
-the fallback to another strategy only decide which source the loop reads next. Before the first byte of an answer a failure
-is an HTTP error (`ToolwireError`); after it, it is sent in the stream. Closing the stream cancels the run.
+A `RunSource` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a
+required call and the fallback to another strategy only decide which source the loop reads next. Before the
+first byte of an answer a failure is an HTTP error (`ToolwireError`); after it, it is sent in the stream.
+Closing the stream cancels the run.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ MOST_AT_ONCE = 8
 MOST_WAITING = 64
 """Blocks that the run of one choice may be ahead of the client."""
 LONGEST_S = 0.001
-"""After reading one long batch for so long, the loop lets other turns run."""
+"""How long the loop reads a long batch before it lets other turns run."""
 
 
 class Run:
-    """One turn: what it needs on its way, and what observers are given at its end."""
+    """The state of one turn."""
 
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
         self._gateway = gateway
@@ -66,11 +67,11 @@ class Run:
         self._timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._siblings = object()  # what the parks of all choices of this turn have in common
+        self._siblings = object()  # shared by the parks of all choices of this turn
         self._first_byte: float | None = None
         self._committed = self._observed = False
         self.place: QueueSlot | None = None
-        """Its place in the queue of the model; None where the model takes any number of turns."""
+        """Its slot in the model's queue; None if the model has no limit."""
         self.turn: Turn | None = None
         self.plan: Plan | None = None
         self.answer: Answering | None = None
@@ -80,13 +81,13 @@ class Run:
         """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
 
     def asks(self, turn: Turn, backend: Backend) -> None:
-        """The model exists: from now on the turn counts as one of this model's, also where it is refused."""
+        """The model exists: from now on the turn counts for this model, even if it is refused."""
         self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
         if self.trace is not None:
             self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
 
     def planned(self, turn: Turn, backend: Backend) -> Plan:
-        """Decides how the turn is served, also when the strategy that was chosen before was refused."""
+        """Plans the turn, for the first time or after the chosen strategy was refused."""
         self.turn = turn
         self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
         self._report = plan.report_header()
@@ -95,7 +96,7 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Goes on with a parked run, or runs the turn from its own history. `awaited`: a run waited for its results."""
+        """Continues a parked run, or runs the turn from its history. `awaited`: a run waited for its results."""
         assert self.turn is not None
         self.claim = claim
         replayed = awaited or brings_results(self.turn.items)
@@ -104,7 +105,7 @@ class Run:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 
     def abandon(self) -> None:
-        """Gives up a parked run that was claimed and never went on."""
+        """Drops a parked run that was claimed but never continued."""
         claim, self.claim = self.claim, None
         if claim is not None:
             self._gateway.parking.drop(claim.park)
@@ -115,15 +116,15 @@ class Run:
             self.trace.kind = kind
 
     def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
-        """Work of this turn, within what the whole turn may take."""
+        """Work of this turn, within the time limit of the whole turn."""
         return work if self._timeouts is None else self._timeouts.whole(work)
 
-    # --- the loop ------------------------------------------------------------------------------------------------------
+    # --- the loop ---
 
     async def _loop(
         self, backend: Backend, choice: int = 0, alone: bool = True
     ) -> AsyncGenerator[bytes, None]:
-        """The blocks of one choice; where it is the only one, with the end of the answer."""
+        """The blocks of one choice, and the end of the answer if it is the only one."""
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
         with self._serving(backend, alone):
@@ -176,7 +177,7 @@ class Run:
             self.observe(answer.failure)
 
     async def _side_by_side(self, backend: Backend, choices: int) -> AsyncGenerator[bytes, None]:
-        """The blocks of several choices, as they come; then the end of the answer."""
+        """The blocks of several choices as they arrive, then the end of the answer."""
         waiting: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(MOST_WAITING)
         gate = asyncio.Semaphore(MOST_AT_ONCE)
         answer = self.answer
@@ -214,7 +215,7 @@ class Run:
                         raise got
                     else:
                         yield got
-                while not waiting.empty():  # what came before the failure of one choice
+                while not waiting.empty():  # blocks that arrived before one choice failed
                     if isinstance(got := waiting.get_nowait(), bytes):
                         yield got
             finally:
@@ -225,7 +226,7 @@ class Run:
         self.observe(answer.failure)
 
     async def _end(self) -> bytes:
-        """The end of the answer, which is stored before it is sent."""
+        """The end of the answer. It is stored before it is sent."""
         answer = self.answer
         assert answer is not None and self.turn is not None
         last = answer.finish(self.account.comment() if self.turn.stream else "")
@@ -258,10 +259,10 @@ class Run:
                 began = perf_counter()
         return b"".join(blocks)
 
-    # --- which source is read ------------------------------------------------------------------------------------------
+    # --- which source is read ---
 
     async def _admission(self) -> Failure | None:
-        """Waits until the queue admits the turn. Returns why it does not."""
+        """Waits until the queue admits the turn. Returns the failure if it does not."""
         assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
@@ -303,7 +304,7 @@ class Run:
     def _instead(
         self, source: RunSource, failure: Failure, backend: Backend, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """What is read instead of a run that failed before it said anything; or the failure that the client gets."""
+        """What to read instead of a run that failed before it said anything, or the failure for the client."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.resumed is not None and failure.kind != "timeout":  # it died while it was parked
@@ -313,7 +314,7 @@ class Run:
             return failure
         try:
             again = self.planned(self.turn, backend)
-        except ToolwireError as error:  # the other strategy cannot take what was sent
+        except ToolwireError as error:  # the other strategy cannot take the request
             return error.failure
         if (again.strategy, again.report) == (plan.strategy, plan.report):
             self.plan = plan
@@ -333,9 +334,10 @@ class Run:
     async def _over(
         self, source: RunSource, stages: Stages, backend: Backend
     ) -> tuple[RunSource | None, bytes]:
-        """A run has nothing more to say here: what is read next, if anything, and what the client gets for that.
+        """Handles the end of a run. Returns the next source, if there is one, and a last block for the
+        client.
 
-        Raises the failure of an answer of which nothing was sent.
+        Raises the failure if nothing of the answer was sent.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
@@ -353,7 +355,9 @@ class Run:
         return following, block
 
     async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
-        """Parks a run whose calls wait, before the end of its response is sent: the fastest client finds it."""
+        """Parks a run whose calls wait, before the end of its response is sent, so that a fast client finds
+        it.
+        """
         if not stages.is_parkable or not live.pending:
             return
         assert self.turn is not None
@@ -374,7 +378,7 @@ class Run:
                 source.resumed.given_up = not source.is_complete
                 self._gateway.parking.release(source.resumed)
 
-    # --- a whole body, a stream ----------------------------------------------------------------------------------------
+    # --- a whole body, a stream ---
 
     def blocks(self, backend: Backend) -> AsyncGenerator[bytes, None]:
         assert self.turn is not None
@@ -383,11 +387,11 @@ class Run:
     async def whole(self, backend: Backend) -> Answer:
         body = b""
         async for block in self.blocks(backend):
-            body += block  # nearly always one block, at the end
+            body += block  # almost always one block, at the end
         return Answer(self._headers(whole=True), body=body)
 
     async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:
-        """The stream, once its first block is there. Where the model is slow, `on_slow` gets the headers first."""
+        """The stream, when its first block is known. If the model is slow, `on_slow` gets the headers first."""
         blocks = self.blocks(backend)
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
@@ -401,7 +405,7 @@ class Run:
     def _commit(self, on_slow: OnSlow | None) -> None:
         """From now on the answer is a stream, and a failure is sent in it."""
         if self.answer is not None and self.answer.failure is not None:
-            return  # an HTTP error: its run is being closed
+            return  # it becomes an HTTP error, and its run is being closed
         self._committed = True
         if self.trace is not None:
             self.trace.committed = True
@@ -410,8 +414,8 @@ class Run:
 
     @contextmanager
     def _serving(self, backend: Backend, alone: bool) -> Iterator[None]:
-        """Observes an answer that ends early, and gives up what it took."""
-        if not alone:  # a choice among others: the whole answer does that
+        """Observes an answer that ends early, and releases what it holds."""
+        if not alone:  # one of several choices: the whole answer does that
             yield
             return
         try:
@@ -421,7 +425,7 @@ class Run:
             self.observe(None, cancelled=True)
             raise
         except Exception:
-            if self._first_byte is not None:  # before it, `respond` observes the failure
+            if self._first_byte is not None:  # before the first byte, `respond` observes the failure
                 self.observe(Failure("server", "The server had an error."))
             raise
         finally:
@@ -430,7 +434,7 @@ class Run:
             if self.place is not None:
                 self.place.leave()
 
-    # --- the end of a turn ---------------------------------------------------------------------------------------------
+    # --- the end of a turn ---
 
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
         report = self._report
@@ -440,7 +444,7 @@ class Run:
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """The turn is over: settles its limits and calls the observers, once."""
+        """Settles the limits of the turn and calls the observers, once."""
         if self._observed:
             return
         self._observed = True

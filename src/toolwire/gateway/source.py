@@ -1,4 +1,4 @@
-"""A run of a backend as the loop reads it, and a stream whose first block has been read."""
+"""A run of a backend as the loop reads it, and a stream whose first block has already been read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GraceOver(Exception):
 
 
 class RunSource:
-    """One run of the backend, as the loop reads it. However a run ends badly, the loop sees a `Failure`."""
+    """One run of the backend as the loop reads it. Any bad end of a run becomes a `Failure`."""
 
     def __init__(
         self,
@@ -35,21 +35,21 @@ class RunSource:
     ) -> None:
         self.live, self.resumed = live, resumed
         self.number = 0
-        """Under which the journal records its batches."""
+        """The number of the run in the journal."""
         self.is_silent = True
-        """It has not said anything yet: another source may be read instead."""
+        """It has not said anything yet, so another source may be read instead."""
         self.is_complete = self.is_parked = False
         self._model, self._batches, self._results = model, batches, results
         self._begun = False
 
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
-        """The next batch. Raises whatever ended the run: `ended_by` says what the loop reads instead."""
+        """The next batch. Raises whatever ended the run: `ended_by` turns it into a batch."""
         if timeouts is None and not grace_s and self._results is None:
             return self._batches.__anext__()
         return self._pull(timeouts, grace_s)
 
     async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
-        """As `pull`, with time limits, or for a resumed run, which gets the results of its calls first."""
+        """As `pull`, with time limits, or for a resumed run, which first gets the results of its calls."""
         if self.live is not None and self._results is not None:
             results, self._results = self._results, None
             await self.live.answer(results)
@@ -67,7 +67,7 @@ class RunSource:
             raise
 
     def ended_by(self, error: Exception) -> Batch | None:
-        """What the loop reads where a run raised. None: it stayed silent for the grace time."""
+        """The batch for a run that raised. None: it stayed silent for the grace time."""
         if isinstance(error, GraceOver):
             return None
         if isinstance(error, StopAsyncIteration):
@@ -85,7 +85,7 @@ class RunSource:
 
 
 class Opened:
-    """A stream whose first block has already been read. Closing it ends the run, also when nothing was read yet."""
+    """A stream whose first block has already been read. Closing it ends the run, even if nothing was read."""
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
         self._first: bytes | None = first
@@ -106,12 +106,12 @@ class Opened:
 
 
 async def nothing() -> AsyncGenerator[Batch, None]:
-    """The run of a request that only asks for its input to be kept."""
+    """The run of a request that only stores its input."""
     yield [Usage(0, 0), Finish("stop")]
 
 
 def failed(failure: Failure) -> RunSource:
-    """The source of a turn that the queue does not admit: no other source would be admitted either."""
+    """The source of a turn that the queue does not admit."""
 
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]

@@ -1,12 +1,12 @@
-"""What lies between a backend's events and the client's bytes, for one choice of an answer.
+"""The stages between a backend's events and the client's bytes, for one choice of an answer.
 
     batch ─▶ interpret ─▶ required call ─▶ policy ─▶ output mode ─▶ writer ─▶ block
 
-Law 1: the stages do no I/O and know nothing of time, tasks or transports. The loop that drives them is in `run.py`; the
-journal drives the same stages when it computes the events of a recorded turn.
+Law 1: the stages do no I/O and know nothing of time, tasks or transports. The loop that drives them is in
+`run.py`. The journal drives the same stages when it computes the events of a recorded turn.
 
-There is one shortcut: a batch of nothing but text, in a turn where no stage would change it, goes straight to the
-writer. A property test holds it to the long way.
+There is one shortcut: a batch that is only text, in a turn where no stage would change it, goes straight to
+the writer. A property test compares the shortcut with the long path.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Writer(Protocol):
 
 
 class Stages:
-    """The stages of one choice under one plan. Call `begin` before the batches of each run of the backend."""
+    """The stages of one choice under one plan. Call `begin` before the batches of each run."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class Stages:
         """Text goes straight to the writer."""
 
     def begin(self, parks: bool = False) -> None:
-        """Reads a run of the backend from its start. `parks`: its calls may wait for their results after the response."""
+        """Starts reading a run. `parks`: its calls may wait for their results after the response."""
         self._parks = parks
         self._interpreter = Interpreter(self.plan, self._ids, mint=parks)
         self._required = RequiredCall(self.plan, self._used) if self.plan.is_judged else None
         self._text: list[str] = []
         self.names: dict[str, str] = {}
-        """The names of the calls by the ids that the client knows; kept for a run that parks."""
+        """The calls' names by the client's ids; kept for a run that parks."""
         self._finished = False
         self._settle()
 
-    # --- the batches of a run ------------------------------------------------------------------------------------------
+    # --- the batches of a run ---
 
     def feed(self, batch: list[Event]) -> bytes:
         """What the client gets for a batch of the backend."""
@@ -96,7 +96,7 @@ class Stages:
         return self._send(events)
 
     def is_quick(self, batch: list[Event]) -> bool:
-        """Whether the batch can be read at once: finding calls may take microseconds for each character."""
+        """Whether the batch can be read at once: finding calls may take microseconds per character."""
         for event in batch:
             if type(event) is Text and len(event.text) > SLICE:
                 return False
@@ -115,16 +115,16 @@ class Stages:
                 yield [Text(event.text[start : start + SLICE])]
 
     def stop(self) -> bytes:
-        """The end of a run that stays silent after its calls."""
+        """Ends a run that stays silent after its calls."""
         self.policy.stop()
         return self._send([])
 
     def fail(self, failure: Failure) -> bytes:
-        """The answer ends here, whatever the backend still sends."""
+        """Ends the answer, whatever the backend still sends."""
         self._finished = True
         return self._send([failure])
 
-    # --- what the loop asks --------------------------------------------------------------------------------------------
+    # --- what the loop asks ---
 
     @property
     def is_complete(self) -> bool:
@@ -133,12 +133,12 @@ class Stages:
 
     @property
     def is_parkable(self) -> bool:
-        """Whether the run has ended its response in the way that lets its calls wait."""
+        """Whether the run ended its response in a way that lets its calls wait."""
         return self._parks and self._finished and self._interpreter.ended
 
     @property
     def minted(self) -> dict[str, str]:
-        """The backend's call ids by those that the client knows."""
+        """The backend's call ids by the client's."""
         return self._interpreter.minted
 
     @property
@@ -148,7 +148,7 @@ class Stages:
 
     @property
     def rejected(self) -> RequiredCall | None:
-        """The attempt, where it lacks its required call or its strict call does not fit."""
+        """The attempt, if it lacks its required call or its strict call does not fit."""
         return self._required if self._required is not None and self._required.rejected else None
 
     @property
@@ -156,14 +156,14 @@ class Stages:
         return self._attempts == 0 and self._required is not None and not self._required.sent
 
     def ask_again(self, parks: bool) -> bytes:
-        """The model is asked once more. What it wrote in the first attempt is dropped and counted."""
+        """Begins the second attempt. The text of the first one is dropped and counted."""
         rejected = self._required
         assert rejected is not None
         self._attempts, self._used = 1, rejected.used
         self.begin(parks)
         return self._send([Dropped("retry", max(1, len(rejected.answer)))])
 
-    # --- inside --------------------------------------------------------------------------------------------------------
+    # --- internals ---
 
     def _send(self, events: list[Event]) -> bytes:
         events = self.policy.feed(events)
@@ -180,13 +180,13 @@ class Stages:
         return self._writer.say(text)
 
     def _settle(self) -> None:
-        """Notes what the loop asks after every batch. A piece of text that took the shortcut changes none of it."""
+        """Updates what the loop asks after every batch. Text that took the shortcut changes none of it."""
         policy, required = self.policy, self._required
         is_rejected = required is not None and required.rejected
         self.over = self._interpreter.ended or policy.cut or self._finished or is_rejected
-        """The loop has no use for more of this run."""
+        """The loop needs no more of this run."""
         self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
-        """A burst of calls may end here, once the backend stays silent for the grace time."""
+        """A burst of calls may end here, if the backend stays silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
             self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
@@ -204,17 +204,17 @@ class Stages:
 
 
 class RequiredCall:
-    """One attempt of a turn whose calls are judged before they are sent.
+    """One attempt of a turn whose calls are checked before they are sent.
 
-    Everything but usage waits while a call is required: an answer without one is not sent. In text that is scanned for
-    calls, a strict call that does not fit its schema rejects the attempt too. A call is never invented.
+    While a call is required, everything but usage waits: an answer without a call is not sent. In scanned
+    text, a strict call that does not fit its schema rejects the attempt too. A call is never invented.
     """
 
     def __init__(self, plan: Plan, before: Usage) -> None:
         """`before`: what an earlier attempt used."""
         self._plan = plan
         self._waiting = plan.required
-        self._checks = plan.scanner is not None  # such calls come complete, in one batch
+        self._checks = plan.scanner is not None  # such calls arrive complete, in one batch
         self._before = self.used = before
         self._held: list[Event] = []
         self._size = 0

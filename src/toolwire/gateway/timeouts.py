@@ -1,8 +1,8 @@
-"""How long a turn may take: until the model's first word, between two of its words, and in all.
+"""The time limits of a turn: until the model's first word, between two of its words, and in total.
 
-Only waiting for the model counts against the first two, neither the queue in front of it nor a slow reader after it. The
-limit of the whole turn covers everything from the request on. A turn that takes too long is cancelled at the backend and
-ends as one failure of kind `timeout`: an HTTP error before the first byte, an error in the stream after it.
+Only waiting for the model counts for the first two, not the queue before it or a slow reader after it. The
+total limit covers everything from the request on. A turn that takes too long is cancelled at the backend and
+ends with a failure of kind `timeout`: an HTTP error before the first byte, an error in the stream after it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)
 
 
 def has_words(batch: Batch) -> bool:
-    """Whether the model said something: usage alone is no answer."""
+    """Whether the model said something: usage alone is not an answer."""
     return any(isinstance(event, WORDS) for event in batch)
 
 
 class Timeouts:
-    """The time limits of one turn, from now on."""
+    """The time limits of one turn, starting now."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
@@ -34,11 +34,11 @@ class Timeouts:
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
-        """Work that is not the model's, within what is left of the whole turn."""
+        """Work other than the model's, within what is left of the total limit."""
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
-        """The next batch of a model. `begun`: it has said something already."""
+        """The next batch of a model. `begun`: it has already said something."""
         limits = self._limits
         if begun:
             return await self._within(
@@ -59,5 +59,5 @@ class Timeouts:
                 return await work
         except TimeoutError:
             if not scope.expired():
-                raise  # the work's own
+                raise  # raised by the work itself
             raise ToolwireError("timeout", words) from None
