@@ -15,7 +15,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Account:
-    """The account of one turn. `saw` receives each batch that is sent; `policies` has one policy per choice."""
+    """The account of one turn. `saw` receives each batch that is sent; `policies` has one per choice."""
 
     __slots__ = ("_started", "_usages", "call_ids", "call_times", "contents", "finish", "policies", "ticket")
 

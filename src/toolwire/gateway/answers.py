@@ -30,9 +30,8 @@ _encode = msgspec.json.Encoder().encode
 class Answering(Protocol):
     """An answer under way: the encoder of a stream, or the fold of a body.
 
-    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with that before it
-    is sent, and returns what is sent instead. `stored` is False if the answer should have been stored and could
-    not be.
+    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with that before
+    it is sent, and returns what is sent instead. `stored` is False if storing the answer failed.
     """
 
     @property

@@ -244,7 +244,7 @@ def _as_text(
     settings: ToolSettings,
     ids: IdFactory,
 ) -> Plan:
-    """The turn as messages only: tools and calls are described in text, and the answer is scanned for calls."""
+    """The turn as messages only: tools and calls become text, and the answer is scanned for calls."""
     constrained, required = plan.strategy == "constrained", plan.required
     # With an output format enforced, the answer could hold no call, unless the decoder is our own. An answer
     # that must be a call has no text that could have a format.

@@ -1,4 +1,4 @@
-"""The records that the surfaces and the pipeline exchange: the caller, the answer and the summary of a turn."""
+"""What surfaces and pipeline exchange: the caller, the answer and the summary of a turn."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Continues a parked run, or runs the turn from its history. `awaited`: a run waited for its results."""
+        """Continues a parked run, or runs the turn from its history. `awaited`: a run waited for it."""
         assert self.turn is not None
         self.claim = claim
         replayed = awaited or brings_results(self.turn.items)
@@ -304,7 +304,7 @@ class Run:
     def _instead(
         self, source: RunSource, failure: Failure, backend: Backend, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """What to read instead of a run that failed before it said anything, or the failure for the client."""
+        """What to read instead of a run that failed before it said anything, or the failure."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.resumed is not None and failure.kind != "timeout":  # it died while it was parked
@@ -391,7 +391,7 @@ class Run:
         return Answer(self._headers(whole=True), body=body)
 
     async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:
-        """The stream, when its first block is known. If the model is slow, `on_slow` gets the headers first."""
+        """The stream, when its first block is known. For a slow model, `on_slow` gets the headers first."""
         blocks = self.blocks(backend)
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
