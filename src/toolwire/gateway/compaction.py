@@ -57,7 +57,7 @@ REPORT = b"x-toolwire-report"
 ASKED = (
     "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with "
     "it. The messages of the user are kept, everything else is replaced by your notes. Say what was asked "
-    "for and what was decided; what has been done, with the names, numbers, paths and results that still matter; "
+    "for and what was decided; what has been done, with the names, numbers, paths and results that matter; "
     "what was found out; what is not done yet, and what comes next. Call no tools and answer nothing: write "
     "the notes "
     "only."

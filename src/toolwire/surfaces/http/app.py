@@ -1,8 +1,9 @@
-"""The HTTP surface: a raw ASGI callable. The two POST routes that carry turns are found by one lookup and touch no framework; Starlette has the rest.
+"""The HTTP surface: a raw ASGI callable. The routes that carry turns take one lookup; Starlette serves the
+rest.
 
-Rules: OPTIONS is answered before anything else, Host and Origin are judged before anything runs. Every answer carries its request id. Errors are
-OpenAI error objects, never HTML and never a traceback. A client that goes away cancels its run. Nothing is buffered: each block waits for the socket.
-WebSockets (`websocket.py`) are loaded with the first one.
+OPTIONS is answered first, and Host and Origin are checked before anything runs. Every response has a request
+id. Errors are OpenAI error objects, never HTML or a traceback. A client that disconnects cancels its run.
+Nothing is buffered: each block waits for the socket. `websocket.py` is loaded with the first WebSocket.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ log = logging.getLogger("toolwire.http")
 
 
 def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App:
-    """The ASGI application. It watches the gateway's turns for metrics and the access log."""
+    """The ASGI application. It observes the gateway's turns for metrics and the access log."""
     return App(gateway, settings, store)
 
 
@@ -95,25 +96,25 @@ class App:
         self.socket_paths = SOCKET_PATHS
         self._sockets: Sockets | None = None
         self.slow_reader_s = settings.limits.slow_reader_s
-        """For the protocol: how long a client may leave what it was sent unread; 0: for ever."""
+        """For the protocol: how long a client may read nothing; 0: no limit."""
         self._router = self._cold_routes(gateway, store)
         self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
         self.forwarding: Forwarding | None = None
-        """The other nodes, where there are any."""
+        """The other nodes, if there are any."""
         self.siblings: Siblings | None = None
-        """The other worker processes of this server, where there are any."""
+        """The other worker processes of this server, if there are any."""
         gateway.observers.append(self.metrics.observe)
         gateway.observers.append(self.log.turn)
         if access.isEnabledFor(logging.DEBUG):
             gateway.contents_wanted = True
 
     async def leave(self) -> None:
-        """Before it drains: the other nodes pass nothing on to this one any more."""
+        """Called before draining: the other nodes stop forwarding to this one."""
         if self.forwarding is not None:
             await self.forwarding.nodes.leave()
 
     def drain(self) -> None:
-        """No new turns from here on; those that run may end."""
+        """Accepts no new turns; running ones may end."""
         self.draining = True
         if self.pages is not None:
             self.pages.drain()
@@ -122,7 +123,7 @@ class App:
         self._gateway.drain()
 
     async def close(self) -> None:
-        """Before the gateway and the store are closed."""
+        """Called before the gateway and the store are closed."""
         if self.pages is not None:
             await self.pages.close()
         if self.forwarding is not None:
@@ -140,7 +141,7 @@ class App:
         return self._other_protocol(scope, receive, send)
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """A request as its client made it, whatever stood in between."""
+        """A request as its client sent it, with what a trusted proxy reports about the client."""
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
         request_id = (
@@ -158,14 +159,14 @@ class App:
         return Exchange(scope, receive, send, headers, request_id, common)
 
     def check_place(self, exchange: Exchange) -> None:
-        """Raises unless Host and Origin are allowed, and said once."""
+        """Raises unless Host and Origin are allowed and not repeated."""
         headers = exchange.headers
         if len(headers) != len(exchange.scope["headers"]):
             check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Awaitable[None]:
-        """The work that a request is. Raises where it may not be asked for from there."""
+        """The coroutine that answers a request. Raises if its Host or Origin is not allowed."""
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:
@@ -178,12 +179,12 @@ class App:
         return self._cold(exchange, scope, receive, send)
 
     async def handled(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
-        """Whatever goes wrong in the work is an answer, and a line in the log."""
+        """Turns any error into a response and a line in the log."""
         try:
             await work()
         except ToolwireError as error:
             if exchange.started:
-                raise  # half an answer is out: the server cuts the connection
+                raise  # half of a response was sent: the server closes the connection
             await self._refuse(exchange, error.failure)
         except HTTPException as error:
             await self._refuse_route(exchange, error)
@@ -192,7 +193,7 @@ class App:
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             if exchange.started:
-                raise  # the server cuts the connection: a client must not take half an answer for a whole one
+                raise  # the server closes the connection: half a response must not look whole
             told = f"The server had an error while processing your request (request {exchange.request_id})."
             await self._refuse(exchange, Failure("server", told))
         finally:
@@ -220,7 +221,7 @@ class App:
             self._sockets = Sockets(self, self.body_limit)
         return self._sockets
 
-    # --- turns -----------------------------------------------------------------------------------------------------------------------------
+    # --- turns ---
 
     async def turn(
         self,
@@ -230,7 +231,7 @@ class App:
         memory: Memory | None = None,
         here: bool = False,
     ) -> None:
-        """One turn. `memory` is what the client's connection remembers; `here`: no other node could serve it."""
+        """One turn. `memory` belongs to the client's WebSocket; `here`: only this node can serve it."""
         headers = exchange.headers
         holder = await self.caller(exchange)
         grant = holder.grant
@@ -285,11 +286,11 @@ class App:
         caller: Caller,
         streaming: Streaming,
     ) -> Answer:
-        """The answer of the node that has to give it, be it this one."""
+        """The answer of the node that must give it, which may be this one."""
         passed = await forwarding.answer(api, exchange, raw, caller.key_id)
         return passed or await self._gateway.respond(api, raw, caller, streaming.begin_early)
 
-    # --- everything else -------------------------------------------------------------------------------------------------------------------
+    # --- everything else ---
 
     def _cold_routes(self, gateway: Gateway, store: Store | None) -> Router:
         models, responses = ModelRoutes(gateway.catalog), ResponseRoutes(store)
@@ -343,7 +344,7 @@ class App:
         )
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
-        """The pages live in one worker: what happens there is told to every tab."""
+        """Passes a request for the web pages to the worker that serves them, because it notifies all tabs."""
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)
         try:
@@ -364,7 +365,9 @@ class App:
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
 
     async def caller(self, exchange: Exchange) -> KeyHolder:
-        """Whose request this is. From here on every answer to it tells what the key has left."""
+        """The holder of the request's key. From here on, every response reports what is left of the key's
+        limits.
+        """
         holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
         if holder.grant is not None and holder.grant.limited:
@@ -380,7 +383,7 @@ class App:
         )
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
-        """An endpoint that is told whose request it is, and is only reached by those who may ask."""
+        """An endpoint that requires a key and receives its id."""
 
         async def checked(request: Request) -> Response:
             return await endpoint(request, (await self.caller(request.scope[EXCHANGE])).key_id)
@@ -388,7 +391,7 @@ class App:
         return checked
 
     def _held(self, endpoint: Held) -> Callable[[Request], Awaitable[Response]]:
-        """As `_keyed`, for an endpoint that needs to know what the key may do."""
+        """As `_keyed`, for an endpoint that needs the key's permissions."""
 
         async def checked(request: Request) -> Response:
             return await endpoint(request, await self.caller(request.scope[EXCHANGE]))
@@ -409,7 +412,7 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lifespan, for servers that start the application themselves; no WebSocket has anything to say elsewhere."""
+        """Handles lifespan, for servers that start the application. Other WebSockets are closed."""
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return
@@ -424,7 +427,7 @@ class App:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    # --- refusals --------------------------------------------------------------------------------------------------------------------------
+    # --- refusals ---
 
     async def _refuse(self, exchange: Exchange, failure: Failure, extra: HeaderList | None = None) -> None:
         exchange.failure = failure

@@ -1,7 +1,8 @@
-"""One request on a connection, and how its answer is written: as uvicorn does it, in fewer steps.
+"""One request on a connection, and how its response is written: as uvicorn does it, in fewer steps.
 
-This exists for speed alone: without it, and the calls of `protocol.py` that go with it, a plain request costs 13 to 19 % more
-CPU, and a chunk of a stream about 10 %. `App` uses it through three calls (`take`, `answer`, `write`) and works without it.
+This module exists for speed. Without it, and the parts of `protocol.py` that use it, a plain request costs 13
+to 19 % more CPU, and a chunk of a stream about 10 %. `App` uses it through three calls (`take`, `answer`,
+`write`) and works without it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 BARE = (204, 304)
-"""Answers that have no body, and so say nothing of its length."""
+"""Statuses of responses without a body, and so without its length."""
 
 
 class Cycle(RequestResponseCycle):
-    """Reads a body and writes an answer as uvicorn does, with less ado: a body that is there, an answer that is whole, and a stream's pieces, each by
-    one call. A head goes out with the body, or with the stream's first piece where that comes at once."""
+    """uvicorn's cycle with shortcuts for a complete body, a whole response and the blocks of a stream.
+
+    The head is written together with the body, or with the first block of a stream if that follows at once.
+    """
 
     _head: bytes | None = None
-    """Waits for what goes out with it."""
+    """Waits to be written with what follows."""
 
     def take(self) -> bytes | None:
-        """The request's body; None where it has to be waited for, or anything is not as usual."""
+        """The request's body; None if it is not complete, or in an unusual case."""
         if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
             return None
         self.flow.resume_reading()
@@ -33,7 +36,7 @@ class Cycle(RequestResponseCycle):
         return body
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """A whole answer, whose headers tell its length; False where anything is not as usual."""
+        """Writes a whole response, whose headers have its length. False in an unusual case."""
         head = None if self.flow.write_paused else self._head_of(status, headers)
         if head is None or self.chunked_encoding or len(body) != self.expected_content_length:
             return False
@@ -42,7 +45,7 @@ class Cycle(RequestResponseCycle):
         return True
 
     def write(self, block: bytes) -> bool:
-        """A piece of a stream; False where it has to be waited for, or anything is not as usual."""
+        """Writes a block of a stream. False if the caller must wait for the socket, or in an unusual case."""
         if (
             not self.chunked_encoding
             or self.flow.write_paused
@@ -60,7 +63,7 @@ class Cycle(RequestResponseCycle):
         return True
 
     def _write_head(self) -> None:
-        """Of a stream whose first piece lets wait."""
+        """Sends the headers of a stream whose first block is late."""
         head, self._head = self._head, None
         if head is not None and not self.disconnected and not self.transport.is_closing():
             self.transport.write(head)
@@ -82,7 +85,7 @@ class Cycle(RequestResponseCycle):
             asyncio.get_running_loop().call_soon(self._write_head)
 
     def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
-        """An answer's head, as it goes out; and how its body will come. None: uvicorn is to write it."""
+        """The head of a response, and how its body is framed. None: uvicorn writes it."""
         if (
             self.response_started
             or self.disconnected
@@ -131,7 +134,9 @@ class Cycle(RequestResponseCycle):
 
 @lru_cache(256)
 def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
-    """The lines of a head with these headers, to be filled with their values, and which of them is the length. None: uvicorn is to write it."""
+    """The lines of a head with these headers, as a format, and the position of the length. None: uvicorn
+    writes it.
+    """
     all_names = b"".join(names)
     if (
         not all_names.islower()

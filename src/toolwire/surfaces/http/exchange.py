@@ -1,9 +1,10 @@
-"""One request and its answer, below any framework: reading a body with limits, sending replies, failing cleanly.
+"""One request and its response, below any framework: reads a body within limits, sends replies, fails
+cleanly.
 
-Rules: every failure is an OpenAI error object. A refusal is answered at once, also while the client is still sending: the answer goes out whole, then
-the rest of the body is read and thrown away within limits, because closing a socket with unread bytes would reset it and destroy the answer. A body
-must go on arriving, at `BODY_RATE` at least after its first `BODY_IDLE_S`. All bodies that are arriving have a
-bounded `Room` together, and each key has a share of it.
+Every failure is an OpenAI error object. A refusal is sent at once, even while the client is still sending.
+Then the rest of the body is read and discarded within limits: closing a socket with unread bytes would reset
+it and destroy the response. A body must keep arriving, at `BODY_RATE` or faster after its first
+`BODY_IDLE_S`. All arriving bodies share one bounded `Room`, and each key has a share of it.
 """
 
 from __future__ import annotations
@@ -23,30 +24,29 @@ from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.events import Failure
 from toolwire.wire.sse import encode
 
-# --- watch ------------------------------------------------------------
+# --- the client's connection ---
 #
-# What is known of the connection that a request came by, and whether its client has left while the answer
-# is made. Our own protocol says it by a call (`ClientConnection` in the scope), which costs nothing while nobody
-# leaves; any other server says it only to who waits.
+# Whether the client has disconnected while the response is made. Our own protocol calls `ClientConnection` in
+# the scope, which costs nothing while the client stays. Any other server only tells a task that waits for it.
 
 CONNECTION = "toolwire.connection"
 
 
 class Wire(Protocol):
-    """What can be had of a connection without waiting."""
+    """What a connection can do without waiting."""
 
     def take(self) -> bytes | None:
-        """The request's body, where all of it is there."""
+        """The request's body, if all of it has arrived."""
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Sends a whole answer, or says that it has to be sent in another way."""
+        """Sends a whole response; False: it must be sent another way."""
 
     def write(self, block: bytes) -> bool:
-        """Sends a piece of a stream, or says that it has to be sent, and waited for."""
+        """Sends a block of a stream; False: it must be sent another way, and waited for."""
 
 
 class _Silent:
-    """Of a connection of which nothing is known, or that was answered."""
+    """A connection of an unknown server, or one whose response is complete."""
 
     def take(self) -> bytes | None:
         return None
@@ -62,7 +62,7 @@ SILENT = _Silent()
 
 
 class ClientConnection:
-    """One request's connection. `task` answers it. `gone`: it is over; `tell` is called when that happens."""
+    """The connection of one request. `task` answers it. `tell` is called when the client is `gone`."""
 
     __slots__ = ("gone", "task", "tell", "wire")
 
@@ -78,16 +78,18 @@ class ClientConnection:
             self.tell()
 
     def answered(self) -> None:
-        """Nothing more will be said: what it refers to refers to it, and would otherwise wait for the garbage collector."""
+        """The response is complete. Clears references that would form a cycle."""
         self.wire, self.task, self.tell = SILENT, None, None
 
 
 NO_CONNECTION = ClientConnection(SILENT)
-"""Where the server is not ours, and tells of none."""
+"""The connection of a server other than ours."""
 
 
 class Watch:
-    """Cancels the task that made it when the client goes away. `gone` tells this cancellation from the server's own."""
+    """Cancels its task when the client disconnects. `gone` tells this apart from the server's own
+    cancellation.
+    """
 
     __slots__ = ("_connection", "_task", "_watched", "gone")
 
@@ -124,18 +126,18 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 BODY_IDLE_S = 30.0
 BODY_RATE = 8 * 1024
-"""Bytes a second."""
+"""Bytes per second."""
 MOST_ARRIVING = 256 * 1024 * 1024
 LINGER_S = 30.0
 LONGEST_RETRY_S = 86_400.0
 LINGER_BYTES = 512 * 1024 * 1024
 SMALL_BODY = 64 * 1024
 EVERYBODY = ""
-"""The id of the one caller there is where no keys are set."""
+"""The id of the only caller if no keys are set."""
 NOBODY = "?"
-"""Who sends before it is known whose key it is: all of them have one share."""
+"""Senders whose key is not known yet share one share."""
 ROOM_KEY = "toolwire.room_key"
-"""Where a WebSocket's scope says whose share its messages take, once that is known."""
+"""The key of a WebSocket's scope with the id of the key whose share its messages take."""
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -150,11 +152,11 @@ def body_due(now: float, began: float, arrived: int) -> float:
 
 
 class Room:
-    """The memory for requests that are still arriving or wait in line, shared by all keys.
+    """The memory for requests that are arriving or waiting, shared by all keys.
 
     It has `MOST_ARRIVING` bytes, and at least four bodies of the largest size. A key may hold as much as it
-    leaves free for others: alone at most half, and however much one key holds, another key finds room.
-    Without keys there is one caller, who may use all of it.
+    leaves free for others: at most half alone, so another key always finds room. Without keys the only caller
+    may use all of it.
     """
 
     __slots__ = ("_held", "left")
@@ -164,7 +166,7 @@ class Room:
         self._held: dict[str, int] = {}
 
     def take(self, size: int, key: str) -> None:
-        """Raises 429 where the key has its share, and 503 where nothing is left for anybody."""
+        """Raises 429 if the key has its share, and 503 if nothing is left for anyone."""
         held, left = self._held.get(key, 0) + size, self.left - size
         if left < 0 if key == EVERYBODY else held > left:
             kind, whose = (
@@ -187,11 +189,15 @@ class Room:
 
 
 class ClientGone(Exception):
-    """The client left before its request was complete; there is nobody to answer."""
+    """The client disconnected before its request was complete."""
 
 
 class Exchange:
-    """`common` are the headers that every answer carries; `started`: an answer is under way; `reached_gateway`: a turn was tried."""
+    """A request and its response.
+
+    `common` are the headers of every response. `started`: a response is being sent. `reached_gateway`: a turn
+    was tried.
+    """
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList
@@ -207,35 +213,35 @@ class Exchange:
         self._connection: ClientConnection = scope.get(CONNECTION, NO_CONNECTION)
         self.started = self.reached_gateway = False
         self.holder: KeyHolder | None = None
-        """Whose request it is, once that is known …"""
+        """The holder of the request's key, when it is known."""
         self.status: int | None = None
         self.failure: Failure | None = None
-        """… and what became of it."""
+        """The failure that the response reported."""
         self.told: Callable[[], HeaderList] | None = None
-        """What is only known when the answer goes out: how much of its limits the caller's key has left."""
+        """Headers known only when the response is sent: what is left of the key's limits."""
         self._body_read = self._body_late = False
         self._body_began: float | None = None
         self._arrived = 0
 
     @property
     def asker(self) -> str:
-        """Whose refusals count together: a key's, or an address's where there is none."""
+        """Whose refusals count together: a key, or an address without a key."""
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
 
     @property
     def room_key(self) -> str:
-        """Whose share of the room the body takes."""
+        """The key whose share of the room the body takes."""
         return NOBODY if self.holder is None else self.holder.key_id
 
     def for_own_pages(self) -> None:
-        """No other origin may read this answer."""
+        """Removes the CORS headers: no other origin may read this response."""
         self.common = self.common[: len(self.common) - self._cors]
 
-    # --- the request -----------------------------------------------------------------------------------------------------------------------
+    # --- the request ---
 
     def check_json(self) -> None:
-        """Raises unless the body says it is JSON (or says nothing) and comes as it is."""
+        """Raises unless the body is declared as JSON, or not at all, and is not compressed."""
         content_type = self.headers.get(b"content-type")
         if content_type is not None and content_type != b"application/json":
             media = content_type.split(b";", 1)[0].strip().lower()
@@ -253,7 +259,9 @@ class Exchange:
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
 
     async def read_body(self, limit: int, room: Room | None = None) -> bytes:
-        """The whole body. Raises `body_too_large` as early as it is known, `ClientGone` where the client left."""
+        """The whole body. Raises `body_too_large` as early as possible, `ClientGone` if the client
+        disconnected.
+        """
         length = self.headers.get(b"content-length")
         if length is not None:
             if not length.isdigit() or len(length) > 18:
@@ -274,16 +282,16 @@ class Exchange:
         return body
 
     async def receive(self) -> Message:
-        """As the server gives it, for who reads the body themselves."""
+        """The server's next message, for code that reads the body itself."""
         message = await (self._receive() if self._body_read else self._arriving())
         if message["type"] == "http.request" and not message.get("more_body"):
             self._body_read = True
         return message
 
     async def _arriving(self) -> Message:
-        """The next part of the body, unless it comes too late or too slowly."""
+        """The next part of the body. Raises if it is late or too slow."""
         body = self._connection.wire.take()
-        if body is not None:  # there is nothing to wait for
+        if body is not None:  # nothing to wait for
             return {"type": "http.request", "body": body, "more_body": False}
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
@@ -325,10 +333,10 @@ class Exchange:
         finally:
             room.give(size, key)
 
-    # --- the answer ------------------------------------------------------------------------------------------------------------------------
+    # --- the response ---
 
     def left(self, headers: HeaderList) -> HeaderList:
-        """What `told` has to add, unless the node that ran the turn has said it already."""
+        """The headers from `told`, unless the node that ran the turn has already sent them."""
         return (
             []
             if self.told is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers)
@@ -336,7 +344,7 @@ class Exchange:
         )
 
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """A whole answer: `headers` hold at least the content type."""
+        """Sends a whole response. `headers` include the content type."""
         self.started, self.status = True, status
         head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
         if not self._connection.wire.answer(status, head, body):
@@ -344,12 +352,12 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": body})
 
     async def reply_nothing(self) -> None:
-        """204, as preflights are answered."""
+        """Sends 204, the response to a preflight."""
         await self.begin(204, [])
         await self.end()
 
     async def begin(self, status: int, headers: HeaderList) -> None:
-        """The head of an answer that comes in pieces, by `piece` and `end`."""
+        """Sends the head of a response whose body follows by `piece` and `end`."""
         self.started, self.status = True, status
         await self._send(
             {
@@ -364,14 +372,14 @@ class Exchange:
 
     @property
     def write(self) -> Callable[[bytes], bool]:
-        """A shorter way for a piece: whether it took it. Where it did not, the piece is sent by `piece`."""
+        """Sends a block without waiting. Returns False if `piece` must send it."""
         return self._connection.wire.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def fail(self, failure: Failure, extra: HeaderList | None = None) -> int:
-        """Answers with the failure's error object; gives the status."""
+        """Sends the failure's error object and returns the status."""
         status = status_of(failure)
         headers: HeaderList = [JSON, *(extra or ())]
         if status == 401:
@@ -395,12 +403,12 @@ class Exchange:
 
     async def _reply_and_linger(self, status: int, headers: HeaderList, body: bytes) -> None:
         length = self.headers.get(b"content-length", b"")
-        if self._body_late:  # nobody waits for it any longer
+        if self._body_late:  # nobody waits for it any more
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
         if (
             b"expect" in self.headers
-        ):  # the client waits for our word before it sends: it will not send now, and the connection can not be used again
+        ):  # the client waits for permission to send its body, so the connection cannot be used again
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
         if not (length.isdigit() and int(length[:18]) <= SMALL_BODY):
@@ -424,12 +432,11 @@ class Exchange:
 
 
 def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    """The headers with a content type, where they have none."""
+    """The headers, with a default content type if they have none."""
     return headers if b"content-type" in dict(headers) else [default, *headers]
 
 
 def _too_large(limit: int) -> ToolwireError:
-    return ToolwireError(
-        "body_too_large",
-        f"The request's body is larger than {limit / 1048576:g} MB, this server's limit (server.max_body_mb).",
-    )
+    size = f"{limit / 1048576:g} MB"
+    message = f"The request's body is larger than {size}, this server's limit (server.max_body_mb)."
+    return ToolwireError("body_too_large", message)

@@ -1,14 +1,14 @@
 """uvicorn's HTTP protocol with stricter limits, exact request framing, and JSON errors.
 
-Rules:
-- A head (request line and headers) that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`, ends the connection. So does a queue
-  of more than `MOST_PIPELINED` requests.
-- Headers end with the head. Trailer fields of a chunked body are dropped, and a chunked body with more than `MAX_HEAD` bytes of trailers or other
-  overhead ends the connection.
-- A valid WebSocket handshake on a WebSocket path continues in `socket_protocol.py`. A request with any other `Upgrade` is an ordinary request: its
-  body is its body, and it gets an ordinary answer.
-- Written bytes wait in a buffer of `HIGH_WATER` bytes, and in as much of the kernel's; then the response waits for its reader. A reader that takes
-  nothing for `limits.slow_reader_s` is cut off, also after its response is complete, and so is one whose machine is gone.
+- A head (request line and headers) that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`,
+  ends the connection. So do more than `MOST_PIPELINED` waiting requests.
+- Headers end with the head. Trailers of a chunked body are dropped. A chunked body with more than `MAX_HEAD`
+  bytes of trailers or other overhead ends the connection.
+- A valid WebSocket handshake on a WebSocket path continues in `socket_protocol.py`. A request with any other
+  `Upgrade` is an ordinary request with an ordinary body and response.
+- Written bytes wait in a buffer of `HIGH_WATER` bytes and one of the same size in the kernel; then the
+  response waits for its reader. A client that reads nothing for `limits.slow_reader_s` is disconnected, even
+  after its response is complete, and so is one whose machine no longer answers.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ MOST_PIPELINED = 16
 EMPTY_LINE = b"\r\n\r\n"
 BEFORE_HEAD = re.compile(rb"[\r\n]*")
 MOST_PIECES = 4 * MOST_PIPELINED
-"""How often the bytes of one read are cut: more than any allowed line of requests needs."""
+"""How many parts the bytes of one read may have: more than any allowed sequence of requests needs."""
 CHUNKED = -1
-"""The length of a body that says only at its end how long it is."""
+"""The length of a chunked body, which is only known at its end."""
 USUAL_OVERHEAD = 16
-"""Bytes of chunk framing that a byte of a body may cost; one-byte chunks need 5."""
+"""Bytes of chunk framing allowed per byte of a body; one-byte chunks need 5."""
 SHORT = 64
-"""What a path means is remembered up to this length, and without a question mark: nobody fills memory with it, or leaves secrets there."""
+"""Only parsed paths up to this length and without a query are cached: no client can fill the cache or leave
+secrets in it.
+"""
 HIGH_WATER = 64 * 1024
 LOOKS = 4
-"""How often a slow reader is looked at before it is cut off."""
+"""How often a slow reader is checked before it is disconnected."""
 INHERITED = sys.platform == "linux"
-"""Whether a connection has what was asked of its listener: asking for it anew would be six calls of the system for each."""
+"""Whether a connection inherits its listener's options: setting them again would take six system calls."""
 PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
 
@@ -60,24 +62,26 @@ LOGGER, ACCESS_LOGGER = logging.getLogger("uvicorn.error"), logging.getLogger("u
 
 
 class TooManyRequests(Exception):
-    """More requests in one connection's line than any honest client sends."""
+    """More pipelined requests than any honest client sends."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's, with a shorter way for a connection that begins and for a head that is complete: both come once for each of many clients at once,
-    and what they look up (loggers, what a path means) is the same for all."""
+    """uvicorn's protocol with shorter code for a new connection and for a complete head.
+
+    The loggers and the meaning of a path are the same for all requests, so they are looked up once.
+    """
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
     _connection: ClientConnection
     _unread = _stalled_looks = _overhead = 0
-    """Set on few connections only: an object with more than thirty members of its own costs more."""
+    """Set on few connections only: an object with more than thirty attributes costs more."""
     _last_bytes = b""
-    """The last bytes that were parsed: an empty line can be cut by two reads."""
+    """The last bytes that were parsed: two reads can split an empty line."""
     _pieces = 0
     _head_bytes = 0
     """The size of the head so far, with the empty lines before it."""
     _body_left = 0
-    """How much of the body is still to come, or `CHUNKED`. 0 outside a body."""
+    """How much of the body is still missing, or `CHUNKED`. 0 outside a body."""
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._reader_timer.cancel()
             self._reader_timer = None
         super().connection_lost(exc)
-        if self._running is not None:  # where more requests wait behind it, only the last of them was told
+        if self._running is not None:  # uvicorn notifies only the last of several pipelined requests
             self._running.disconnected = True
             self._running.message_event.set()
             if not self._running.response_complete:
@@ -129,7 +133,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        self._connection = cycle.scope[CONNECTION] = connection = ClientConnection(cycle)  # type: ignore[literal-required, arg-type]
+        self._connection = connection = ClientConnection(cycle)  # type: ignore[arg-type]
+        cycle.scope[CONNECTION] = connection  # type: ignore[literal-required]
         connection.task = task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -138,10 +143,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def _slow_reader_s(self) -> float:
         return getattr(self.config.app, "slow_reader_s", 0)
 
-    # --- what the client sends -----------------------------------------------------------------------------------------------------------------
+    # --- what the client sends ---
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser piece by piece. A piece ends at the latest with its head or body, so that each head is counted from its first byte."""
+        """Feeds the parser in parts. No part spans two heads or bodies, so each head is counted exactly."""
         self._unset_keepalive_if_required()
         start, size, self._pieces = 0, len(data), 0
         while start < size:
@@ -169,9 +174,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Where the head or body ends that is being read, or the data. `start` itself where the head has become too large.
+        """The end of the current head or body, or of the data. `start` itself if the head has become too
+        large.
 
-        Heads and chunked bodies end with an empty line. Not every empty line ends one of them: such a cut is needless, but changes nothing.
+        Heads and chunked bodies end with an empty line. A split at any other empty line is unnecessary but
+        harmless.
         """
         if self._body_left > 0:
             return min(start + self._body_left, len(data))
@@ -183,7 +190,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return end if self._body_left else min(end, start + MAX_HEAD - self._head_bytes)
 
     def _after_empty_line(self, data: bytes, start: int) -> int:
-        """Where the next empty line ends, be its beginning in the read before; the end of the data where there is none."""
+        """The end of the next empty line, which may have begun in the read before; otherwise the end of the
+        data.
+        """
         before = b"" if start else self._last_bytes
         found = (before + data[:3]).find(EMPTY_LINE) if before else -1
         if found >= 0:
@@ -192,7 +201,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return found + len(EMPTY_LINE) if found >= 0 else len(data)
 
     def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
-        """Parses a piece. True: it ended a head that offers an upgrade, and nothing of what follows was read."""
+        """Parses a part. True: it ended a head that offers an upgrade, and nothing after it was read."""
         if self._body_left > 0:
             self._body_left -= len(piece)
         elif not self._body_left:
@@ -252,7 +261,7 @@ class GuardedProtocol(HttpToolsProtocol):
             CHUNKED if b"transfer-encoding" in framing else int(framing.get(b"content-length", 0))
         )
         self._head_bytes = self._overhead = 0
-        self.headers = []  # takes the trailers; the scope keeps the headers of the head
+        self.headers = []  # receives the trailers; the scope keeps the headers of the head
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -268,16 +277,18 @@ class GuardedProtocol(HttpToolsProtocol):
             self._body_left = 0
             super().on_message_complete()
 
-    # --- upgrades ------------------------------------------------------------------------------------------------------------------------------
+    # --- upgrades ---
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Whether a handshake can succeed here: never while another request is being answered, because the answers would be mixed."""
+        """Whether a handshake can succeed here: never while another response is being sent."""
         paths = getattr(self.config.app, "socket_paths", ())
         return self.url.partition(b"?")[0] in paths and self._is_idle() and _is_handshake(self.scope)
 
     def _decline_upgrade(self) -> None:
-        """Reads the head again without its `Upgrade`, so that the parser reads the body too. A tunnel (CONNECT) has no body that could be told
-        from the next request."""
+        """Parses the head again without its `Upgrade`, so that the parser reads the body too.
+
+        CONNECT is refused: its body could not be told apart from the next request.
+        """
         method = self.scope["method"].encode()
         if method == b"CONNECT":
             self._end(405, "Not allowed to CONNECT: this server is no proxy.")
@@ -315,8 +326,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _end(self, status: int, message: str) -> None:
-        """Answers and closes. Only closes where another answer is under way, or a body is arriving whose request was answered already: nobody waits
-        for this answer then, and somebody could take it for another."""
+        """Responds with an error and closes.
+
+        Only closes if another response is being sent, or if a body is arriving whose request was already
+        answered: the client could take this response for another.
+        """
         self._stop_head_timer()
         self._in_head = False
         if self.transport.is_closing():
@@ -331,7 +345,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
         self._watch_reader()
 
-    # --- what the client reads -----------------------------------------------------------------------------------------------------------------
+    # --- what the client reads ---
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -349,7 +363,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
-        """Nothing is written while writing is paused or no answer is under way: what is unread can only become less then."""
+        """Checks a slow reader. Nothing is written meanwhile, so the unread bytes can only decrease."""
         self._reader_timer = None
         if not self.transport.get_write_buffer_size():
             return
@@ -365,12 +379,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
 
     def _all_unread(self) -> int:
-        """With what the kernel holds: there a slow reader's progress shows first."""
+        """Unread bytes including the kernel's, where a slow reader's progress shows first."""
         return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
 
 
 def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
-    """A request's path, as it is and as it was written, and what stands behind its question mark."""
+    """A request's path, decoded and raw, and its query."""
     parsed = httptools.parse_url(url)
     return (
         root + unquote(parsed.path.decode("ascii")),
@@ -386,12 +400,12 @@ def _parser(protocol: GuardedProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(
         lenient_data_after_close=True
-    )  # an answer to the first of several requests
+    )  # needed to respond to the first of several requests
     return parser
 
 
 def _is_handshake(scope: Any) -> bool:
-    """Whether the request is a WebSocket handshake as RFC 6455 has it, without a body."""
+    """Whether the request is a WebSocket handshake by RFC 6455, without a body."""
     found = dict(scope["headers"])
     try:
         key = binascii.a2b_base64(found.get(b"sec-websocket-key", b""), strict_mode=True)
@@ -413,7 +427,7 @@ def refusal(status: int, message: str) -> bytes:
 
 
 def in_kernel(connection: Any) -> int:
-    """Bytes that the client has not taken yet; 0 where the system does not say."""
+    """Bytes that the client has not read yet; 0 if the system does not say."""
     if sys.platform != "linux" or connection is None:
         return 0
     import fcntl
@@ -426,8 +440,10 @@ def in_kernel(connection: Any) -> int:
 
 
 def guard(connection: Any, slow_reader_s: float) -> None:
-    """Has the kernel keep little that is not sent yet, and notice clients whose machine is gone: of a connection, or of all that a listener will take
-    where they are `INHERITED`."""
+    """Lets the kernel buffer little and notice clients whose machine no longer answers.
+
+    Applies to a connection, or to all connections of a listener if they are `INHERITED`.
+    """
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     wanted = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_AFTER_S)]
@@ -442,5 +458,5 @@ def guard(connection: Any, slow_reader_s: float) -> None:
         if option is not None:
             try:
                 connection.setsockopt(level, option, value)
-            except OSError:  # gone already, or unknown to this system
+            except OSError:  # already closed, or unknown to this system
                 return

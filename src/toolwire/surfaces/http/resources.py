@@ -1,6 +1,6 @@
-"""GET /v1/models and /v1/models/{id}: the configured models and those that servers told of, without touching a backend.
+"""The routes that read: models, stored responses, usage and health.
 
-A key sees only the models that it may use.
+A key sees only the models that it may use. Listing models contacts no backend.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toolwire.store.store import Store
 
 CREATED = 1_763_164_800
-"""Models are configured, not made: one constant for all, so that the list never changes between two requests."""
+"""Models are configured, not created: one constant, so that the list never changes between requests."""
 
 
 def model_object(id: str) -> dict[str, Any]:
@@ -59,9 +59,9 @@ class ModelRoutes:
         return JSONResponse(model_object(id))
 
 
-# --- responses ------------------------------------------------------------
+# --- responses ---
 #
-# The cold routes of the Responses API: what was stored, as OpenAI gives it back. A key sees only its own.
+# Stored responses, as OpenAI returns them. A key sees only its own.
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -131,17 +131,17 @@ def _not_found(id: str) -> ToolwireError:
     return ToolwireError("not_found", f"Response with id '{id[:200]}' not found.", param="response_id")
 
 
-# --- usage ------------------------------------------------------------
+# --- usage ---
 #
-# GET /v1/usage: what was used, in pages of time buckets as OpenAI's own usage pages have them. A key sees
-# its own, an admin key all.
+# GET /v1/usage: usage in pages of time buckets, like OpenAI's usage API. A key sees its own, an admin key
+# all.
 
 WIDTHS = {"hour": HOUR, "1h": HOUR, "day": DAY, "1d": DAY}
 MOST_BUCKETS = {HOUR: 24 * 31, DAY: 366}
 DEFAULT_BUCKETS = {HOUR: 24, DAY: 7}
 MOST_NAMES = 100
 LATEST = 253_402_300_800
-"""The year 10000: no time lies behind it."""
+"""The year 10000: no later time is accepted."""
 
 
 class UsageRoutes:
@@ -172,7 +172,7 @@ class UsageRoutes:
         )
 
     def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
-        """What is asked, cut to one page; and where the last page ends."""
+        """The request, limited to one page, and where the last page ends."""
         query = request.query_params
         name = query.get("bucket") or query.get("bucket_width") or "day"
         if name not in WIDTHS:
@@ -222,7 +222,9 @@ def _groups(request: Request) -> tuple[str, ...]:
 
 
 def _names(request: Request, *parameters: str) -> tuple[str, ...]:
-    """Given once or several times, with or without commas, with or without `[]` behind the parameter's name."""
+    """A parameter that is given once or several times, with or without commas, with or without `[]` after its
+    name.
+    """
     given = [
         value
         for name in parameters
@@ -236,7 +238,7 @@ def _names(request: Request, *parameters: str) -> tuple[str, ...]:
 
 
 def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
-    """Unix seconds, or a date or time as ISO 8601 writes it; UTC where it does not say."""
+    """Unix seconds, or an ISO 8601 date or time; UTC by default."""
     name = next((one for one in parameters if one in request.query_params), None)
     if name is None:
         return max(0, default)
@@ -281,10 +283,10 @@ def _result(group: dict[str, str], counts: Counts) -> dict[str, Any]:
     }
 
 
-# --- health ------------------------------------------------------------
+# --- health ---
 #
-# Health: live (the process answers), ready (a model could serve, and the server is not draining). No key
-# needed: nothing is told but yes or no.
+# Live: the process answers. Ready: a model could serve, and the server is not draining. No key is needed: the
+# answer is only yes or no.
 
 READY_WITHIN_S = 3.0
 log = logging.getLogger("toolwire.http")

@@ -1,7 +1,8 @@
-"""The serving process: binds, says one line when ready, drains on SIGTERM or the first Ctrl-C, exits at once on the second.
+"""The serving process: binds, prints one line when ready, drains on SIGTERM or Ctrl-C, exits at once on a
+second Ctrl-C.
 
-Draining: other nodes are told first, then no new connections, idle ones close, running requests may end within `server.drain_s`, then they are
-cancelled. Exit status 0.
+Draining: the other nodes are notified, no new connections are accepted, idle ones are closed, and running
+requests may end within `server.drain_s`; then they are cancelled. The exit status is 0.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ Announce = Callable[[Gateway], None]
 def serve(
     settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None
 ) -> int:
-    """Serves until told to stop; gives the exit status. Raises ConfigError or ToolwireError where it can not start.
+    """Serves until stopped and returns the exit status. Raises ConfigError or ToolwireError if it cannot
+    start.
 
-    `announce` tells the person what is there, before the line that says where.
+    `announce` shows what is configured, before the line with the address.
     """
     check(settings)
     Proxies(settings.server.trusted_proxies)
@@ -73,7 +75,7 @@ def serve(
 
 
 def _warn(settings: Settings) -> None:
-    """Tells, once for all workers, of what was asked for and will not be."""
+    """Warns, once for all workers, about settings that have no effect."""
     journal = settings.journal
     if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
         why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
@@ -141,7 +143,7 @@ async def _serve(
     part: WorkerContext,
     tell: Tell,
 ) -> int:
-    """Serves in this process. `tell` learns when it is ready, and the path of the pages' one-time link."""
+    """Serves in this process. `tell` gets the path of the pages' one-time link when it is ready."""
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
         await gateway.start()
@@ -179,21 +181,27 @@ async def _serve(
 
 
 def settle_memory() -> None:
-    """What is there by now stays until the end: the garbage collector need not look at it again. The rest it looks at less often than it would by
-    itself, which takes a sixth of a request's time where many small objects live as long as the journal keeps them."""
+    """Tunes the garbage collector for a server.
+
+    Objects that exist now stay until the end, so they are not scanned again. Collections are rarer: many
+    small objects live as long as the journal keeps them, and scanning them took a sixth of a request's time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
 
 
 def lighten_generators() -> None:
-    """The event loop lists every asynchronous generator that begins, to close those that are left when it ends. Here whoever begins one closes it,
-    and a dropped one is still closed: the list would cost a request more than the generators do."""
+    """Stops the event loop from tracking every asynchronous generator.
+
+    The loop does it to close forgotten ones at its end. Here every generator is closed by its creator, and
+    tracking would cost a request more than the generators do.
+    """
     sys.set_asyncgen_hooks(firstiter=None)
 
 
 def _orphaned(lifeline: int) -> None:
-    """The parent is gone: nobody else would end this worker."""
+    """Ends this worker when its parent has ended."""
     asyncio.get_running_loop().remove_reader(lifeline)
     log.warning("the process that started this worker is gone: it drains")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -206,7 +214,9 @@ class _Where:
     tls: bool = False
 
     def say(self, told: dict[str, Any]) -> None:
-        """The API's address to stdout, for programs; the pages' one-time link to stderr, for the person: no log of JSON keeps it."""
+        """Prints the API's address to stdout and the pages' one-time link to stderr, so that no JSON log
+        keeps it.
+        """
         host = self.host
         print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
         if told.get("link"):
@@ -232,14 +242,14 @@ def base_url(host: str, port: int, tls: bool = False) -> str:
 
 
 def tls_files(server: ServerSettings) -> tuple[str, str] | None:
-    """The certificate's and the key's file, which fit and can be used; None: clients are not spoken to by TLS."""
+    """The certificate's and the key's file, checked; None: no TLS."""
     if not server.tls_cert and not server.tls_key:
         return None
     if not server.tls_cert or not server.tls_key:
         raise ConfigError("server.tls_cert and server.tls_key: TLS needs both files")
     certificate, key = (os.path.expanduser(path) for path in (server.tls_cert, server.tls_key))
     try:
-        # without a password of its own, Python would ask at the terminal for that of an encrypted key
+        # With an explicit password, Python does not prompt for that of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
         told = f"{certificate} and {key} are no certificate with its key, or the key has a password"
@@ -252,7 +262,7 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of the host, all with the same port. Port 0 picks a free one."""
+    """Listening sockets on every address of the host, with the same port. Port 0 picks a free one."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -272,7 +282,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             listener.close()
             if sockets and (port == 0 or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)):
-                continue  # a name's second address, which this machine does not have or has given away
+                continue  # a second address of the name, which this machine lacks or which is in use
             for each in sockets:
                 each.close()
             raise ConfigError(_bind_complaint(host, port, error)) from error
@@ -282,7 +292,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 def _bind_complaint(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use by another program; choose another with --port, or 0 for a free one"
+        used = f"port {port} on {host} is in use by another program"
+        return f"{used}; choose another with --port, or 0 for a free one"
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not allowed for this user; choose one from 1024 up with --port"
     return f"can not listen on {host} port {port}: {error.strerror}"
@@ -297,7 +308,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class DrainingServer(Server):
-    """uvicorn's server with this module's rules for start and end."""
+    """uvicorn's server with the start and the end described above."""
 
     def __init__(
         self,
@@ -307,7 +318,9 @@ class DrainingServer(Server):
         private: Sequence[socket.socket] = (),
         tls: tuple[str, str] | None = None,
     ) -> None:
-        """`private` are listeners for other nodes and workers, which never speak TLS; the others do with the files of `tls`."""
+        """`private` are listeners for other nodes and workers, without TLS. The others use the files of
+        `tls`.
+        """
         super().__init__(
             Config(
                 app,
@@ -316,7 +329,7 @@ class DrainingServer(Server):
                 ws_max_size=getattr(app, "body_limit", 0),
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=None,
-                ws_per_message_deflate=False,  # it would cost each connection more memory than all else
+                ws_per_message_deflate=False,  # needs more memory per connection than everything else
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,
@@ -350,7 +363,9 @@ class DrainingServer(Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """As uvicorn's, but a signal that was obeyed is not raised again: a drained server ends with status 0."""
+        """As uvicorn's, but a signal that was handled is not raised again: a drained server ends with status
+        0.
+        """
         previous = {
             number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
         }
@@ -376,7 +391,7 @@ class DrainingServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
-                connection.transport.abort()  # it would be waited for in vain
+                connection.transport.abort()  # waiting for it would be in vain
         deadline = time.monotonic() + self._drain_s
         told = self._stopped_by != signal.SIGINT
         while (
@@ -385,9 +400,7 @@ class DrainingServer(Server):
             and not self.force_exit
         ):
             await asyncio.sleep(LOOK_EVERY_S)
-            if (
-                not told and self.server_state.tasks
-            ):  # not before: what is ended by draining needs a moment for it
+            if not told and self.server_state.tasks:  # not earlier: requests that draining ends need a moment
                 told, count = True, len(self.server_state.tasks)
                 say(
                     f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now",
@@ -406,7 +419,7 @@ class DrainingServer(Server):
 
 
 def _is_unread_tab(connection: GuardedProtocol) -> bool:
-    """Whether a page's live stream is under way here that nobody reads."""
+    """Whether a page has a live event stream here that nobody reads."""
     cycle = connection.cycle
     return (
         cycle is not None

@@ -1,14 +1,16 @@
-"""uvicorn's WebSocket protocol with bounds for clients that flood, or that send or read too slowly, and an end that waits for answers.
+"""uvicorn's WebSocket protocol with limits for clients that flood, or that send or read too slowly.
 
-Rules:
-- Frames are handled one by one, at most `FRAMES_A_TURN` in `TURN_S`; the rest waits, and reading pauses. Frames that carry nothing (control frames,
-  and empty fragments) are limited further: beyond `MOST_EMPTY` at once, or `EMPTY_RATE` a second, the connection is closed with 1008.
+- Frames are handled one by one, at most `FRAMES_A_TURN` in `TURN_S`; the rest waits, and reading pauses.
+  Frames without data (control frames and empty fragments) are limited further: more than `MOST_EMPTY` at
+  once, or `EMPTY_RATE` a second, close the connection with 1008.
 - No frame is handled before the handshake is answered.
-- A message that is arriving must go on arriving, as a request's body must, and takes its share of the same `Room`. Fragments cost their own size.
-- A reader that takes nothing for `limits.slow_reader_s` is cut off. While writing is paused only the last ping is remembered, and answered later.
-- The server's pings keep the connection open. A client that does not answer them is not cut off: many clients answer only while they read, and read
-  nothing while their tool runs.
-- When the server drains, the application closes the connection after its answer.
+- A message must keep arriving, like a request's body, and takes its share of the same `Room`. Fragments count
+  with their own size.
+- A client that reads nothing for `limits.slow_reader_s` is disconnected. While writing is paused only the
+  last ping is kept, and answered later.
+- The server's pings keep the connection open. A client that does not answer them stays connected: many
+  clients answer only while they read, and do not read while their tool runs.
+- When the server drains, the application closes the connection after its response.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from toolwire.surfaces.http.protocol import LOOKS, in_kernel, refusal
 
 INVALID_TEXT, POLICY, TOO_LARGE_FOR_NOW = 1007, 1008, 1013
 LARGEST_HELD = 64 * 1024
-"""What is kept of a message that is still arriving without asking for room."""
+"""Bytes of an incomplete message that are kept without taking room."""
 FRAMES_A_TURN, TURN_S = 16, 0.005
 MOST_EMPTY, EMPTY_RATE = 128, 16.0
 FIRST_CONTROL = 8
@@ -39,25 +41,25 @@ log = logging.getLogger("toolwire.http")
 
 class GuardedSocket(WebSocketsSansIOProtocol):
     _held = 0
-    """How much of a message that is not complete was counted in the room …"""
+    """Bytes of the incomplete message that were counted in the room."""
     _held_by = NOBODY
-    """… and as whose."""
+    """The key whose share they take."""
     _began = 0.0
     _arrived = 0
     _whole = False
-    """A message was completed by what came last."""
+    """The last frame completed a message."""
     _late: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread = 0
     _stalled_looks = 0
     _frame_left = 0
-    """How much is still to come of the frame that is being read."""
+    """Bytes that are still missing of the current frame."""
     _frames_left = 0
-    """How many frames may still be handled until `_turn_ends`."""
+    """Frames that may still be handled until `_turn_ends`."""
     _turn_ends = 0.0
     _turn: asyncio.TimerHandle | None = None
     _empty_left, _empty_at = float(MOST_EMPTY), 0.0
-    """How many frames that carry nothing may still come, and when that was counted."""
+    """Frames without data that may still arrive, and when that was computed."""
     _pong = b""
     """The answer to the last ping, while writing is paused."""
 
@@ -72,7 +74,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._slow_reader_s: float = getattr(config.app, "slow_reader_s", 0)
         self._room: Room = config.app.room
         self._waiting = bytearray()
-        """What was received and not parsed."""
+        """Bytes that were received but not parsed."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_looking()
@@ -85,14 +87,14 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The application is told by itself, and ends what runs first."""
+        """The application is notified separately, and ends its turn first."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
-    # --- what the client sends -----------------------------------------------------------------------------------------------------------------
+    # --- what the client sends ---
 
     def data_received(self, data: bytes) -> None:
-        if not self.handshake_initiated:  # the head of the handshake, whole
+        if not self.handshake_initiated:  # the whole head of the handshake
             super().data_received(data)
             if not self.handshake_initiated:
                 self._refuse()
@@ -103,14 +105,14 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self._handle_frames()
 
     def _refuse(self) -> None:
-        """Answers a handshake that the library cannot read."""
+        """Answers a handshake that the library cannot parse."""
         problem = self.conn.handshake_exc
         status = 431 if isinstance(problem, SecurityError) else 400
         self.transport.write(refusal(status, f"The WebSocket handshake cannot be read: {problem}."))
         self.transport.close()
 
     def _handle_frames(self) -> None:
-        """Handles what waits, as far as it may now; reads on where nothing is left to do."""
+        """Handles waiting frames, as many as allowed now. Resumes reading if none are left."""
         self._turn, self._whole = None, False
         now = self.loop.time()
         if now >= self._turn_ends:
@@ -151,7 +153,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._empty_left >= 0
 
     def _watch_sender(self) -> None:
-        """Takes room for a message that is arriving, and sees that it goes on arriving."""
+        """Takes room for an arriving message, and checks that it keeps arriving."""
         pending = (
             len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
         )
@@ -172,7 +174,9 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self._late = None
 
     def _look_at_sender(self, before: int) -> None:
-        """`before` had arrived at the last look. By now there must be more, at `BODY_RATE` at least, unless the server itself does not read."""
+        """Checks that more than `before` has arrived, at `BODY_RATE` or faster, unless the server itself
+        paused reading.
+        """
         due = (self.loop.time() - self._began - BODY_IDLE_S) * BODY_RATE
         if not self.read_paused and self._turn is None and (self._arrived <= before or self._arrived < due):
             self._late = None
@@ -206,7 +210,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def _count(self, size: int) -> None:
         key: str = getattr(self, "scope", {}).get(ROOM_KEY, NOBODY)
-        if self._held and key != self._held_by:  # the handshake has said since whose connection it is
+        if self._held and key != self._held_by:  # the handshake has since identified the key
             self._room.give(self._held, self._held_by)
             self._held = 0
         self._held_by = key
@@ -234,16 +238,16 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def handle_cont(self, event: Frame) -> None:
-        self.frames[0] += event.data  # fragments of one byte, or none, add no more than that
+        self.frames[0] += event.data  # fragments of one byte or none count no more than that
         if event.fin:
             self.frames = [bytes(self.frames[0])]
             self.send_receive_event_to_app()
 
-    # --- what the client reads -----------------------------------------------------------------------------------------------------------------
+    # --- what the client reads ---
 
     async def send(self, message: Any) -> None:
         await self.writable.wait()
-        if self.transport.is_closing():  # by a frame that broke the protocol, say
+        if self.transport.is_closing():  # for example by a frame that broke the protocol
             raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.accept" and self._waiting:
@@ -280,7 +284,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
 
 def _frame_size(data: bytearray) -> int:
-    """The size of the frame that begins here, with its header; 0 while the header does not say it yet."""
+    """The size of the frame that begins here, with its header; 0 if the header is incomplete."""
     if len(data) < 2:
         return 0
     size, header = data[1] & 0x7F, 2
@@ -293,5 +297,5 @@ def _frame_size(data: bytearray) -> int:
 
 
 def _carries_nothing(header: bytearray) -> bool:
-    """Whether the frame that begins here is a control frame, or an empty fragment with more to follow."""
+    """Whether the frame that begins here is a control frame, or an empty fragment of a longer message."""
     return header[0] & 0x0F >= FIRST_CONTROL or not (header[0] & 0x80 or header[1] & 0x7F)

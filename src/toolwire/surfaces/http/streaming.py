@@ -1,6 +1,7 @@
-"""A stream on its way to its client: its head, its blocks, signs of life while nothing else is sent, and its end.
+"""Sends a stream: its head, its blocks, comments that keep it alive, and its end.
 
-The head goes out with the first block; where the model is slow, before it. `stop` ends whatever would be sent without anybody's doing.
+The head is sent with the first block, or before it if the model is slow. `stop` ends everything that would be
+sent later.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from toolwire.access.gate import HeaderList
 from toolwire.surfaces.http.exchange import Exchange, Watch, typed
 from toolwire.wire.sse import KEEP_ALIVE
 
-# --- keepalive ------------------------------------------------------------
+# --- keep-alive comments ---
 #
-# Signs of life on a stream: a comment whenever nothing else was sent for a while, so that neither client
-# nor proxy gives a silent stream up. One timer a stream and nothing per block: who sends a block only
-# leaves the loop's time.
+# A comment is sent when nothing else was sent for a while, so that neither client nor proxy closes a silent
+# stream. One timer per stream; a block only updates a time.
 
 
 class KeepAlive:
-    """Sends through `send` while it is running. `last` is when a block was sent; call `stop` before the end is."""
+    """Sends comments by `send` until `stop`, called before the end. `last` is when a block was sent."""
 
     __slots__ = ("_every", "_loop", "_send", "_task", "_timer", "last")
 
@@ -57,7 +57,9 @@ EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class Streaming:
-    """The stream of one turn, should it become one. `streams_open` counts those that have begun and not stopped."""
+    """The stream of one turn, if it becomes one. `streams_open` counts the streams that have begun and not
+    stopped.
+    """
 
     __slots__ = ("_alive", "_begun", "_every_s", "_exchange", "_streams_open")
 
@@ -69,7 +71,7 @@ class Streaming:
         self._alive: KeepAlive | None = None
 
     def begin_early(self, headers: HeaderList) -> None:
-        """The model has said nothing yet: its stream begins without it."""
+        """Begins the stream although the model has not said anything yet."""
         self._begun = asyncio.get_running_loop().create_task(self._begin(headers))
 
     async def _begin(self, headers: HeaderList) -> KeepAlive:
@@ -84,9 +86,7 @@ class Streaming:
         try:
             alive = await (self._begun or self._begin(headers))
             write, now = exchange.write, asyncio.get_running_loop().time
-            if first := await anext(
-                blocks, b""
-            ):  # from then on `blocks` gives them from where they come from
+            if first := await anext(blocks, b""):  # then `blocks` passes on the blocks of the run
                 alive.last = now()
                 if not write(first):
                     await exchange.piece(first)
@@ -95,7 +95,7 @@ class Streaming:
                 if not write(block):
                     await exchange.piece(block)
             self.stop()
-            watch.stop()  # before the end is sent: the end wakes the watcher too
+            watch.stop()  # before the end is sent, which wakes the watcher too
             await exchange.end()
         finally:
             self.stop()
@@ -104,10 +104,10 @@ class Streaming:
                 await close()
 
     def stop(self) -> None:
-        """Nothing more is sent by itself."""
+        """Stops the comments and an early beginning."""
         begun, alive, self._alive = self._begun, self._alive, None
         if begun is not None and not begun.cancel() and not begun.cancelled():
-            begun.exception()  # whatever it is: nobody is left to be told
+            begun.exception()  # retrieved, so that asyncio does not log it
         if alive is not None:
             alive.stop()
             self._streams_open.dec()

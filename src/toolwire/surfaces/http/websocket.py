@@ -1,17 +1,19 @@
-"""The WebSocket way to /v1/responses: each message is a request, and each event of its answer is a message.
+"""/v1/responses over a WebSocket: each message is a request, and each event of its response is a message.
 
-    handshake ── place, key ──▶ messages ── in line ──▶ the POST route, one at a time ──▶ events
+    handshake ─▶ Host, Origin and key ─▶ messages wait in line ─▶ the POST route, one at a time ─▶ events
 
-Rules:
-- The connection is only another way in and out. A message becomes the very request that a POST would have been, with a request id of its own, and is
-  judged, limited, passed on, logged and counted as one; its key is looked up again.
-- One response is under way at a time. Messages that come meanwhile wait in line: `MOST_WAITING` of them, and no more bytes than one body may have.
-  They take the key's share of the room that arriving bodies have.
-- Lanes (`stream_id`) name conversations; their messages wait in the same line, and what is said to them carries the lane's name.
-- The last response of a lane is remembered (`gateway/memory.py`), also where nothing is stored; such turns are served by the process that remembers.
-- Whatever is wrong with a message is one `error` event in its place in line, and the connection goes on. A frame that breaks the protocol ends it.
-- It ends after `LIFETIME_S`, or `IDLE_S` without a message, but never within a response; a server that drains closes it with 1012. A client that
-  goes away cancels its run.
+- The connection is only another transport. A message becomes the same request as a POST, with its own request
+  id, and is checked, limited, forwarded, logged and counted like one. Its key is looked up again.
+- One response is sent at a time. Messages that arrive meanwhile wait: at most `MOST_WAITING`, with no more
+  bytes than one body may have. They take the key's share of the room for arriving bodies.
+- Lanes (`stream_id`) name conversations. Their messages wait in the same line, and events have the lane's
+  name.
+- The last response of a lane is remembered (`gateway/records.py`), even if nothing is stored. The process
+  that remembers it serves the next turn.
+- A bad message gets one `error` event at its position in the line, and the connection continues. A frame that
+  breaks the protocol ends it.
+- The connection ends after `LIFETIME_S`, or `IDLE_S` without a message, but never within a response. A server
+  that drains closes it with 1012. A client that disconnects cancels its run.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ LIFETIME_S = 3600.0
 IDLE_S = 1800.0
 MOST_WAITING = 16
 MOST_REFUSED = 256
-"""So many messages may be refused in line before the connection is given up."""
+"""How many waiting messages may be refused before the connection is closed."""
 MOST_PER_KEY = 256
 MOST_LANES, LONGEST_LANE = 32, 128
 NORMAL, GOING_AWAY, POLICY, FAULT, RESTART = 1000, 1001, 1008, 1011, 1012
@@ -50,9 +52,12 @@ CREATE = "response.create"
 OWN_HEADERS = re.compile(
     rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop"
 )
-"""Headers of the handshake that say nothing about its messages."""
+"""Headers of the handshake that do not apply to its messages."""
 TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
-TOO_MANY_WAIT = "Too many messages wait for the response that is under way. One response is made at a time; use several connections for more."
+TOO_MANY_WAIT = (
+    "Too many messages wait for the current response. "
+    "A connection makes one response at a time; use several connections for more."
+)
 TOO_OLD = ToolwireError(
     "invalid_request",
     f"This connection has reached its limit of {LIFETIME_S / 60:g} minutes. Open a new one to go on.",
@@ -80,7 +85,7 @@ class Sockets:
             connection.drain()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection, from its handshake to its end."""
+        """Serves one connection, from its handshake to its end."""
         scheme = "https" if scope.get("scheme") in ("wss", "https") else "http"
         exchange = self._app.exchange(
             {**scope, "method": "GET", "scheme": scheme}, receive, partial(_refusing, send)
@@ -104,7 +109,7 @@ class Sockets:
         scope[ROOM_KEY] = key_id
         try:
             await send({"type": "websocket.accept", "headers": exchange.common})
-        except OSError:  # the client left meanwhile
+        except OSError:  # the client has disconnected
             raise ClientGone from None
         exchange.started, exchange.status = True, 101
         connection = SocketConnection(self._app, exchange, send, self._body_limit)
@@ -121,12 +126,12 @@ class Sockets:
 
 
 async def _refusing(send: Send, message: Message) -> None:
-    """An HTTP answer in place of the handshake's."""
+    """An HTTP response instead of the handshake's."""
     await send({**message, "type": f"websocket.{message['type']}"})
 
 
 class _Refused(NamedTuple):
-    """A message in line that will not be answered."""
+    """A waiting message that will not be answered."""
 
     failure: Failure
     lane: str
@@ -142,9 +147,9 @@ class SocketConnection:
         self._lanes: set[str] = set()
         self._line: deque[bytes | _Refused] = deque()
         self._waiting = 0
-        """Bytes in line …"""
+        """Bytes of waiting messages."""
         self._refused = 0
-        """… and messages there that were refused."""
+        """Waiting messages that were refused."""
         self._moved = asyncio.Event()
         self._gone = asyncio.Event()
         self._draining = False
@@ -158,7 +163,7 @@ class SocketConnection:
         self._headers = seen
 
     def drain(self) -> None:
-        """No more turns; the one that runs may end."""
+        """Accepts no more turns; the running one may end."""
         self._draining = True
         self._moved.set()
 
@@ -180,13 +185,13 @@ class SocketConnection:
     async def _close(self, code: int, reason: str) -> None:
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
-        except OSError:  # it went away meanwhile
+        except OSError:  # it has disconnected
             self._gone.set()
 
-    # --- messages in ---------------------------------------------------------------------------------------------------------------------------
+    # --- incoming messages ---
 
     async def _read(self, receive: Receive) -> None:
-        """Takes every message at once: who does not read would not see that the client is gone."""
+        """Receives every message at once: otherwise a disconnect would go unnoticed."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
@@ -217,11 +222,11 @@ class SocketConnection:
         self._room.give(size, self._room_key)
 
     def forget(self) -> None:
-        """The connection has ended: what still waits in line will not be answered."""
+        """The connection has ended: waiting messages are not answered."""
         self._leaves_line(self._waiting)
 
     async def _work(self) -> tuple[int, str]:
-        """Answers what is in line until there is a reason to close."""
+        """Answers waiting messages until there is a reason to close."""
         idle_until = self._now() + IDLE_S
         while not self._gone.is_set():
             if self._draining:
@@ -245,13 +250,13 @@ class SocketConnection:
         return NORMAL, ""
 
     async def _leave(self) -> tuple[int, str]:
-        """What still waits in line is told that it will not be answered."""
+        """Reports to each waiting message that it will not be answered."""
         for message in tuple(self._line):
             lane = message.lane if isinstance(message, _Refused) else _lane_of(message)
             await self._fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1), lane)
         return RESTART, "the server is shutting down"
 
-    # --- a turn --------------------------------------------------------------------------------------------------------------------------------
+    # --- a turn ---
 
     async def _answer(self, message: bytes | _Refused) -> None:
         if isinstance(message, _Refused):
@@ -281,7 +286,7 @@ class SocketConnection:
     def _enter(self, lane: str) -> None:
         if lane and lane not in self._lanes:
             if len(self._lanes) >= MOST_LANES:
-                told = f"This connection has {MOST_LANES} streams, the most there may be. Use one of them, or another connection."
+                told = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or a new connection."
                 raise ToolwireError(
                     "invalid_value", told, param="stream_id", code="websocket_stream_limit_reached"
                 )
@@ -291,7 +296,7 @@ class SocketConnection:
     async def told(self, text: str) -> None:
         try:
             await self._send({"type": "websocket.send", "text": text})
-        except OSError:  # uvicorn's word for a client that left
+        except OSError:  # uvicorn's error for a client that has disconnected
             self._gone.set()
             raise ClientGone from None
 
@@ -303,7 +308,7 @@ class SocketConnection:
 
 
 class _Turn:
-    """The HTTP request that a message stands for, as an application sees it."""
+    """The HTTP request that a message represents, as an ASGI application sees it."""
 
     def __init__(self, connection: SocketConnection, body: bytes, lane: str) -> None:
         self._connection = connection
@@ -350,7 +355,7 @@ class _Turn:
 
 
 def _events(block: bytes) -> Iterator[bytes]:
-    """The data of whole server-sent events; comments have none."""
+    """The data of complete server-sent events; comments have none."""
     for frame in block.split(b"\n\n"):
         if not frame.startswith(b":"):
             data = frame.partition(b"data: ")[2]
@@ -363,7 +368,7 @@ def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
     try:
         members = _members.decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError):
-        request_body.parse(raw)  # says what is wrong
+        request_body.parse(raw)  # raises with the reason
         raise ToolwireError("invalid_json", "We could not parse the JSON of your message.") from None
     kind = members.pop("type", None)
     if kind is None:
@@ -381,7 +386,7 @@ def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _lane(members: dict[str, msgspec.Raw]) -> str:
-    """The conversation that the message belongs to, taken out of the request; "" for the one without a name."""
+    """The conversation that the message belongs to, removed from the request; "" for the unnamed one."""
     given = members.pop("stream_id", None)
     if given is None or bytes(given) == b"null":
         return ""
@@ -396,7 +401,7 @@ def _lane(members: dict[str, msgspec.Raw]) -> str:
 
 
 def _lane_of(raw: bytes) -> str:
-    """The same of a message that is not answered, as far as it can be read."""
+    """The same for a message that is not answered, as far as it can be parsed."""
     try:
         return _lane(_read_message(raw))
     except ToolwireError:
@@ -416,7 +421,7 @@ def _plain(raw: msgspec.Raw) -> Any:
 
 
 def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
-    """The event that stands for an HTTP error, as the specification has it: a code is always there."""
+    """The event that represents an HTTP error by the specification: it always has a code."""
     told = {**error, "code": error.get("code") or error["type"], **({"headers": headers} if headers else {})}
     return encode(
         {"type": "error", "status": status, "error": told, **({"stream_id": lane} if lane else {})}
