@@ -1,4 +1,5 @@
-# Everything a person does with Toolwire's source. All targets make and reuse .venv; nothing needs to be installed by hand but Python ≥ 3.11, make and, for the tests, Node ≥ 20.
+# Development commands. All targets create and reuse .venv. You only need Python 3.11 or newer, make and, for the tests,
+# Node 20 or newer.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,21 +12,21 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: clients-newest first-minute help install serve test lint format bench fuzz evidence dist supported screenshots docs clean
 
-help:  ## what there is
+help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(VENV)/.core  ## the virtual environment, at .venv
+install: $(VENV)/.core  ## create the virtual environment .venv
 
-serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded default: no key, no account, no network
+serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded model: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
+test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## run every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
 
-coverage:  ## the same, and which lines were run
+coverage:  ## run every test and measure coverage
 	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
 
-lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, the layers, and the generated pages
+lint: $(VENV)/.test $(VENV)/.lint  ## check style, types, layers and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,38 +35,38 @@ lint: $(VENV)/.test $(VENV)/.lint  ## ruff, mypy, the layers, and the generated 
 	$(BIN)/python docs/conform.py --check
 	$(BIN)/python lint/audit.py
 
-format: $(VENV)/.lint  ## format and mend what ruff can
+format: $(VENV)/.lint  ## format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-screenshots: $(VENV)/.test $(VENV)/.system  ## every page at three widths in both themes → docs/screenshots
+screenshots: $(VENV)/.test $(VENV)/.system  ## take screenshots of the web pages → docs/screenshots
 	$(BIN)/python docs/screenshots.py $(ARGS)
 
-docs: $(VENV)/.docs  ## these pages as a site, in site/; open site/index.html
+docs: $(VENV)/.docs  ## build the documentation site; open site/index.html
 	$(BIN)/python docs/site.py $(ARGS)
 
-supported: $(VENV)/.core  ## docs/supported.md, from the code
+supported: $(VENV)/.core  ## write docs/supported.md from the code
 	$(BIN)/python docs/supported.py
 
-bench: $(VENV)/.test  ## the benchmarks, side by side, as ratios
+bench: $(VENV)/.test  ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
-clients-newest: $(VENV)/.test $(VENV)/.system tests/codex/new/node_modules/.stamp  ## the real clients in their newest releases; changes nothing here
+clients-newest: $(VENV)/.test $(VENV)/.system tests/codex/new/node_modules/.stamp  ## test the newest releases of the real clients; changes nothing here
 	$(BIN)/python tests/clients/newest.py $(ARGS)
 
-first-minute:  ## a new user's path from a fresh clone, timed: make serve, and the first tool call by an SDK
+first-minute:  ## time a new user's path: clone, make serve, the first tool call with an SDK
 	$(PYTHON) bench/first_minute.py $(ARGS)
 
-fuzz: $(VENV)/.test  ## the laws on random input
+fuzz: $(VENV)/.test  ## test the laws with random input
 	$(BIN)/python fuzz/run.py --cases 100000 $(ARGS)
 
-evidence: $(VENV)/.test  ## the long versions of what the tests show → docs/evidence.md
+evidence: $(VENV)/.test  ## run the long versions of the tests → docs/evidence.md
 	$(BIN)/python bench/evidence.py $(ARGS)
 
-dist: $(VENV)/.dist  ## wheel and sdist, in dist/
+dist: $(VENV)/.dist  ## build wheel and sdist in dist/
 	$(BIN)/python -m build --outdir dist .
 
-clean:  ## everything that can be made again
+clean:  ## delete everything that can be rebuilt
 	rm -rf $(VENV) dist build site $(NODE:%=%/node_modules) bench/work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:

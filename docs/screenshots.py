@@ -1,8 +1,9 @@
-"""`make screenshots`: the pages as a person sees them, in docs/screenshots/.
+"""`make screenshots`: takes screenshots of the web pages for docs/screenshots/.
 
-A real server with a small vault, scripted models and a day of traffic behind it; Debian's Chromium walks through the scenes, which are data, and
-takes a picture of each at 390, 1024 and 1920 pixels: all of them in light, those of 1024 also in dark; those for the guides at 1024 alone.
-`--all` takes every width in both themes; `--only NAME` one scene. The tests of accessibility walk through the same scenes.
+A real server has a small vault, scripted models and a day of traffic. Debian's Chromium visits the scenes, which are
+data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 also in the dark one; scenes for the
+guides at 1024 only. `--all` takes every width in both themes, `--only NAME` takes one scene. The accessibility tests
+visit the same scenes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`make docs`: the pages of docs/ as a site, in site/.
+"""`make docs`: builds the pages of docs/ as a site in site/.
 
-The Markdown is written for whoever reads it in the repository; here it is laid out for Zensical (build/docs/pages), and what only a site can do is
-added: dark twins of screenshots, pictures whose colours follow the page. The build is strict, a dead link or anchor fails it, and so does a page
-that the navigation of docs/zensical.toml does not name exactly once. The site needs no network and no server: site/index.html opens from the disk.
+The Markdown is written for readers of the repository. This module prepares it for Zensical (build/docs/pages) and adds
+what only a site can show: dark variants of screenshots, and diagrams whose colours follow the theme. A dead link or
+anchor fails the build, and so does a page that is not exactly once in the navigation of docs/zensical.toml. The site
+needs no network and no server: open site/index.html.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ ROOT_FILES = {
 }
 LOGO = ROOT / "src" / "toolwire" / "surfaces" / "web" / "static" / "favicon.svg"
 MADE_BY_COMMANDS = ("benchmarks.md", "conform.md", "websocket.md")
-"""Pages that may be missing: the navigation leaves them out until they are there."""
+"""Pages that may be missing; the navigation omits them until they exist."""
 
 OWN_SCRIPT = (re.compile(r"https://[^\"]*/iframe-worker/shim"), "assets/worker.js")
-"""The one file that the generator would have pages load from elsewhere, and ours in its place."""
+"""The one file that Zensical's pages would load from another host, and the local replacement."""
 
 FENCED = re.compile(r"(?ms)^(`{3,}|~{3,}).*?^\1[ \t]*$")
 COMMENT = re.compile(r"(?ms)^<!--.*?-->\n?")
@@ -40,7 +41,7 @@ FILE_NAME = re.compile(r"\[(?:docs/)?([\w-]+\.md)\](?=\(\1[)#])")
 
 
 class SiteError(Exception):
-    """One line for whoever runs `make docs`."""
+    """A problem with the site, as a one-line message."""
 
 
 # --- navigation ------------------------------------------------------------------------------------------------------------------------------------
