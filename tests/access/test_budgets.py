@@ -293,7 +293,7 @@ async def test_a_burst_of_turns_on_one_node_waits_for_redis_and_does_not_take_it
     places, allowed = [await node() for _ in range(2)], KeyLimits(budget_requests=7)
     served = await race(places, allowed, 300)
     assert len(served) == 7
-    assert all(map(up, places)) and "redis can not be reached" not in caplog.text
+    assert all(map(up, places)) and "redis cannot be reached" not in caplog.text
 
 
 async def test_nodes_share_a_budget_of_tokens(node: Node) -> None:

@@ -6,7 +6,8 @@ so a budget of N requests serves N turns, however many arrive at once. A turn th
 back. The turn that crosses a budget of tokens is not cut.
 
 One process counts by itself. With Redis all nodes count together, in the script that also takes from the
-meters (`shared_limits.py`). While Redis is away, each node gives out its share of what was left, rounded down.
+meters (`shared_limits.py`). While Redis is unreachable, each node gives out its share of what was left,
+rounded down.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NO_MONTH = Month(0, NOTHING, NOTHING)
 
 @dataclass(slots=True)
 class Apart:
-    """A month while Redis is away: what was taken when it went, and what this node has given out since."""
+    """A month while Redis is unreachable: what was taken before, and what this node has given out since."""
 
     month: int
     before: Amounts
@@ -44,12 +45,12 @@ class KeyMonth:
     """What this node knows of a key's month besides its own usage."""
 
     seen: Month = NO_MONTH
-    """As Redis knew it last …"""
+    """The month as Redis reported it last."""
     seen_at: float = 0.0
-    """… and when that was."""
+    """When Redis reported it."""
     apart: Apart | None = None
     unpaid: Amounts = NOTHING
-    """What turns have used that Redis was not told yet."""
+    """Usage of turns that Redis does not know yet."""
 
 
 class Budgets:
@@ -67,7 +68,7 @@ class Budgets:
         return self._usage is not None and bool(limits.budget_requests or limits.budget_tokens)
 
     async def open(self, key_id: str) -> None:
-        """Reads what the key has used of the month. Raises where that cannot be known now."""
+        """Reads what the key has used of the month. Raises if that cannot be known now."""
         assert self._usage is not None
         await self._usage.month(key_id)
 
@@ -75,15 +76,18 @@ class Budgets:
         return self._months.setdefault(key_id, KeyMonth())
 
     def _used(self, key_id: str) -> tuple[Amounts, Amounts]:
-        """What was used of the month, and what is held, as far as this node knows by itself."""
+        """What was used of the month and what is reserved, as far as this node knows."""
         assert self._usage is not None
         spent = self._usage.known_month(key_id)
         return (spent.requests, spent.tokens), self._usage.held(key_id)
 
-    # --- one process, or a node without its Redis -------------------------------------------------------------------------------------------------
+    # --- one process, or a node without its Redis ---
 
     def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> MeterRefusal | None:
-        """Why the key may not run a turn. `nodes`: how many share what is left without knowing of each other; 0: this process is alone."""
+        """Why the key may not run a turn.
+
+        `nodes`: how many nodes share what is left without knowing of each other; 0: this process is alone.
+        """
         spent, held = self._used(key_id)
         apart = self._apart(key_id, _sum(spent, held)) if nodes else None
         for place, budget in enumerate(_budget(limits)):
@@ -104,24 +108,24 @@ class Budgets:
         return own.apart
 
     def admitted_apart(self, key_id: str, tokens: int) -> None:
-        """A turn was admitted while Redis was away."""
+        """A turn was admitted while Redis was unreachable."""
         apart = self._of(key_id).apart
         if apart is not None:
             apart.taken = _sum(apart.taken, (1, tokens))
 
     def ended_apart(self, key_id: str, reserved: int, used: Amounts) -> None:
-        """A turn has ended while Redis was away."""
+        """A turn has ended while Redis was unreachable."""
         own = self._of(key_id)
         own.unpaid = _sum(own.unpaid, used)
         if own.apart is not None:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Redis went away: the shares are made anew."""
+        """Redis became unreachable: the shares are computed again."""
         for own in self._months.values():
             own.apart = None
 
-    # --- what Redis is asked and answers ----------------------------------------------------------------------------------------------------------
+    # --- what Redis is asked and answers ---
 
     def asked(self, key_id: str, limits: KeyLimits, used: Amounts = NOTHING) -> MonthAsked:
         if not self.has(limits):
@@ -133,10 +137,10 @@ class Budgets:
         return MonthAsked(month_of(self._wall()), _budget(limits), used, known, seen.spent, seen.epoch)
 
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
-        """The same for a Redis that is back, with everything that it was not told; once.
+        """The same for a Redis that is reachable again, with everything it does not know yet; once.
 
-        It begins with what Redis said last: the store's sum has what other nodes used meanwhile, and they tell
-        Redis of that themselves.
+        It begins with what Redis reported last. The store's sum also has what other nodes used meanwhile,
+        which they report to Redis themselves.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):
@@ -147,7 +151,7 @@ class Budgets:
 
     def saw(self, key_id: str, month: Month) -> None:
         own = self._of(key_id)
-        if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # answers may overtake each other
+        if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # answers may arrive out of order
             spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])
             month = replace(month, spent=spent)
         own.seen, own.seen_at = month, self._ticks()
@@ -155,10 +159,10 @@ class Budgets:
     def _fresh(self, own: KeyMonth) -> bool:
         return own.seen.month == month_of(self._wall()) and self._ticks() - own.seen_at < BUDGET_S
 
-    # --- what the client is told ------------------------------------------------------------------------------------------------------------------
+    # --- messages for the client ---
 
     def error(self, refusal: MeterRefusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
-        """`shared`: Redis refused it, and knows more than this node."""
+        """`shared`: Redis refused the turn and knows more than this node."""
         place = KINDS.index(refusal.kind)
         own, (spent, held) = self._of(key_id), self._used(key_id)
         if shared:
@@ -171,19 +175,22 @@ class Budgets:
         )
         if used >= budget:
             now = self._wall()
-            message = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month, and {used:,} are used."
+            message = f"You exceeded your current quota: this API key's budget is {budget:,} {name} a month"
+            message += f", and {used:,} are used."
             return ToolwireError(
                 "quota",
                 f"{message} It begins anew with the next month (UTC).",
                 retry_after_s=max(1.0, next_month(now) - now),
             )
         if used + reserved >= budget:
-            message = f"Rate limit reached: of this API key's budget of {budget:,} {name} a month, {used:,} are used"
-            message += f" and {reserved:,} are reserved by requests that are running. Please try again when one has ended."
+            message = f"Rate limit reached: of this API key's budget of {budget:,} {name} a month"
+            message += f", {used:,} are used and {reserved:,} are reserved by requests that are running."
+            message += " Please try again when one has ended."
             return ToolwireError(
                 "requests_limit" if place == 0 else "tokens_limit", message, retry_after_s=RETRY_S
             )
-        message = f"The nodes cannot share this API key's monthly budget of {name} now, and this node has given out its part. Please try again."
+        message = f"The nodes cannot share this API key's monthly budget of {name} now, "
+        message += "and this node has given out its part. Please try again."
         return ToolwireError("overloaded", message, retry_after_s=RETRY_S)
 
 

@@ -1,11 +1,12 @@
-"""Who may ask: host names, origins, keys, and the CORS headers that follow from them.
+"""Access control: host names, origins, keys, and the CORS headers that follow from them.
 
-Rules:
-- A server bound to loopback answers only to loopback's names, so that a foreign page cannot reach it by DNS rebinding.
+- A server bound to loopback accepts only loopback host names, so that a foreign page cannot reach it by DNS
+  rebinding.
 - A foreign Origin is refused before anything runs.
-- Keys are found in constant time (`access/keyring.py`). Without keys only loopback peers are served, and no request that shows signs of a proxy
-  which is not trusted.
-- An allowed origin gets CORS headers on every answer, errors and streams included. The preflight echoes the headers it asks for.
+- Keys are found in constant time (`access/keyring.py`). Without keys only loopback clients are served, and no
+  request with signs of an untrusted proxy.
+- An allowed origin gets CORS headers on every response, including errors and streams. The preflight echoes
+  the requested headers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ EXPOSED = b", ".join(
         ),
     )
 )
-BY_PROXY = "This request came through a proxy that server.trusted_proxies does not name. Set server.keys, or name the proxy."
+BY_PROXY = (
+    "This request came through a proxy that server.trusted_proxies does not name. "
+    "Set server.keys, or name the proxy."
+)
 PROXY_SIGNS = frozenset(
     {
         *(b"forwarded", b"forwarded-for", b"x-forwarded", b"via", b"cdn-loop", b"surrogate-capability"),
@@ -85,9 +89,12 @@ PROXY_PREFIXES = (
     *(b"x-forwarded-", b"x-real-", b"x-original-", b"x-envoy-", b"cf-", b"cloudfront-", b"fastly-", b"fly-"),
     *(b"x-azure-", b"x-appengine-", b"x-vercel-", b"tailscale-"),
 )
-"""Headers that proxies, load balancers and CDNs add to a request. A proxy that adds none of them cannot be recognized."""
+"""Headers that proxies, load balancers and CDNs add to a request.
+
+A proxy that adds none of them cannot be recognized.
+"""
 REMEMBERED = 256
-"""How many distinct Host and Origin values keep their verdict; beyond that all are judged anew."""
+"""How many distinct Host and Origin values are cached; beyond that the cache is cleared."""
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
@@ -108,17 +115,17 @@ def proxy_signs(headers: Headers) -> list[bytes]:
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises when a header on which a decision rests was sent twice: two readers could see two different requests."""
+    """Raises if a header that decides something was sent twice: readers could disagree about it."""
     names = [name for name, _ in headers if name in SINGLE]
     if len(names) != len(set(names)):
         raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 class Gate:
-    """The server's settings as verdicts. Verdicts on Host and Origin are remembered: clients send the same ones again and again."""
+    """Checks requests against the server's settings. Verdicts on Host and Origin are cached."""
 
     def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
-        """`ring`: the keys, where they are more than those of the settings."""
+        """`ring`: the keys, if there are more than those in the settings."""
         self.ring = ring or KeyRing(server.keys, server.admin_keys)
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
@@ -127,7 +134,7 @@ class Gate:
         self._host_verdicts: dict[bytes, bool] = {}
         self._origin_verdicts: dict[bytes, bool] = {}
 
-    # --- where the request comes from ------------------------------------------------------------------------------------------------------
+    # --- Host and Origin ---
 
     def check_place(self, headers: Headers, http_version: str = "1.1") -> None:
         """Raises unless Host and Origin are allowed."""
@@ -155,11 +162,11 @@ class Gate:
         return verdict
 
     def origin_allowed(self, origin: bytes, host: bytes | None) -> bool:
-        """Listed, on loopback, or the very server that was asked (its own pages)."""
+        """Whether the origin is listed, on loopback, or this server itself (its own pages)."""
         verdict = self._origin_verdicts.get(origin)
         if verdict is None:
             verdict = self._judge_origin(origin.decode("latin-1"))
-            if verdict or not self._any_origin:  # with "*", another verdict follows as soon as there is a key
+            if verdict or not self._any_origin:  # with "*", the verdict changes when the first key is added
                 _remember(self._origin_verdicts, origin, verdict)
         return verdict or (
             host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
@@ -174,10 +181,12 @@ class Gate:
             return True
         return match is not None and match[1] in ("http", "https") and is_loopback(match[2])
 
-    # --- who asks --------------------------------------------------------------------------------------------------------------------------
+    # --- the caller ---
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """Who asks, by the stored keys too. Raises where the caller may not ask. Who has a key of the settings does not wait for the store."""
+        """The holder of the caller's key. Raises if there is none. A key in the settings does not wait for
+        the store.
+        """
         ring = self.ring
         is_due = ring.due
         if ring.needed:
@@ -195,18 +204,16 @@ class Gate:
         return self.identify(headers, client)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
-        """The id of the caller's key, "" where no keys are configured. Raises where the caller may not ask."""
+        """The id of the caller's key, "" if no keys are configured. Raises if the caller has no valid key."""
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
-                raise ToolwireError(
-                    "permission",
-                    "Without keys only clients on this machine are served; set server.keys, or toolwire keys add.",
-                )
-            if proxy_signs(headers):  # a proxy on this machine connects from loopback, whoever its client is
+                local = "Without keys only clients on this machine are served"
+                raise ToolwireError("permission", f"{local}; set server.keys, or toolwire keys add.")
+            if proxy_signs(headers):  # a proxy on this machine connects from loopback, wherever its client is
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         token = _token(headers)
@@ -221,10 +228,10 @@ class Gate:
             raise ToolwireError("authentication", "Incorrect API key provided.")
         return found
 
-    # --- CORS ------------------------------------------------------------------------------------------------------------------------------
+    # --- CORS ---
 
     def cors(self, headers: Headers) -> HeaderList:
-        """Headers for any answer to this request. None for requests without Origin, or with a foreign one."""
+        """CORS headers for any response to this request. None without an allowed Origin."""
         origin = headers.get(b"origin")
         if origin is None:
             return []
@@ -237,7 +244,10 @@ class Gate:
         ]
 
     def preflight(self, headers: Headers) -> HeaderList:
-        """Headers of the 204 that answers OPTIONS. A foreign origin gets the 204 too, without the permission a browser looks for."""
+        """The headers of the 204 that answers OPTIONS.
+
+        A foreign origin gets the 204 too, without the permission that a browser looks for.
+        """
         vary = (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
         origin = headers.get(b"origin")
         host = headers.get(b"host")
@@ -264,7 +274,7 @@ class Gate:
 
 
 def _token(headers: Headers) -> bytes:
-    """The caller's key, as it was sent; nothing where none was."""
+    """The caller's key as it was sent; empty if none was."""
     scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
@@ -280,12 +290,11 @@ def _remember(verdicts: dict[bytes, bool], value: bytes, verdict: bool) -> None:
         verdicts[value] = verdict
 
 
-# --- pacing ------------------------------------------------------------
+# --- pacing of refusals ---
 #
-# The pace of refusals: whoever goes on asking after a 401 or a 429 must not take the time of those who are
-# served. Rules: every asker (a key, or an address where the key is unknown) gets `AT_ONCE` refusals a
-# second without delay; each further one is answered `HELD_S` later, so that a connection that does nothing
-# but ask has one refusal in that time. An SDK, which waits as the refusal says, never notices.
+# A client that keeps sending requests after a 401 or 429 must not take time from others. Each requester (a
+# key, or an address if the key is unknown) gets `AT_ONCE` refusals per second without delay. Each further
+# refusal is sent `HELD_S` later. An SDK that waits as the refusal says never notices.
 
 PACED = frozenset({401, 429})
 AT_ONCE = 50
@@ -301,7 +310,7 @@ class Pace:
         self._until = 0.0
 
     def wait_s(self, asker: str) -> float:
-        """Counts a refusal, and says how long its answer waits."""
+        """Counts a refusal, and returns how long its response waits."""
         now = self._clock()
         if now >= self._until:
             self._refused, self._until = Counter(), now + 1.0
@@ -313,18 +322,16 @@ class Pace:
             await asyncio.sleep(wait_s)
 
 
-# --- proxies ------------------------------------------------------------
+# --- trusted proxies ---
 #
-# Requests that come through a proxy: who asked it, how, and for which host. Rules: X-Forwarded-For, -Proto
-# and -Host are believed only from the addresses of `server.trusted_proxies`; from anybody else they are
-# nothing but headers. Of a chain the last address that is no proxy of ours is the client; what stands
-# before it anybody can have written. A trusted proxy that does not say who asked it has asked for somebody
-# unknown, who is nobody on this machine.
+# X-Forwarded-For, -Proto and -Host count only from the addresses in `server.trusted_proxies`. The client is
+# the last address of the chain that is not a trusted proxy: anyone can have written the addresses before it.
+# If a trusted proxy does not name its client, the client is unknown and never counts as local.
 
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
 OWN = "toolwire.own"
-"""Stands in every scope: the scheme and the address of this server's own socket, whatever a proxy says."""
+"""The scope's key with the scheme and address of this server's own socket, whatever a proxy says."""
 _FORWARDED_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _PORT = re.compile(r"^(?:\[([^\]]*)\](?::\d+)?|([0-9.]+):\d+)$")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -349,7 +356,7 @@ class Proxies:
         return verdict
 
     def seen(self, scope: Scope, headers: Headers) -> Scope:
-        """The scope as the proxy saw it, where the proxy is one of ours; `headers` are put right too."""
+        """The scope as a trusted proxy reports it; `headers` are updated too."""
         client = scope.get("client")
         if client is None or not self.trusts(client[0]):
             return scope
@@ -378,7 +385,9 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Removes a proxy's headers: a trusted proxy sent them and they have been read, by this node or by the one that passed the request on."""
+    """Removes a trusted proxy's headers after this node, or the node that forwarded the request, has read
+    them.
+    """
     for name in proxy_signs(headers):
         del headers[name]
 

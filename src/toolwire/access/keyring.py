@@ -1,9 +1,9 @@
-"""The key ring: how a caller's key is found among those of the settings and those of the store.
+"""Finds a caller's key among those in the settings and those in the store.
 
-Rules: a caller's key is looked up by a digest that is keyed with this process's own secret, and then compared in constant time: how long it takes
-tells nothing of any key, however many there are. Stored keys are read again within `FRESH_S`, so that what one node revokes no node takes. Where the
-store does not answer, the keys that were read last hold; that it did not is believed for a moment only, and then asked anew. A key of the settings
-waits for no reading but the first.
+A key is looked up by a digest with this process's own secret, and then compared in constant time, so the
+duration reveals nothing about any key. Stored keys are read again within `FRESH_S`, so a revoked key stops
+working on every node. If the store does not answer, the keys that were read last count; the store is tried
+again after a moment. A key in the settings waits only for the first read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""A key that is not known makes the stored ones be read again, so that a new one works at once; but no more often than this."""
+"""How often an unknown key may cause the stored keys to be read again, so that a new key works at once."""
 BEHIND_S = 0.05
-"""So much later the stored keys are read again behind a request that does not wait for them: its answer comes first."""
+"""Delay of a refresh that a request does not wait for: its response comes first."""
 WAIT_S = 1.0
-"""So long a request waits for keys that are older than `FRESH_S`."""
+"""How long a request waits for keys that are older than `FRESH_S`."""
 FIRST_WAIT_S = 5.0
 USED_EVERY_S = 60.0
 
@@ -43,7 +43,7 @@ class _Known:
 
 
 class KeyRing:
-    """Every key that this server takes: those of the settings, and those of the store as they were read last."""
+    """Every key that this server accepts: those in the settings, and those in the store as last read."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class KeyRing:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` tells the time of day, `ticks` how much of it has passed."""
+        """`clock` returns the time of day, `ticks` a monotonic time."""
         self._limits = limits or LimitSettings()
         self._records = records
         self._clock, self._ticks = clock, ticks
@@ -64,14 +64,14 @@ class KeyRing:
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
         self.anyone = KeyHolder("", None if standard.plain else standard)
-        """The caller where no key is needed."""
+        """The holder if no key is needed."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
         self.needed = bool(self._configured)
-        """Whether a caller needs a key. Revoking the last one does not open the door."""
+        """Whether a caller needs a key. Revoking the last key does not make the server open."""
         self._stored: dict[bytes, _Known] = {}
         self._recent: dict[bytes, _Known] = {}
-        """Keys that were found, by a mark of their own: most requests come with one of them."""
+        """Keys that were found recently, by blinded digest."""
         self._rows: Rows = []
         self._admins: frozenset[str] = frozenset()
         self._ended: set[str] = set()
@@ -91,23 +91,23 @@ class KeyRing:
         )
 
     def _blind(self, text: bytes) -> bytes:
-        """A mark that nobody else can work out."""
+        """A digest that nobody else can compute."""
         marking = self._marker.copy()
         marking.update(text)
         return marking.digest()
 
-    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+    # --- lookup ---
 
     @property
     def due(self) -> bool:
-        """Whether `refresh` has something to do: also for all who ask while keys are read that are not known yet, or too old to be used."""
+        """Whether `refresh` has something to do: keys were never read, or are old."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()
         return now - self._tried_at >= REREAD_S or now - self._read_at >= FRESH_S
 
     def find(self, token: bytes) -> KeyHolder | None:
-        """Whose key this is."""
+        """The holder of this key."""
         mark = self._blind(token)
         known = self._recent.get(mark)
         if known is None:
@@ -134,13 +134,13 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Whether it has ended. What has ended does not begin again, should the clock go back."""
+        """Whether the key has ended. An ended key stays ended if the clock goes back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended
 
     async def is_admin(self, key_id: str) -> bool:
-        """Whether a stored key of this identity still opens the web pages."""
+        """Whether a stored key with this id still opens the web pages."""
         await self.refresh()
         return key_id in self._admins
 
@@ -150,10 +150,10 @@ class KeyRing:
         holder = self.find(text.encode("utf-8", "replace"))
         return holder if holder is not None and holder.admin else None
 
-    # --- reading again -------------------------------------------------------------------------------------------------------------------------
+    # --- refresh ---
 
     async def refresh(self) -> None:
-        """Starts to read the stored keys again, and waits for it where what is known is too old to be used."""
+        """Starts to read the stored keys again, and waits if the known ones are too old."""
         if self._records is None:
             return
         now = self._ticks()
@@ -163,7 +163,7 @@ class KeyRing:
             await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S, REREAD_S)
 
     def refresh_behind(self) -> bool:
-        """As `refresh`, behind a request that need not wait for it; False where nothing was ever read, so that it must."""
+        """As `refresh`, without waiting. False if nothing was ever read, so that the caller must wait."""
         if self._read_at is None:
             return False
         idle = self._reading is None and self._later is None
@@ -180,15 +180,13 @@ class KeyRing:
         await self._wait(WAIT_S, LOOK_AGAIN_S)
 
     async def _wait(self, most_s: float, believed_s: float) -> None:
-        """For the reading that is under way; not where one has failed or hung within `believed_s`: then only that one request has waited."""
+        """Waits for the current read, unless one has failed or hung within `believed_s`."""
         reading = self._reading
         if reading is None:
             return
         if self._failing:
             now = self._ticks()
-            most_s -= (
-                now - self._tried_at
-            )  # who asks in the midst of one that hangs too does not wait for it anew
+            most_s -= now - self._tried_at  # a request does not wait again for a read that hangs
             if most_s <= 0 or now - self._failed_at < believed_s:
                 return
         done, _ = await asyncio.wait({reading}, timeout=most_s)
@@ -203,7 +201,7 @@ class KeyRing:
         self._reading = asyncio.ensure_future(self._read(records))
 
     def check_known(self) -> None:
-        """Raises where it is not known yet which keys there are, and a key that is not found may be one of them."""
+        """Raises if the stored keys were never read: an unknown key may be one of them."""
         if self._records is not None and self._read_at is None:
             raise ToolwireError(
                 "backend_unavailable",
@@ -223,7 +221,7 @@ class KeyRing:
                 log.warning("stored keys can be read again")
             self._failing = False
             await self._tell_used(records)
-        except Exception as error:  # whatever it is, the keys that are known hold
+        except Exception as error:  # whatever it is, the known keys still count
             self._fail(error)
         finally:
             self._reading = None
@@ -244,7 +242,7 @@ class KeyRing:
         )
 
     async def _tell_used(self, records: KeyRecords) -> None:
-        """When keys were used last, to the minute."""
+        """Stores when keys were last used, to the minute."""
         now = self._clock()
         ids = sorted(id for id in self._used if now - self._told.get(id, 0.0) >= USED_EVERY_S)
         if not ids:
@@ -257,7 +255,7 @@ class KeyRing:
             log.info("when keys were used last could not be kept: %s", error)
 
     async def close(self) -> None:
-        """Lets a reading that is under way end."""
+        """Waits for a read that has started."""
         if self._later is not None:
             self._later.cancel()
             self._later = None

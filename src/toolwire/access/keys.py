@@ -1,8 +1,8 @@
-"""API keys: what a key may do, and where keys are kept.
+"""API keys: what a key may do, and how keys are stored.
 
-Rules: a key is 240 random bits, shown once and kept as its SHA-256 alone. A key is known by its identity: a rotated one keeps it, and with it its
-responses, limits and budgets; the old text goes on working for a while. What was revoked is so by any clock: only that while follows one.
-`keyring.py` finds a caller's key among them.
+A key is 240 random bits, shown once and stored only as its SHA-256. A rotated key keeps its id, and so its
+responses, limits and budgets; the old key works for a grace time. A revoked key is revoked whatever the clock
+says; only the grace time depends on it. `keyring.py` finds a caller's key.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.keys")
 PREFIX = "tw_"
 SHOWN = 8
-"""So many characters of a key are kept to recognise it by, its prefix among them."""
+"""How many characters of a key are stored to recognize it, including its prefix."""
 LONGEST_NAME = 80
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may use; 0: as much as it likes."""
+    """What a key may use; 0: no limit."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -46,7 +46,7 @@ class KeyLimits:
 
     @classmethod
     def of(cls, settings: LimitSettings, own: dict[str, Any] | None = None) -> KeyLimits:
-        """The settings' limits, and a key's own where it has some."""
+        """The settings' limits, with the key's own where it has them."""
         given = {one.name: getattr(settings, one.name, 0) for one in fields(cls)}
         return cls(**{**given, **{name: int(value) for name, value in (own or {}).items() if name in given}})
 
@@ -67,22 +67,22 @@ class KeyGrant:
     admin: bool = False
     limits: KeyLimits = NO_LIMITS
     limited: bool = field(init=False, default=False)
-    """Whether anything has to be counted for this key before it may run a turn."""
+    """Whether this key's turns are counted before they run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limited", replace(self.limits, parked=0) != NO_LIMITS)
 
     @property
     def plain(self) -> bool:
-        """Whether it says nothing that a key does not have anyway."""
+        """Whether this is what every key may do."""
         return self == KeyGrant()
 
     def may_use(self, *names: str) -> bool:
-        """Whether the key may use a model that goes by these names."""
+        """Whether the key may use a model with these names."""
         return any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
     def check(self, turn: Turn, model: str) -> None:
-        """Raises where the turn asks for more than the key may. `model` is the id that serves it, of which the turn may use another name."""
+        """Raises if the key may not run this turn. `model` is the id behind the requested name."""
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
         if turn.tools and not self.tools:
@@ -94,7 +94,7 @@ class KeyGrant:
 
 
 def no_model(name: str) -> ToolwireError:
-    """The same words for a model that there is not and for one that the key may not use."""
+    """The error for an unknown model, and for one that the key may not use: they do not differ."""
     return ToolwireError(
         "model_not_found",
         f"The model '{name[:80]}' does not exist or you do not have access to it.",
@@ -104,13 +104,13 @@ def no_model(name: str) -> ToolwireError:
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Who a key stands for. `grant` None: no restriction."""
+    """The holder of a key. `grant` None: no restriction."""
 
     key_id: str = ""
     grant: KeyGrant | None = None
     name: str = ""
     lasting: bool = False
-    """Its key stands in the settings: nobody revokes it in the store."""
+    """The key is in the settings, so it cannot be revoked in the store."""
 
     @property
     def admin(self) -> bool:
@@ -118,18 +118,19 @@ class KeyHolder:
 
 
 def key_id_of(key: str) -> str:
-    """A short name for a key of the settings that tells nothing about it: for logs, and to keep each key's responses apart."""
+    """A short hash of a key in the settings, for logs and to keep each key's responses apart."""
     return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
-# --- keys at rest ------------------------------------------------------------------------------------------------------------------------------
+# --- stored keys ---
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """`rotated_from` is the identity that a rotated key goes on with; "" for a key of its own.
+    """A stored key. `rotated_from` is the id that a rotated key continues; "" for an original key.
 
-    `revoked_at` above 0 is the end of a grace time; below 0 it is, with its sign turned, when the key was revoked: by no clock is that yet to come.
+    `revoked_at` above 0 is the end of a grace time. Below 0 it is the negated time of revocation, which is in
+    the past for every clock.
     """
 
     id: str
@@ -151,7 +152,7 @@ class StoredKey:
         return self.revoked_at is None or self.revoked_at > now
 
     def public(self) -> dict[str, Any]:
-        """Without the hash: nobody needs it. `revoked_at` is a time."""
+        """Without the hash, which is not needed. `revoked_at` is a time."""
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
         return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}
 
@@ -181,18 +182,20 @@ def _stored_key(row: tuple[Any, ...]) -> StoredKey:
 
 
 class KeyRecords:
-    """The table of keys, through the store."""
+    """The table of keys in the store."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
 
     async def all(self) -> list[StoredKey]:
-        """Every key that there ever was, oldest first."""
+        """Every key, including revoked ones, oldest first."""
         return await self._store.run(lambda c: list(map(_stored_key, _rows(c))), "read")
 
     async def changed(self, before: Rows, build: Callable[[list[StoredKey]], T]) -> tuple[Rows, T] | None:
-        """What `build` makes of all keys, beside their rows; None where these are as before. Everything happens in the store's thread."""
+        """What `build` makes of all keys, with their rows; None if they are unchanged. Runs in the store's
+        thread.
+        """
 
         def work(connection: Any) -> tuple[Rows, T] | None:
             rows = _rows(connection)
@@ -201,7 +204,7 @@ class KeyRecords:
         return await self._store.run(work, "read")
 
     async def add(self, name: str, scopes: dict[str, Any], limits: dict[str, Any]) -> tuple[StoredKey, str]:
-        """A new key, and its text, which nobody can ask for again. A living key's name is not given twice."""
+        """A new key and its text, which is never shown again. The name of an active key is not reused."""
         if not name.strip() or len(name) > LONGEST_NAME:
             raise ToolwireError(
                 "invalid_value", f"a key's name has 1 to {LONGEST_NAME} characters", param="name"
@@ -214,7 +217,7 @@ class KeyRecords:
         return await self._insert(name, scopes, limits, "")
 
     async def rotate(self, id: str, grace_s: float) -> tuple[StoredKey, str]:
-        """A new text for a living key. The old one works for `grace_s` more."""
+        """A new text for an active key. The old one works for `grace_s` more."""
         old = next((key for key in await self.all() if key.id == id), None)
         now = self._clock()
         if old is None or not old.lives(now):
@@ -224,7 +227,7 @@ class KeyRecords:
         return made
 
     async def revoke(self, id: str) -> None:
-        """From now on, whatever time it is elsewhere. A grace time that is under way ends too."""
+        """Revokes a key at once, for every clock. A grace time ends too."""
         await self._end(id, -self._clock())
 
     async def used(self, ids: Iterable[str], at: float) -> None:
@@ -266,7 +269,7 @@ class KeyRecords:
 
 
 async def any_stored(url: str) -> bool:
-    """Whether there ever was a key in this store."""
+    """Whether this store ever had a key."""
     from toolwire.store.store import Store
 
     store = Store(url)

@@ -1,9 +1,11 @@
-"""What each key may use: requests and tokens a minute, turns at once, and a month's budget.
+"""The limits of each key: requests and tokens per minute, concurrent turns, and a monthly budget.
 
-Rules: a turn is admitted once, whole or not at all, before anything runs: one request, and an estimate of its tokens. When it ends, the tokens that
-it really used take the estimate's place; one that was given up before its backend counted pays by what was seen of it. A request that is refused for
-its own faults costs a request too. A key without limits is never seen here. Where `store.redis` is set, all nodes share one set of meters; while
-Redis can not be reached each node allows its own share, and so does each worker process where there is no Redis. `budgets.py` has the month's budget.
+A turn is admitted once, completely or not at all, before anything runs: one request and an estimate of its
+tokens. When it ends, the tokens that it used replace the estimate; a turn that was abandoned before its
+backend counted pays for what was sent. A request that is refused for its own errors also costs a request. A
+key without limits is not counted here. With `store.redis` all nodes share one set of meters; while Redis is
+unreachable, each node allows its own share, and so does each worker process without Redis. `budgets.py` has
+the monthly budget.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ CHARACTERS_A_TOKEN = 4
 IMAGE_TOKENS = 800
 ANSWER_TOKENS = 256
 MOST_ANSWER_TOKENS = 1024
-"""What an answer is reserved for: what the request allows it, within these bounds; the rest is charged when it is known."""
+"""Bounds of the tokens that are reserved for an answer; the rest is charged when it is known."""
 CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
@@ -55,15 +57,15 @@ def microseconds() -> int:
 
 @dataclass(slots=True, eq=False)
 class KeyAccount:
-    """One key's meters on this node: all nodes' as Redis told them last, or this node's own."""
+    """One key's meters on this node: those of all nodes as Redis reported them last, or this node's own."""
 
     meters: Meters
     limits: KeyLimits
     running: dict[str, Ticket] = field(default_factory=dict)
     alone: tuple[int, int] = (0, 0)
-    """Units of requests and tokens that were taken here while Redis could not be told."""
+    """Units of requests and tokens that were taken here while Redis was unreachable."""
     shared: Meters = field(default_factory=Meters)
-    """All nodes' as they were when Redis went away."""
+    """The meters of all nodes when Redis became unreachable."""
 
 
 class RateLimits:
@@ -90,7 +92,7 @@ class RateLimits:
         )
 
     async def start(self) -> None:
-        """Takes this node's place among those that share the limits."""
+        """Joins the nodes that share the limits."""
         if self.shared is not None:
             await self.shared.beat()
             self.shared.start()
@@ -101,10 +103,10 @@ class RateLimits:
         if self.shared is not None:
             await self.shared.close()
 
-    # --- before a turn -------------------------------------------------------------------------------------------------------------------------
+    # --- before a turn ---
 
     def check(self, key_id: str, limits: KeyLimits) -> None:
-        """Raises where it is known already, without asking anybody, that this key can not run a turn now: its request need not even be read."""
+        """Raises if this node already knows that the key cannot run a turn now: its body need not be read."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         refusal = None
         if limits.requests_per_minute:
@@ -117,7 +119,7 @@ class RateLimits:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
-        """Takes what the turn needs. Raises 429 where the key has not that much left."""
+        """Reserves what the turn needs. Raises 429 if the key does not have that much left."""
         budgeted = self._budgets.has(limits)
         if budgeted:
             await self._budgets.open(key_id)
@@ -155,7 +157,7 @@ class RateLimits:
             raise self._refused(refusal, ticket, account)
 
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
-        """Takes it from what this process has: all there is, or its share while Redis is away."""
+        """Reserves from this process's part: everything, or its share while Redis is unreachable."""
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
             over = self._budgets.refusal(ticket.key_id, limits, 0 if shared is None else shared.nodes)
@@ -173,7 +175,7 @@ class RateLimits:
     async def _give_back(
         self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]
     ) -> None:
-        """The client left while it was being asked for."""
+        """Returns a reservation whose client has disconnected meanwhile."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
             await self._charge_shared(
@@ -181,7 +183,9 @@ class RateLimits:
             )
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
-        """A request that was refused before it was admitted: for its own faults it costs a request, so that nobody can flood with nonsense."""
+        """Charges a request that was refused for its own errors, so that bad requests cannot flood the
+        server.
+        """
         if limits.requests_per_minute and status_of(failure) != 429:
             self._charge(
                 self._account(key_id, limits),
@@ -190,7 +194,7 @@ class RateLimits:
                 0,
             )
 
-    # --- after a turn --------------------------------------------------------------------------------------------------------------------------
+    # --- after a turn ---
 
     def settle(self, ticket: Ticket, tokens: int, answered: bool) -> None:
         account = self._account(ticket.key_id, ticket.limits)
@@ -222,7 +226,7 @@ class RateLimits:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    # --- what is known -------------------------------------------------------------------------------------------------------------------------
+    # --- state ---
 
     def _account(self, key_id: str, limits: KeyLimits) -> KeyAccount:
         account = self._accounts.get(key_id)
@@ -261,7 +265,7 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """Into how many parts a limit falls, of which this process has one."""
+        """How many processes share a limit while they do not know of each other."""
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 
@@ -273,7 +277,7 @@ class RateLimits:
         return max(1, limits.concurrent // self._parts)
 
     def _running(self) -> dict[str, list[str]]:
-        """For the heartbeat: the turns that count against a limit of turns at once, or hold a part of a budget."""
+        """For the heartbeat: turns that count against a concurrency limit or hold a part of a budget."""
         return {
             key_id: list(account.running)
             for key_id, account in self._accounts.items()
@@ -281,7 +285,7 @@ class RateLimits:
         }
 
     def _redis_lost(self) -> None:
-        """Redis went away: this node goes on with its share of what was taken."""
+        """Redis became unreachable: this node continues with its share of what was taken."""
         nodes = self.shared.nodes if self.shared is not None else 1
         for account in self._accounts.values():
             now = account.meters
@@ -291,7 +295,7 @@ class RateLimits:
         self._budgets.lost()
 
     def _owed(self) -> Iterable[MeterRequest]:
-        """Redis is there again: it is told what was taken before it went away, and what was taken here since this was asked last."""
+        """What Redis must learn when it is reachable again: what was taken before, and here since."""
         owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():
             rates, before, alone = account.limits.rates, account.shared, account.alone
@@ -309,10 +313,10 @@ class RateLimits:
                 )
         return owed
 
-    # --- what is told --------------------------------------------------------------------------------------------------------------------------
+    # --- headers ---
 
     def headers(self, key_id: str, limits: KeyLimits) -> HeaderList:
-        """`x-ratelimit-…`, for every answer to a key that has limits of this kind."""
+        """`x-ratelimit-…`, for every response to a key that has limits of this kind."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
         out: HeaderList = []
@@ -338,21 +342,24 @@ class RateLimits:
         if refusal.kind in KINDS:
             return self._budgets.error(refusal, ticket.key_id, limits, shared)
         if refusal.kind == "concurrent":
-            told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once. Please try again when one has ended."
+            told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once."
+            told += " Please try again when one has ended."
             return ToolwireError("requests_limit", told, retry_after_s=CONCURRENT_RETRY_S)
         rates, wait = self._rates(limits), meters.duration(refusal.wait_us)
         if refusal.kind == "requests":
             used = rates.requests - meters.remaining(account.meters.requests, rates.requests)
-            told = f"Rate limit reached for this API key on requests per min (RPM): Limit {rates.requests}, Used {used}, Requested 1."
+            told = "Rate limit reached for this API key on requests per min (RPM): "
+            told += f"Limit {rates.requests}, Used {used}, Requested 1."
         else:
             used = rates.tokens - meters.remaining(account.meters.tokens, rates.tokens)
-            told = f"Rate limit reached for this API key on tokens per min (TPM): Limit {rates.tokens}, Used {used}, Requested {tokens}."
+            told = "Rate limit reached for this API key on tokens per min (TPM): "
+            told += f"Limit {rates.tokens}, Used {used}, Requested {tokens}."
         kind = "requests_limit" if refusal.kind == "requests" else "tokens_limit"
         return ToolwireError(kind, f"{told} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6)
 
 
 class Ticket:
-    """An admitted turn. `settle` it once it has ended, whatever the end was."""
+    """An admitted turn. Call `settle` when it has ended in any way."""
 
     __slots__ = (
         "_characters",
@@ -374,9 +381,9 @@ class Ticket:
             if limits.concurrent or limits.budget_requests or limits.budget_tokens
             else ""
         )
-        """As `shared_limits.py` reads it."""
+        """The turn's name for `shared_limits.py`."""
         self.hold: Hold | None = None
-        """What it has of its key's budget, until its usage is counted."""
+        """What it holds of its key's budget, until its usage is counted."""
         self.key_id = key_id
         self.limits = limits
         self.asked_for = asked_for
@@ -386,16 +393,17 @@ class Ticket:
         self._open = True
 
     def saw(self, batch: Iterable[Event]) -> None:
-        """What goes out: a turn that is given up pays for it."""
+        """Counts what is sent: an abandoned turn pays for it."""
         for event in batch:
             said = _SPOKEN.get(type(event))
             if said is not None:
                 self._characters += len(getattr(event, said))
 
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
-        """Charges what was used: `usage` where the backend counted, else, where the turn `ran`, an estimate. Returns what was charged.
+        """Charges `usage` if the backend counted, otherwise an estimate if the turn `ran`. Returns what was
+        charged.
 
-        A turn that was not `answered` gives its request back to the key's budget.
+        A turn that was not `answered` returns its request to the key's budget.
         """
         if self._open:
             self._open = False
@@ -406,7 +414,7 @@ class Ticket:
 
 
 def estimate(turn: Turn) -> Usage:
-    """What a turn will use, before any backend has counted: four characters a token, and a part of what the answer may have."""
+    """An estimate of what a turn will use: four characters per token, and a part of the allowed answer."""
     characters, images = len(turn.instructions or ""), 0
     for item in turn.items:
         if isinstance(item, Call):

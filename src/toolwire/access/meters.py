@@ -1,9 +1,11 @@
-"""Meters: how much of a minute's allowance is used, in whole numbers. Pure: the time is handed in, in microseconds.
+"""Meters: how much of a minute's allowance is used, in whole numbers. Pure: the time is passed in, in
+microseconds.
 
-Rules: a meter holds what was taken and has not drained yet. It drains evenly, at its rate; what may be taken at once is one minute's worth, so that
-over any stretch of t minutes at most rate × (t + 1) goes through. A meter counts in units of 1/60,000,000, so that one microsecond drains exactly
-`rate` units: nothing is ever rounded, however odd the rate. Several meters are taken from together or not at all. A clock that goes back drains
-nothing, and neither blocks nor frees anybody. `shared_limits.py` keeps the same rules inside Redis.
+A meter holds what was taken and has not drained yet. It drains evenly at its rate. At most one minute's worth
+can be taken at once, so in any t minutes at most rate × (t + 1) passes. A meter counts in units of
+1/60,000,000, so one microsecond drains exactly `rate` units and nothing is ever rounded. Several meters are
+charged together or not at all. A clock that goes back drains nothing, and neither blocks nor frees anyone.
+`shared_limits.py` has the same rules inside Redis.
 """
 
 from __future__ import annotations
@@ -12,26 +14,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 MINUTE = 60_000_000
-"""A minute in microseconds: so many units a request or a token weighs."""
+"""A minute in microseconds: the units of one request or token."""
 
 Metered = Literal["requests", "tokens"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a minute allows; 0: that much is not counted at all."""
+    """What a minute allows; 0: no limit."""
 
     requests: int = 0
     tokens: int = 0
 
     def shared_by(self, nodes: int) -> Rates:
-        """One node's part of it; never nothing."""
+        """One node's share, at least 1."""
         return Rates(*(max(1, rate // nodes) if rate else 0 for rate in (self.requests, self.tokens)))
 
 
 @dataclass(slots=True)
 class Meters:
-    """What is taken, in units, as it was at the time `at`."""
+    """What is taken, in units, at the time `at`."""
 
     at: int = 0
     requests: int = 0
@@ -40,14 +42,14 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRefusal:
-    """What there was not enough of, and after how long there will be."""
+    """The limit that refuses, and after how long it would not."""
 
     kind: Literal["requests", "tokens", "concurrent", "budget_requests", "budget_tokens"]
     wait_us: int
 
 
 def drain(meters: Meters, rates: Rates, now: int) -> None:
-    """Brings the meters to the time `now`."""
+    """Drains the meters up to the time `now`."""
     passed = max(0, now - meters.at)
     meters.requests = max(0, meters.requests - passed * rates.requests)
     meters.tokens = max(0, meters.tokens - passed * rates.tokens)
@@ -55,7 +57,10 @@ def drain(meters: Meters, rates: Rates, now: int) -> None:
 
 
 def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> MeterRefusal | None:
-    """Takes so many, or says what stands against it and changes nothing but the time. More than a minute's worth counts as a minute's worth."""
+    """Takes the amounts, or returns the limit that refuses and only updates the time.
+
+    More than a minute's worth counts as a minute's worth.
+    """
     drain(meters, rates, now)
     waits: list[tuple[int, Metered]] = [
         (wait(meters.requests, rates.requests, requests), "requests"),
@@ -69,7 +74,7 @@ def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> 
 
 
 def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
-    """Adds units without asking; negative ones are given back."""
+    """Adds units unconditionally; negative units are returned."""
     if rates.requests:
         meters.requests = max(0, meters.requests + requests)
     if rates.tokens:
@@ -77,7 +82,7 @@ def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
 
 
 def wait(taken: int, rate: int, amount: int) -> int:
-    """After how many microseconds so much can be taken; 0: now."""
+    """After how many microseconds this much can be taken; 0: now."""
     return (
         -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate)
         if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE
@@ -86,7 +91,7 @@ def wait(taken: int, rate: int, amount: int) -> int:
 
 
 def remaining(taken: int, rate: int) -> int:
-    """How many can be taken now."""
+    """How much can be taken now."""
     return max(0, (rate * MINUTE - taken) // MINUTE)
 
 
@@ -96,7 +101,7 @@ def reset_us(taken: int, rate: int) -> int:
 
 
 def duration(microseconds: int) -> str:
-    """As OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
+    """A duration as OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
     milliseconds = -(-microseconds // 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms" if milliseconds else "0s"

@@ -1,20 +1,22 @@
-"""The meters of all nodes, in Redis: `meters.py` once more, as one script, so that nodes which ask at the same moment can not both take the last one.
+"""The meters of all nodes, in Redis: the rules of `meters.py` as one script, so that two nodes cannot both
+take the last one.
 
-    toolwire:meters:{KEY}     what is taken, in units, and when that was so
-    toolwire:running:{KEY}    the turns that run now, each with the time after which it counts as gone
-    toolwire:budget:{KEY}     what ended turns have used of a month's budget, and of which month
-    toolwire:nodes            the nodes that share the limits, likewise
+    toolwire:meters:{KEY}     what is taken, in units, and at which time
+    toolwire:running:{KEY}    the running turns, each with the end of its lease
+    toolwire:budget:{KEY}     what ended turns have used of a month's budget, and the month
+    toolwire:nodes            the nodes that share the limits, each with the end of its lease
 
-Rules: the time is Redis's own, for all nodes the same; where it goes back, it is counted on from there. What runs is renewed while it runs, so that
-what a node that died has left behind ends by itself. A Redis that can not be reached costs one request the wait; from then on only the heartbeat
-asks, until it is back. What could not be told to it meanwhile is told then, before it is asked for anything again, with what it said last, should it
-have forgotten everything. Who did not notice that it was away brings what it said last with every question: where there are no meters of a key any
-more, they begin there. Less is never counted than the node that saw most has seen.
+The time is Redis's own, the same for all nodes; if it goes back, counting continues from there. Leases are
+renewed while a turn runs, so those of a dead node end by themselves. When Redis becomes unreachable, one
+request waits for it; then only the heartbeat tries, until it is reachable again. What it missed is reported
+first, together with what it said last, in case it has lost its data. A node that did not notice sends what
+Redis said last with every request: if the key has no meters any more, they begin there. So the count is never
+lower than what any node has seen.
 
-A turn of a key with a budget is named `ID:TOKENS` among those that run. What is reserved of the budget is
-therefore always the sum over the turns that run: it cannot drift, and what a dead node had reserved ends with
-its leases. What ended turns have used begins with the store's sum. Redis forgets it `BUDGET_S` after the last
-turn, when the store has all of it.
+A turn of a key with a budget is named `ID:TOKENS` among the running ones. So the reserved part of the budget
+is always the sum over running turns: it cannot drift, and what a dead node had reserved ends with its leases.
+What ended turns have used begins with the store's sum. Redis forgets it `BUDGET_S` after the last turn, when
+the store has all of it.
 """
 
 from __future__ import annotations
@@ -50,18 +52,22 @@ local now = clock[1] * 1000000 + clock[2]
 local end_leases = function(leases, lease)
     local latest = whole(now + lease)
     redis.call('ZREMRANGEBYSCORE', leases, '-inf', whole(now))
-    for _, one in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. latest, '+inf')) do redis.call('ZADD', leases, latest, one) end
+    for _, one in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. latest, '+inf')) do
+        redis.call('ZADD', leases, latest, one)
+    end
 end
 """
-"""What both scripts begin with. A lease that ends later than one that is given now is from before the clock went back."""
+"""The beginning of both scripts. A lease that ends later than a new one is from before the clock went back.
+"""
 
 # KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
-# most running at once, this turn's id, its lease in microseconds, what to do ("take" asks first, "charge" does
-# not, and ends the turn, "tell" is a charge by a node that was away), and how many units of requests and tokens
-# the node knows of: they count where nothing is known here, and at least so many where they are told.
-# Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the budget, what the
-# turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it saw that (a sum that
-# was begun anew has a new one, and began too low where a node has seen more); how long an unused sum is kept, in ms.
+# concurrency limit, this turn's id, its lease in microseconds, the operation ("take" checks first; "charge"
+# does not, and ends the turn; "tell" is a charge by a node that was disconnected), and how many units of
+# requests and tokens the node knows of: they count if nothing is known here, and are the least that counts
+# for "tell". Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
+# budget, what the turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it
+# saw that (a sum that was begun again has a new epoch, and began too low if a node has seen more); how long
+# an unused sum is kept, in ms.
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now
@@ -93,7 +99,8 @@ if leased then
 end
 local spent, first, held, epoch = {0, 0}, {0, 0}, {running, 0}, '0'
 if month > 0 then
-    local found = redis.call('HMGET', KEYS[3], 'month', 'requests', 'tokens', 'first_requests', 'first_tokens', 'epoch')
+    local found = redis.call('HMGET', KEYS[3], 'month', 'requests', 'tokens', 'first_requests', 'first_tokens',
+        'epoch')
     local there = tonumber(found[1]) or 0
     for n = 1, 2 do
         if there < month then
@@ -109,7 +116,9 @@ if month > 0 then
     epoch = there < month and whole(now) or found[6]
     month = math.max(month, there)
     if tonumber(ARGV[13]) > 0 then
-        for _, turn in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do held[2] = held[2] + (tonumber(string.match(turn, ':(%d+)$')) or 0) end
+        for _, turn in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+            held[2] = held[2] + (tonumber(string.match(turn, ':(%d+)$')) or 0)
+        end
     end
     for n = 1, 2 do
         local budget = tonumber(ARGV[11 + n])
@@ -130,8 +139,8 @@ if refused == '' then
     redis.call('HSET', KEYS[1], 'at', whole(now), 'requests', whole(taken[1]), 'tokens', whole(taken[2]))
     redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
     if month > 0 then
-        redis.call('HSET', KEYS[3], 'month', whole(month), 'requests', whole(spent[1]), 'tokens', whole(spent[2]),
-            'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
+        redis.call('HSET', KEYS[3], 'month', whole(month),
+            'requests', whole(spent[1]), 'tokens', whole(spent[2]), 'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
         redis.call('PEXPIRE', KEYS[3], ARGV[21])
     end
     if leased and ARGV[8] == 'take' then
@@ -146,7 +155,7 @@ local of_month = {whole(month), whole(spent[1]), whole(spent[2]), whole(held[1])
 return {refused, whole(wait), whole(taken[1]), whole(taken[2]), unpack(of_month)}
 """
 
-# KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Gives how many there are.
+# KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Returns their number.
 RENEW = """
 end_leases(KEYS[1], ARGV[1])
 for n = 2, #ARGV do redis.call('ZADD', KEYS[1], whole(now + ARGV[1]), ARGV[n]) end
@@ -167,14 +176,14 @@ class Month:
     spent: Amounts
     held: Amounts
     epoch: int = 0
-    """When Redis began this sum: one that has forgotten everything begins another."""
+    """When Redis began this sum. A Redis that has lost its data begins a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonthAsked:
-    """What a turn is to have of a key's month, or has `used` of it.
+    """What a turn takes of a key's month, or has `used` of it.
 
-    `known` is the sum that Redis begins with where it has none, `seen` the one that the node saw in `epoch`.
+    `known` is the sum that Redis begins with if it has none, `seen` the one that the node saw in `epoch`.
     """
 
     month: int
@@ -190,7 +199,7 @@ NO_BUDGET = MonthAsked(0, (0, 0))
 
 @dataclass(frozen=True, slots=True)
 class MeterRequest:
-    """What a turn takes of a key's meters, in units. `known`: what this node knows of requests and tokens that were taken before."""
+    """What a turn takes of a key's meters, in units. `known`: what this node knows was taken before."""
 
     key_id: str
     rates: Rates
@@ -204,18 +213,21 @@ class MeterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What Redis answered: what is taken now, and of the month."""
+    """Redis's answer: what is taken now, and of the month."""
 
     meters: Meters
     month: Month
 
 
 class RedisUnreachable(Exception):
-    """Redis can not be asked now."""
+    """Redis cannot be reached now."""
 
 
 class SharedLimits:
-    """`running` gives the turns of this node that run now, by key; `lost` hears that Redis went away; `owed` gives what it was not told since."""
+    """`running` returns this node's running turns by key.
+
+    `lost` is called when Redis becomes unreachable; `owed` returns what it has missed since.
+    """
 
     def __init__(
         self,
@@ -228,7 +240,7 @@ class SharedLimits:
     ) -> None:
         self.up = True
         self.nodes = nodes
-        """How many share the limits, as far as is known."""
+        """How many nodes share the limits, as far as is known."""
         self._node = node
         self._running = running
         self._lost = lost
@@ -242,12 +254,14 @@ class SharedLimits:
         self._closed = False
 
     async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
-        """Takes it, or says what stands against it; beside what is taken now. Raises `RedisUnreachable`."""
+        """Takes the amounts, or returns the limit that refuses; with the current state. Raises
+        `RedisUnreachable`.
+        """
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
         return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
 
     async def charge(self, asked: MeterRequest) -> Seen | None:
-        """Charges it without asking, and ends the turn; later, where Redis can not be reached."""
+        """Charges unconditionally and ends the turn; later, if Redis is unreachable."""
         try:
             _, _, *seen = await self._ask(lambda _: self._run(asked, "charge"))
             return _seen(seen)
@@ -270,14 +284,14 @@ class SharedLimits:
         ]
         return self._take(keys, [*amounts, asked.turn, lease, way, *asked.known, *budget])
 
-    # --- being there ---------------------------------------------------------------------------------------------------------------------------
+    # --- heartbeat ---
 
     def start(self) -> None:
         if self._beating is None:
             self._beating = asyncio.ensure_future(self._live())
 
     async def beat(self) -> None:
-        """Renews what this node has there, and counts the nodes. Finds out whether Redis can be reached."""
+        """Renews this node's leases, counts the nodes, and finds out whether Redis is reachable."""
         lease = int(LEASE_S * 1e6)
 
         async def renew(redis: Redis) -> int:
@@ -301,7 +315,7 @@ class SharedLimits:
             await self._pay(self._owed, "charge")
 
     async def _return(self) -> None:
-        """Redis is there again. It is told what it may have forgotten before anybody asks it; how many share the limits the next beat knows."""
+        """Redis is reachable again: it learns what it may have lost before anyone asks it."""
         untold = deque(self._owed_since())
         try:
             await self._pay(untold, "tell")
@@ -356,7 +370,7 @@ class SharedLimits:
                 self.up = False
                 self._stumbled.set()
                 self._lost()
-                told = "redis can not be reached (%s): until it is back, this node allows its own share of each limit, 1/%d"
+                told = "redis cannot be reached (%s): until then, this node allows its own share of each limit, 1/%d"
                 log.warning(told, str(error) or type(error).__name__, self.nodes)
             raise RedisUnreachable from error
         return found

@@ -1,12 +1,13 @@
-"""What was used: requests, tokens and tool calls, by key, model and hour.
+"""Usage: requests, tokens and tool calls, by key, model and hour.
 
-Rules: a turn that ends is counted in memory, at once, as answered or as failed; what was counted is written every `FLUSH_S` seconds and at the
-close, all of it in one transaction. Each batch has a number, so that one whose commit was not answered is never counted twice. What can not be
-written is kept, and written later. A budget is given out only where it is known what was used of it. Hours, days and months are UTC's.
+A turn that ends is counted in memory at once, as answered or failed. Counts are written every `FLUSH_S`
+seconds and at the end, in one transaction. Each batch has a number, so a batch whose commit was not confirmed
+is never counted twice. What cannot be written is kept and written later. A budget is given out only if it is
+known what was used of it. Hours, days and months are in UTC.
 
-A turn of a key with a budget holds a part of it from its admission until it is counted here: releasing the
-hold and counting the turn is one step, so nobody can be admitted in between. Its usage is written within
-`FLUSH_BUDGET_S`, so that a killed process forgets little of it.
+A turn of a key with a budget holds a part of it from its admission until it is counted here. Releasing the
+hold and counting the turn is one step, so no other turn can be admitted in between. Its usage is written
+within `FLUSH_BUDGET_S`, so that a killed process loses little of it.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ log = logging.getLogger("toolwire.usage")
 FLUSH_S = 3.0
 FLUSH_BUDGET_S = 0.2
 STALE_S = 2 * FLUSH_S
-"""A month's sum that is older is read again before it is used: other nodes spend too."""
+"""A month's sum that is older is read again before use: other nodes spend too."""
 NEVER = float("-inf")
 WAIT_S = 1.0
 CLOSE_S = 2.0
 HOUR, DAY = 3600, 86400
 MOST_ROWS = 50_000
-"""So many rows may wait to be written; beyond that, models are counted together."""
+"""The most rows that may wait to be written; beyond that, models are counted together."""
 UNKNOWN = "unknown"
 LONGEST_NAME = 200
 BATCHES_S = 7 * DAY
 
 COUNTS = ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens", "tool_calls")
 _counted = attrgetter("input_tokens", "cached_tokens", "output_tokens", "tool_call_count")
-"""What a turn's summary calls those behind the first two."""
+"""The names of the other counts in a turn's summary."""
 Row = tuple[str, int, str]
 """Key, hour, model."""
 Counts = list[int]
@@ -53,7 +54,7 @@ GROUPS = {"model": "model", "key": "key_id", "api_key_id": "key_id"}
 
 @dataclass(slots=True)
 class Spent:
-    """What a key has used of a month, as it was read last, and what came on this node since."""
+    """What a key has used of a month, as last read, and what was added on this node since."""
 
     month: int
     requests: int = 0
@@ -72,7 +73,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """What `GET /v1/usage` asks. `keys`, `models`: only these; None: all. `group_by`: columns of the table."""
+    """A request of `GET /v1/usage`. `keys`, `models`: only these; None: all. `group_by`: columns."""
 
     start: int
     end: int
@@ -83,7 +84,7 @@ class UsageQuery:
 
 
 class UsageBook:
-    """`models` are the names that a turn which failed may be counted under: a client can invent others."""
+    """`models` are the names that a failed turn may be counted under: a client can invent others."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class UsageBook:
         self._batch = 0
         self._counted: dict[Row, Counts] = {}
         self._writing: dict[Row, Counts] = {}
-        """The batch that is being written, or could not be yet."""
+        """The batch that is being written, or could not be written yet."""
         self._months: dict[str, Spent] = {}
         self._held: dict[str, tuple[int, int]] = {}
         """Requests and tokens that running turns hold, by key."""
@@ -110,10 +111,10 @@ class UsageBook:
         self._failing = False
         self._closed = False
 
-    # --- counting ------------------------------------------------------------------------------------------------------------------------------
+    # --- counting ---
 
     def observe(self, summary: TurnSummary) -> None:
-        """A turn has ended."""
+        """Counts a turn that has ended."""
         if summary.hold is not None:
             self.release(summary.hold)
         now = self._clock()
@@ -148,10 +149,10 @@ class UsageBook:
         self._timer = None
         self._flush()
 
-    # --- writing -------------------------------------------------------------------------------------------------------------------------------
+    # --- writing ---
 
     async def flush(self) -> None:
-        """Writes what was counted. What goes wrong is logged, and tried again."""
+        """Writes what was counted. Errors are logged, and writing is tried again."""
         await asyncio.shield(self._flush())
 
     def _flush(self) -> asyncio.Task[None]:
@@ -160,7 +161,7 @@ class UsageBook:
         return self._flushing
 
     async def _flushed(self) -> None:
-        """It is over in the same step in which its task is: who waits for a task that is done waits for nothing, and would do so for ever."""
+        """Clears the task in the same step in which it ends: waiting for a finished task would never end."""
         try:
             await self._write()
         finally:
@@ -169,7 +170,7 @@ class UsageBook:
                 self._flush_within(FLUSH_S)
 
     async def _write(self) -> None:
-        """One batch, and then the months of the keys that have budgets, as all nodes' batches make them."""
+        """Writes one batch, then reads the months of keys with budgets, with all nodes' batches."""
         if self._store is None:
             return
         if not self._writing:
@@ -182,7 +183,7 @@ class UsageBook:
             sums = await self._store.run(
                 lambda c: _written(c, batch, self._node, number, now, month, asked), "count usage"
             )
-        except Exception as error:  # who only counts must not fail, and what is counted must not be lost
+        except Exception as error:  # counting must not fail, and counts must not be lost
             if not self._failing:
                 log.warning("usage could not be written, it is kept and tried again: %s", error)
             self._failing = True
@@ -195,7 +196,7 @@ class UsageBook:
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     async def _read_first(self, month: int, at: float) -> None:
-        """A store that can not be written, because its disk is full, can be read: the months that never were."""
+        """Reads months that were never read: a store whose disk is full can still be read."""
         asked = [key_id for key_id, spent in self._months.items() if spent.read_at == NEVER]
         if self._store is None or not asked or not self._writing:
             return
@@ -203,13 +204,13 @@ class UsageBook:
             sums = await self._store.run(
                 lambda c: {key_id: _month(c, key_id, month) for key_id in asked}, "read usage"
             )
-        except Exception:  # it is away
+        except Exception:  # it is unreachable
             return
         for key_id, (requests, tokens) in sums.items():
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     def _with_counted(self, key_id: str, spent: Spent) -> Spent:
-        """What could not be written, and what was counted since the batch was closed, is not in the sums yet."""
+        """Adds what is not in the sums yet: the unwritten batch, and what was counted since."""
         for (key, hour, _), counts in (*self._writing.items(), *self._counted.items()):
             if key == key_id and hour >= spent.month:
                 spent.requests += counts[0]
@@ -237,10 +238,10 @@ class UsageBook:
                 len(self._writing) + len(self._counted),
             )
 
-    # --- budgets -------------------------------------------------------------------------------------------------------------------------------
+    # --- budgets ---
 
     async def month(self, key_id: str) -> Spent:
-        """What this key has used of the present month: what the store has, and what was counted here since. Raises where that was never known."""
+        """What this key has used of this month, stored and here since. Raises if it was never known."""
         spent = self._months.get(key_id)
         if spent is None:
             spent = self._months[key_id] = Spent(month_of(self._clock()))
@@ -254,7 +255,7 @@ class UsageBook:
         return spent
 
     def known_month(self, key_id: str) -> Spent:
-        """The same without waiting, for a key whose month was asked for before."""
+        """The same without waiting, for a key whose month was read before."""
         spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
@@ -278,14 +279,15 @@ class UsageBook:
             self._held.pop(hold.key_id, None)
 
     async def _first_month(self, key_id: str) -> Spent:
-        for _ in range(2):  # the writing that is under way may not ask for this key yet
+        for _ in range(2):  # the current write may not read this key yet
             done, _pending = await asyncio.wait({self._flush()}, timeout=WAIT_S)
             spent = self._months[key_id]
             if spent.read_at > NEVER:
                 return spent
             if not done:
                 break
-        told = "The gateway's store can not be reached, and what this API key has used of its budget is not known yet; try again in a moment."
+        told = "The gateway's store cannot be reached, and what this API key has used of its budget "
+            told += "is not known yet; try again in a moment."
         raise ToolwireError("overloaded", told, retry_after_s=1)
 
     def _turn_month(self, spent: Spent, now: float) -> None:
@@ -293,10 +295,10 @@ class UsageBook:
         if spent.month != month:
             spent.month, spent.requests, spent.tokens = month, 0, 0
 
-    # --- asking --------------------------------------------------------------------------------------------------------------------------------
+    # --- queries ---
 
     async def ask(self, question: UsageQuery) -> list[tuple[int, tuple[str, ...], Counts]]:
-        """Sums by bucket and group, in order; buckets without any are left out. This node's own counts are all in it."""
+        """Sums by bucket and group, in order, without empty buckets. Includes all of this node's counts."""
         await self.flush()
         out: dict[tuple[int, tuple[str, ...]], Counts] = {}
         if self._store is not None:
@@ -332,11 +334,13 @@ def _fits(row: Row, question: UsageQuery) -> bool:
     return wanted and question.start <= hour < question.end
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------------------------------
+# --- rows ---
 
+_COLUMNS = ("key_id", "hour", "model", *COUNTS)
+_SUMS = ", ".join(f"{name} = usage.{name} + excluded.{name}" for name in COUNTS)
 _ADD = (
-    f"INSERT INTO usage (key_id, hour, model, {', '.join(COUNTS)}) VALUES ({', '.join('?' * (3 + len(COUNTS)))}) "
-    f"ON CONFLICT (key_id, hour, model) DO UPDATE SET {', '.join(f'{name} = usage.{name} + excluded.{name}' for name in COUNTS)}"
+    f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
+    f"ON CONFLICT (key_id, hour, model) DO UPDATE SET {_SUMS}"
 )
 _NUMBER = (
     "INSERT INTO usage_batches (node, batch, written_at) VALUES (?, ?, ?) ON CONFLICT (node) DO UPDATE "
@@ -357,13 +361,14 @@ def _written(
         if batch and connection.execute(_NUMBER, (node, number, now)).rowcount == 1:
             connection.executemany(
                 _ADD, [(*row, *counts) for row, counts in sorted(batch.items())]
-            )  # sorted: two nodes never wait for each other
+            )  # sorted, so that two nodes never wait for each other
             connection.execute("DELETE FROM usage_batches WHERE written_at < ?", (now - BATCHES_S,))
     return {key_id: _month(connection, key_id, month) for key_id in asked}
 
 
 def _month(connection: Any, key_id: str, month: int) -> tuple[int, int]:
-    sql = "SELECT COALESCE(SUM(requests), 0), COALESCE(SUM(input_tokens + output_tokens), 0) FROM usage WHERE key_id = ? AND hour >= ?"
+    sums = "COALESCE(SUM(requests), 0), COALESCE(SUM(input_tokens + output_tokens), 0)"
+    sql = f"SELECT {sums} FROM usage WHERE key_id = ? AND hour >= ?"
     requests, tokens = connection.execute(sql, (key_id, month)).fetchone()
     return int(requests), int(tokens)
 

@@ -286,7 +286,7 @@ class SocketConnection:
     def _enter(self, lane: str) -> None:
         if lane and lane not in self._lanes:
             if len(self._lanes) >= MOST_LANES:
-                told = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or a new connection."
+                told = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or another."
                 raise ToolwireError(
                     "invalid_value", told, param="stream_id", code="websocket_stream_limit_reached"
                 )
