@@ -99,8 +99,8 @@ if leased then
 end
 local spent, first, held, epoch = {0, 0}, {0, 0}, {running, 0}, '0'
 if month > 0 then
-    local found = redis.call('HMGET', KEYS[3], 'month', 'requests', 'tokens', 'first_requests', 'first_tokens',
-        'epoch')
+    local found = redis.call('HMGET', KEYS[3],
+        'month', 'requests', 'tokens', 'first_requests', 'first_tokens', 'epoch')
     local there = tonumber(found[1]) or 0
     for n = 1, 2 do
         if there < month then
@@ -140,7 +140,8 @@ if refused == '' then
     redis.call('PEXPIRE', KEYS[1], whole(math.ceil(last / 1000) + 60000))
     if month > 0 then
         redis.call('HSET', KEYS[3], 'month', whole(month),
-            'requests', whole(spent[1]), 'tokens', whole(spent[2]), 'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
+            'requests', whole(spent[1]), 'tokens', whole(spent[2]),
+            'first_requests', whole(first[1]), 'first_tokens', whole(first[2]), 'epoch', epoch)
         redis.call('PEXPIRE', KEYS[3], ARGV[21])
     end
     if leased and ARGV[8] == 'take' then
@@ -370,7 +371,7 @@ class SharedLimits:
                 self.up = False
                 self._stumbled.set()
                 self._lost()
-                told = "redis cannot be reached (%s): until then, this node allows its own share of each limit, 1/%d"
+                told = "redis cannot be reached (%s): meanwhile this node allows its own share of each limit, 1/%d"
                 log.warning(told, str(error) or type(error).__name__, self.nodes)
             raise RedisUnreachable from error
         return found
