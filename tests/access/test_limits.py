@@ -437,7 +437,7 @@ async def test_while_redis_is_away_each_node_allows_its_share_and_says_so_once(
             assert headers(limits, allowed)["x-ratelimit-limit-requests"] == "50"
             for ticket in taken:
                 ticket.settle(Usage(0, 0), ran=False)
-        assert [record.message for record in caplog.records if "can not be reached" in record.message] == [
+        assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
             record.message for record in caplog.records
         ]
         assert len(caplog.records) == 2 and "1/2" in caplog.text  # each node once

@@ -371,8 +371,10 @@ class SharedLimits:
                 self.up = False
                 self._stumbled.set()
                 self._lost()
-                told = "redis cannot be reached (%s): meanwhile this node allows its own share of each limit, 1/%d"
-                log.warning(told, str(error) or type(error).__name__, self.nodes)
+                share = "meanwhile this node allows its own share of each limit, 1/%d"
+                log.warning(
+                    f"redis cannot be reached (%s): {share}", str(error) or type(error).__name__, self.nodes
+                )
             raise RedisUnreachable from error
         return found
 
