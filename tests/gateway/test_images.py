@@ -84,7 +84,7 @@ def test_these_addresses_are_public(address: str) -> None:
     ],
 )
 async def test_an_internal_host_is_refused_in_every_spelling(url: str) -> None:
-    with pytest.raises(ToolwireError, match=r"not a public address|can not be found"):
+    with pytest.raises(ToolwireError, match=r"not a public address|cannot be found"):
         await ImageFetcher().fetch(url)
 
 

@@ -333,7 +333,7 @@ async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compa
         path = tmp_path / "turn.jsonl"
         path.write_text("".join(write(masked(await recorded(gateway), gateway.journal.mask))))
         assert await asyncio.to_thread(main, ["replay", str(path)]) == status
-    assert "a secret went out in pieces" in capsys.readouterr().err
+    assert "a secret was sent in pieces" in capsys.readouterr().err
 
 
 async def test_a_turn_that_was_cut_can_not_be_replayed() -> None:

@@ -154,7 +154,7 @@ def test_files_that_are_no_certificate_stop_the_start_with_one_line(
     cert, key = map(str, certificate)
     with pytest.raises(ConfigError, match="TLS needs both"):
         tls_files(ServerSettings(tls_cert=cert))
-    with pytest.raises(ConfigError, match="can not be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         tls_files(ServerSettings(tls_cert=cert, tls_key="/nowhere"))
     with pytest.raises(ConfigError, match="no certificate with its key"):
         tls_files(ServerSettings(tls_cert=key, tls_key=cert))
@@ -461,7 +461,7 @@ async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_on
 
     monkeypatch.setattr(loop, "getaddrinfo", rebinding)
     monkeypatch.setattr(loop, "sock_connect", connect)
-    with pytest.raises(ToolwireError, match="can not be reached"):
+    with pytest.raises(ToolwireError, match="cannot be reached"):
         await ImageFetcher(allowed=lambda address: address == "192.0.2.1").fetch(
             "http://rebinding.example/x.png"
         )

@@ -205,7 +205,7 @@ class KeyRing:
         if self._records is not None and self._read_at is None:
             raise ToolwireError(
                 "backend_unavailable",
-                "The server can not read its API keys now. Please try again.",
+                "The server cannot read its API keys now. Please try again.",
                 retry_after_s=1,
             )
 
@@ -228,7 +228,7 @@ class KeyRing:
 
     def _fail(self, why: object) -> None:
         if not self._failing:
-            log.warning("stored keys can not be read, those that were read last hold: %s", why)
+            log.warning("stored keys cannot be read; the last known keys stay valid: %s", why)
         self._failing, self._failed_at = True, self._ticks()
 
     def _known(self, keys: list[StoredKey]) -> tuple[dict[bytes, _Known], frozenset[str]]:

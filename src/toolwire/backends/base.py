@@ -1,7 +1,8 @@
-"""What stands behind the wire: the contract of a backend.
+"""The contract of a backend.
 
-A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never decides policy. A batch is what one read
-of the backend gave: the pipeline sends what it yields in one write. Closing the iterator (`aclose`) cancels the run at the backend.
+A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never
+decides policy. A batch is what one read of the backend returned; the pipeline sends it in one write. Closing
+the iterator (`aclose`) cancels the run at the backend.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Batch = list[Event]
 class Backend(Protocol):
     """One configured model.
 
-    `id` is what clients call it. `strategy` is how its tools are served; the pipeline hands an emulated backend a Turn without tools.
+    `id` is its name for clients. `strategy` is how its tools are served; an emulated backend receives a Turn
+    without tools.
     """
 
     id: str
@@ -34,38 +36,40 @@ class Backend(Protocol):
 
     @property
     def aliases(self) -> Sequence[str]:
-        """Other names that are listed beside the model's id."""
+        """Other names that are listed besides the model's id."""
         ...
 
     def alias(self, name: str) -> str | None:
-        """The reasoning effort that another name of this model stands for, "" for none; None when it is no name of it."""
+        """The reasoning effort that an alias selects, "" for none; None if it is not an alias."""
         ...
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Runs the turn. Yields batches; ends with `Finish` or `Failure`; raises `ToolwireError` where that is simpler."""
+        """Runs the turn. Yields batches and ends with `Finish` or `Failure`; may raise `ToolwireError`
+        instead.
+        """
         ...
 
     async def prepare(self) -> None:
-        """Finds out what there is to find out (a version, say) before `strategy` and `capabilities` are asked.
+        """Finds out what `strategy` and `capabilities` depend on, such as a version.
 
-        Called before every turn: cheap once done.
+        Called before every turn, so it must be cheap once done.
         """
         ...
 
     async def ready(self) -> bool:
-        """Whether the model could serve now, without asking it anything costly."""
+        """Whether the model could serve now, without a costly request."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """A server with models of its own, each of which is a backend. `id` is what stands before the slash of their ids."""
+    """A server with several models, each of which is a backend. Their ids begin with `id` and a slash."""
 
     id: str
 
     async def names(self) -> Sequence[str]:
-        """What the server calls its models; raises `ToolwireError` when it does not say."""
+        """The server's names of its models. Raises `ToolwireError` if it does not list them."""
         ...
 
     def model(self, name: str) -> Backend: ...
@@ -74,16 +78,16 @@ class Source(Protocol):
 
 
 class LiveRun(Protocol):
-    """A run that holds its calls open: it outlives the HTTP response that ended with them, and goes on when their results are there.
+    """A run that holds its calls open: it outlives the HTTP response, and continues when the results arrive.
 
-    One segment is one response: `segment` yields batches up to `Finish` or `Failure`. A segment that ends with calls leaves them in `pending`;
-    `answer` hands all of them their results, then the next `segment` goes on with the very same run. `cancel` ends it at any time; it is safe to
-    call twice.
+    One segment is one response: `segment` yields batches up to `Finish` or `Failure`. A segment that ends
+    with calls leaves them in `pending`. `answer` passes their results, then the next `segment` continues the
+    same run. `cancel` ends it at any time and may be called twice.
     """
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The backend's ids of the calls that wait, in model order: the `id` of their `CallBegin`."""
+        """The backend's ids of the waiting calls, in model order: the `id` of their `CallBegin`."""
         ...
 
     def segment(self) -> AsyncGenerator[Batch, None]: ...
@@ -95,22 +99,22 @@ class LiveRun(Protocol):
 
 @runtime_checkable
 class ParkingBackend(Backend, Protocol):
-    """A backend whose runs can be parked. `run` must work too: it is a live run that is cancelled when its first segment ends."""
+    """A backend whose runs can be parked. `run` is a live run, cancelled after its first segment."""
 
     def open(self, turn: Turn) -> LiveRun: ...
 
 
 FrameTap = Callable[[str, Any], None]
-"""Takes a raw frame of a backend's wire: a label, and bytes, text or an object."""
+"""Receives a raw frame of a backend's wire: a label, and bytes, text or an object."""
 
 frames: ContextVar[WeakMethod[FrameTap] | None] = ContextVar("frames", default=None)
-"""Where the frames of the request that is being answered are recorded.
+"""Where the frames of the current request are recorded.
 
-Weak, because connections, processes and timers that begin in a request hold on to its context.
+Weak, because connections, processes and timers that begin in a request keep its context.
 """
 
 
 def frame_tap() -> FrameTap | None:
-    """For a backend with a wire of its own: what takes the raw frames of the run that begins now. None: nobody records."""
+    """What records the raw frames of the run that begins now; None: they are not recorded."""
     tap = frames.get()
     return None if tap is None else tap()

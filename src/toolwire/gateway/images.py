@@ -194,7 +194,7 @@ def _looks_like_url(value: str) -> bool:
 
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-NOT_PUBLIC = "its host is not a public address, or can not be found"
+NOT_PUBLIC = "its host is not a public address, or cannot be found"
 _SAYING = (Message, Result)
 
 
@@ -377,7 +377,7 @@ class ImageFetcher:
                     raise _refused(f"its server answered {response.status}", param)
                 return await self._read(response, param)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            raise _refused("its server can not be reached", param) from None
+            raise _refused("its server cannot be reached", param) from None
 
     async def _read(self, response: aiohttp.ClientResponse, param: str) -> bytes:
         blocks, size = [], 0

@@ -2,7 +2,7 @@
 
     {"toolwire": "journal", "version": 1}
     {"kind": "request", …}
-    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}   as they happened
+    {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}
     {"kind": "end", …}
 
 Unknown kinds and members of later versions are skipped; another version is refused. Pure.
@@ -43,7 +43,7 @@ def write(recording: Recording) -> Iterator[str]:
 
 
 def _line(value: dict[str, Json]) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII: a lone surrogate stays what it is
+    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII, so that lone surrogates survive
 
 
 def read(lines: Iterable[str | bytes]) -> Recording:
@@ -67,7 +67,7 @@ def read(lines: Iterable[str | bytes]) -> Recording:
         raise RecordingError("the fixture has no end: it was not written to its last line")
     runs = out.end.get("runs", ())
     out.end["runs"] = [{"how": run, "choice": 0, "plan": 0} if isinstance(run, str) else run for run in runs]
-    return out if out.plans or out.events else computed(out)  # 0.1 wrote plans and events down
+    return out if out.plans or out.events else computed(out)  # version 0.1 stored plans and events
 
 
 def _check_header(given: dict[str, Json]) -> None:

@@ -1,12 +1,12 @@
-"""The journal: what the last turns were made of, for whoever wants to see how a turn went.
+"""The journal: what the last turns consisted of, for a person who wants to see how a turn went.
 
-Rules:
-- Watching never changes what is watched: whatever goes wrong here is logged, and costs no turn.
-- Contents of recent turns stay in memory, within a number of bytes and of turns. The oldest turn of the key that has
-  most there goes first, so that one key does not push the others' turns out. One line a turn, which tells nothing that
-  anybody said, goes to disk. With `journal.contents = "disk"` each whole turn goes there too, with "off" there is no journal at all.
-- The event loop never waits for a disk: a thread of its own formats and writes.
-- What leaves memory leaves it masked.
+- Recording never changes a turn: an error here is logged and costs no turn.
+- Contents of recent turns stay in memory, within a number of bytes and of turns. The oldest turn of the key
+  that uses the most goes first, so that one key does not displace the turns of others. One line per turn,
+  without anything that was said, is written to disk. With `journal.contents = "disk"` whole turns are written
+  too; with "off" there is no journal.
+- The event loop never waits for a disk: a separate thread formats and writes.
+- Secrets are masked in everything that leaves memory.
 """
 
 from __future__ import annotations
@@ -48,14 +48,17 @@ MOST_RUNNING = 4096
 LONGEST_NAME = 128
 LOAD_S = 10.0
 OPENED = 2
-"""So many turns are kept as they were shown last: formatting a long one takes a moment."""
+"""How many shown turns are cached: formatting a long one takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""Is given what makes the turn's line: it costs nothing where nobody looks."""
+"""Receives a function that returns the turn's line, so that it costs nothing if nobody looks."""
 Contents = Literal["memory", "disk", "gone"]
 
 
 class Journal:
-    """One per gateway. `listeners` are told of every turn that is planned, and again when it has ended: the turn as the pages get it."""
+    """The journal of one gateway.
+
+    `listeners` are called for every turn that is planned, and again when it has ended.
+    """
 
     def __init__(
         self,
@@ -76,9 +79,9 @@ class Journal:
         self._most_bytes, self._most_traces = most_bytes, most_traces
         self._bytes = 0
         self._by_key: dict[str, int] = {}
-        """Bytes in memory …"""
+        """Bytes in memory, by key."""
         self._turns_by_key: dict[str, int] = {}
-        """… and turns in `_kept`, by key."""
+        """Turns in `_kept`, by key."""
         self._running: dict[str, Trace] = {}
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
@@ -97,16 +100,18 @@ class Journal:
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
-        """The journal beside a store. None where the settings want none; without a store's file nothing is written."""
+        """The journal next to a store. None if the settings disable it; without a store's file nothing is
+        written.
+        """
         if settings.journal.contents == "off":
             return None
         beside = None if store_path in (None, ":memory:") else Path(str(store_path)).parent / FOLDER
         return cls(settings, beside)
 
-    # --- the life of a turn -------------------------------------------------------------------------------------------------------------------------
+    # --- the life of a turn ---
 
     def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
-        """A turn comes. None: it can not be watched."""
+        """Begins to record a turn. None: it cannot be recorded."""
         try:
             if len(self._running) >= MOST_RUNNING:
                 self._forget(self._running.pop(next(iter(self._running))))
@@ -118,7 +123,7 @@ class Journal:
             return None
 
     def planned(self, trace: Trace) -> None:
-        """It is known what the turn will be: who listens is told."""
+        """Calls the listeners of a turn whose plan is known."""
         if self.listeners:
             self._tell(lambda: _record(trace, None))
 
@@ -145,7 +150,7 @@ class Journal:
             except Exception:
                 log.exception("a listener of the journal failed")
 
-    # --- the bounds ---------------------------------------------------------------------------------------------------------------------------------
+    # --- bounds ---
 
     def _grown(self, trace: Trace, size: int) -> bool:
         self._weigh(trace, size)
@@ -158,10 +163,10 @@ class Journal:
         _add(self._by_key, trace.caller.key_id, size)
 
     def _make_room(self, growing: Trace | None = None) -> None:
-        """Forgets turns of the key that has most, until all is within the bounds.
+        """Drops turns of the key that uses the most, until everything is within the bounds.
 
-        Where only running turns of that key are left, it is the `growing` turn that may not go on, unless it is
-        another key's.
+        If only running turns of that key are left, the `growing` turn is no longer recorded, unless it
+        belongs to another key.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
@@ -183,13 +188,13 @@ class Journal:
                 return
 
     def _forget_kept(self, trace: Trace) -> None:
-        """Whoever looks at it has a copy."""
+        """Drops a turn that has ended. A viewer has its own copy."""
         del self._kept[trace.id]
         self._weigh(trace, -trace.size)
         _add(self._turns_by_key, trace.caller.key_id, -1)
 
     def _forget_before(self, due: float) -> None:
-        """What is older than it may be leaves memory too."""
+        """Drops turns that are older than allowed."""
         while self._kept and (oldest := next(iter(self._kept.values()))).at < due:
             self._forget_kept(oldest)
         while self._records and self._records[0].at < due:
@@ -203,10 +208,10 @@ class Journal:
     def held_bytes(self) -> int:
         return self._bytes
 
-    # --- looking ------------------------------------------------------------------------------------------------------------------------------------
+    # --- reading ---
 
     def records(self) -> list[TurnRecord]:
-        """The last turns, those that run included, newest first."""
+        """The last turns, including running ones, newest first."""
         self._make_room()
         running = [_record(trace, None) for trace in list(self._running.values())]
         return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
@@ -218,7 +223,7 @@ class Journal:
         return next((record for record in reversed(self._records) if record.id == id), None)
 
     def line(self, record: TurnRecord) -> dict[str, Any]:
-        """A turn's line as it may be shown."""
+        """A turn's line with secrets masked."""
         return self._masked(record).as_json()
 
     def contents(self, id: str) -> Contents:
@@ -228,14 +233,14 @@ class Journal:
         return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
 
     async def recording(self, id: str) -> Recording | None:
-        """A turn as it was, secrets and all, for a replay; None when nothing of it is left."""
+        """A turn as it was, with its secrets, for a replay; None if nothing of it is left."""
         record, trace = self.record(id), self._running.get(id) or self._kept.get(id)
         if record is not None and trace is not None:
             return await asyncio.to_thread(recording_of, trace.snapshot(), record.as_json(), self._tools)
         return await asyncio.to_thread(self._from_disk, id)
 
     async def shown(self, id: str) -> Recording | None:
-        """A turn as it may be shown: masked."""
+        """A turn with secrets masked."""
         if id in self._opened:
             self._opened.move_to_end(id)
             return self._opened[id]
@@ -258,7 +263,7 @@ class Journal:
             return None
 
     def _masked(self, record: TurnRecord) -> TurnRecord:
-        """A client chooses the ids and the names of a line. Names come again and again."""
+        """Masks the ids and names in a line, which clients choose. Names repeat, so they are cached."""
         name, text = self._name, self.mask.text
         return msgspec.structs.replace(
             record,
@@ -273,21 +278,21 @@ class Journal:
     def _fixture(self, trace: Trace, record: TurnRecord) -> list[str]:
         return list(write(masked(recording_of(trace, record.as_json(), self._tools), self.mask)))
 
-    # --- the files ----------------------------------------------------------------------------------------------------------------------------------
+    # --- files ---
 
     def start(self) -> None:
-        """Reads what earlier processes left, in the background."""
+        """Reads the files of earlier processes in the background."""
         if self._writer is not None and self._loading is None:
             self._loading = threading.Event()
-            with suppress(RuntimeError):  # without a loop nobody reads meanwhile
+            with suppress(RuntimeError):  # without a running loop there are no readers
                 self._loop = asyncio.get_running_loop()
             self._writer.run(self._load)
 
     async def loaded(self) -> None:
-        """Waits until it is read."""
+        """Waits until the files are read."""
         if self._loading is not None and not self._loading.is_set():
             await asyncio.to_thread(self._loading.wait, LOAD_S)
-        await asyncio.sleep(0)  # what was read is joined by the loop
+        await asyncio.sleep(0)  # the loop joins what was read
 
     def _load(self) -> None:
         assert self._segments is not None and self._loading is not None
@@ -304,16 +309,16 @@ class Journal:
         if self._loop is None:
             self._join(joined)
             return
-        with suppress(RuntimeError):  # closed already
+        with suppress(RuntimeError):  # already closed
             self._loop.call_soon_threadsafe(self._join, joined)
 
     def _join(self, earlier: deque[TurnRecord]) -> None:
-        """Only the event loop changes the records: who reads them there must not see them change."""
+        """Runs in the event loop, so that readers there never see the records change."""
         earlier.extend(self._records)
         self._records = earlier
 
     async def settled(self) -> None:
-        """Waits until everything that was told so far is written."""
+        """Waits until everything so far is written."""
         if self._writer is not None:
             await asyncio.to_thread(self._writer.settle)
 
@@ -322,11 +327,11 @@ class Journal:
             await asyncio.to_thread(self._writer.close)
 
 
-# --- a turn's line -----------------------------------------------------------------------------------------------------------------------------
+# --- a turn's line ---
 
 
 def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
-    """The turn's line; without a summary, that of a turn that runs."""
+    """The turn's line; without a summary, that of a running turn."""
     if summary is None:
         return TurnRecord(
             trace.id,
@@ -383,12 +388,12 @@ def _ms(seconds: float | None) -> float | None:
 
 @lru_cache(1024)
 def _name(text: str) -> str:
-    """A short name that a client gave, fit to be kept, and held once for all lines."""
+    """A name from a client, safe to keep, and stored once for all lines."""
     return intern(scrub(text))
 
 
 def _shared(record: TurnRecord) -> TurnRecord:
-    """A line that was read, with texts that many have in common held once."""
+    """A line from a file, with its common texts stored once."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(
         record,

@@ -1,11 +1,13 @@
-"""The journal on disk: a folder of append-only files, for the owner only.
+"""The journal on disk: a folder of append-only files that only the owner can read.
 
-    journal/segment-MILLISECONDS-PID.jsonl     one line a turn that has ended: when, which model, how it went; nothing that anybody said
-    journal/turns/ID.jsonl                     a whole turn as a fixture, where `journal.contents = "disk"`
+    journal/segment-MILLISECONDS-PID.jsonl     one line per turn that has ended, without anything that was
+    said
+    journal/turns/ID.jsonl                     a whole turn as a fixture, with `journal.contents = "disk"`
 
-Every file begins with a line that names its format and version. A file of another version is left alone, a line that was not written to its end is
-skipped. All files together stay below a limit: the oldest go first. With a limit of days a file goes when its last line is older, and no file is
-written for longer than a day, so that no line stays for more than a day too long. Nothing here is for the event loop: one thread calls it.
+Every file begins with a line that names its format and version. A file of another version is ignored, and an
+incomplete line is skipped. All files together stay below a limit: the oldest are deleted first. With a limit
+of days, a file is deleted when its last line is older, and a file is used for one day at most. Nothing here
+runs in the event loop: one thread calls it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,9 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A turn's line in the journal: how it went, and nothing that anybody said. `at` is seconds since 1970, `error` a kind of failure."""
+    """A turn's line: how it went, without anything that was said. `at` is a Unix time, `error` a kind of
+    failure.
+    """
 
     id: str
     at: float
@@ -59,13 +64,13 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     report: str = ""
     dropped: dict[str, int] | None = None
     parked_ms: float | None = None
-    """How long the run that it resumed had waited."""
+    """How long the resumed run had waited."""
     resumed_from: str | None = None
     parked: bool = False
     """It ended with calls that wait for their results."""
 
     def as_json(self) -> dict[str, Any]:
-        """With every member, as the pages get it."""
+        """With every member, for the web pages."""
         out = {name: getattr(self, name) for name in self.__struct_fields__}
         return {
             **out,
@@ -83,7 +88,7 @@ class Segments:
     def __init__(
         self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`limit`: so many bytes in all. `max_days`: after so many days a turn goes; 0: never for its age."""
+        """`limit`: bytes in total. `max_days`: the age at which a turn is deleted; 0: no limit."""
         self.folder = folder
         self.max_age_s = max_days * DAY_S
         self._clock = clock
@@ -93,13 +98,13 @@ class Segments:
         self._largest = max(1, min(LARGEST_SEGMENT, limit // 8))
         self._current: Path | None = None
         self._size = 0  # of the current segment
-        self._total: int | None = None  # of everything; None: not looked yet
+        self._total: int | None = None  # of all files; None: not counted yet
         self._complained = False
 
-    # --- writing -------------------------------------------------------------------------------------------------------------------------------
+    # --- writing ---
 
     def append(self, records: Iterable[TurnRecord]) -> None:
-        """Adds lines. A disk that is full or read-only is complained about once."""
+        """Appends lines. A full or read-only disk is logged once."""
         lines = b"".join(_encode(record) + b"\n" for record in records)
         if lines:
             self._trying(lambda: self._append(lines))
@@ -119,7 +124,7 @@ class Segments:
         self._size += len(lines)
 
     def keep(self, id: str, fixture: Iterable[str]) -> None:
-        """Keeps a whole turn."""
+        """Writes a whole turn."""
         content = "".join(fixture).encode()
         if _ID.fullmatch(id) and len(content) <= self._limit:
             self._trying(lambda: self._write(self.folder / "turns" / f"{id}.jsonl", os.O_EXCL, content))
@@ -134,7 +139,7 @@ class Segments:
             while view:
                 view = view[os.write(descriptor, view) :]
         except OSError:
-            self._current = None  # it may end in half a line
+            self._current = None  # its last line may be incomplete
             if how == os.O_EXCL:
                 path.unlink(missing_ok=True)
             raise
@@ -153,19 +158,19 @@ class Segments:
             self._complained = False
         except OSError as error:
             if not self._complained:
-                log.error("the journal can not be written to %s: %s", self.folder, error.strerror or error)
+                log.error("the journal cannot be written to %s: %s", self.folder, error.strerror or error)
             self._complained = True
 
-    # --- the limit -----------------------------------------------------------------------------------------------------------------------------
+    # --- limits ---
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Everything of ours: when it was last written, its size, and where it is, oldest first."""
+        """All of the journal's files: time of the last write, size and path, oldest first."""
         found = []
         for path in (*self.folder.glob("segment-*.jsonl"), *self.folder.glob("turns/turn_*.jsonl")):
             try:
                 about = path.lstat()
             except OSError:
-                continue  # another process was faster
+                continue  # another process deleted it
             found.append((about.st_mtime, about.st_size, path))
         return sorted(found)
 
@@ -173,7 +178,7 @@ class Segments:
         return bool(self.max_age_s) and not 0 <= self._clock() - self._began < min(DAY_S, self.max_age_s)
 
     def sweep(self) -> None:
-        """Removes what is older than it may be."""
+        """Deletes what is older than allowed."""
         if not self.max_age_s:
             return
         due = self._clock() - self.max_age_s
@@ -197,7 +202,7 @@ class Segments:
                 path.unlink(missing_ok=True)
                 self._total -= size
 
-    # --- reading -------------------------------------------------------------------------------------------------------------------------------
+    # --- reading ---
 
     def load(self, most: int) -> list[TurnRecord]:
         """The last turns, oldest first."""
@@ -214,7 +219,7 @@ class Segments:
         ]
 
     def fixture(self, id: str) -> list[bytes] | None:
-        """A whole turn, where it was kept."""
+        """A whole turn, if it was written."""
         if not _ID.fullmatch(id):
             return None
         try:
@@ -237,16 +242,16 @@ def _records(path: Path) -> Iterator[TurnRecord]:
             continue  # cut by a crash, or damaged
 
 
-# --- journal writer ------------------------------------------------------------
+# --- the writing thread ---
 #
-# The thread that reads and writes the journal's files: whoever tells it something never waits, and what a
-# disk can not follow is left out.
+# The thread that reads and writes the journal's files. Callers never wait for it. If the disk is too slow,
+# turns are left out.
 
 CLOSE_S = 5.0
 GATHER_S = 0.1
-"""So long it waits for more turns before it writes."""
+"""How long it collects turns before it writes."""
 SWEEP_S = 3600.0
-"""So often the files are looked through for what is too old, where nothing is written."""
+"""How often old files are looked for while nothing is written."""
 
 
 class JournalWriter:
@@ -260,7 +265,10 @@ class JournalWriter:
         most_turns: int,
         most_bytes: int,
     ) -> None:
-        """`masked` gives a turn's line as it may be written, `fixture` its file's lines; at most so many turns, and bytes of whole ones, may wait."""
+        """`masked` returns a turn's line as it is written, `fixture` the lines of its file.
+
+        At most `most_turns` turns, and `most_bytes` of whole ones, may wait.
+        """
         self._most_turns, self._most_bytes = most_turns, most_bytes
         self._segments = segments
         self._masked, self._fixture = masked, fixture
@@ -271,7 +279,7 @@ class JournalWriter:
         self._complained = False
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
-        """Never waits. What a disk can not follow is not kept."""
+        """Queues a turn without waiting. If the disk is too slow, it is left out."""
         if len(self._waiting) > self._most_turns:
             self._complain("the disk is too slow for the journal: turns are left out")
             return
@@ -294,9 +302,7 @@ class JournalWriter:
 
     def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
         self._waiting.append(what)
-        if (
-            not self._woken.is_set()
-        ):  # waking a thread costs more than all else here: it is woken for many turns at once
+        if not self._woken.is_set():  # waking a thread is expensive, so it is woken for many turns at once
             self._woken.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
@@ -325,22 +331,22 @@ class JournalWriter:
             self._woken.clear()
             batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             turns = [one for one in batch if isinstance(one, tuple)]
-            self._safely(
-                lambda turns=turns: self._segments.append(self._masked(record) for record, _ in turns)  # type: ignore[misc]
-            )
+            self._safely(partial(self._write_lines, turns))
             for record, trace in turns:
                 if trace is not None:
                     self._whole_bytes -= trace.size
-                    self._safely(
-                        lambda trace=trace, record=record: self._segments.keep(  # type: ignore[misc]
-                            record.id, self._fixture(trace, record)
-                        )
-                    )
+                    self._safely(partial(self._write_whole, record, trace))
             for work in batch:
                 if work is not None and not isinstance(work, tuple):
                     self._safely(work)
             if None in batch:
                 return
+
+    def _write_lines(self, turns: list[tuple[TurnRecord, Trace | None]]) -> None:
+        self._segments.append(self._masked(record) for record, _ in turns)
+
+    def _write_whole(self, record: TurnRecord, trace: Trace) -> None:
+        self._segments.keep(record.id, self._fixture(trace, record))
 
     def _safely(self, work: Callable[[], None]) -> None:
         try:

@@ -1,6 +1,6 @@
-"""A recorded turn as plain data: the two ends of a turn, and what `computed` adds between them.
+"""A recorded turn as plain data: its two ends, and what `computed` adds between them.
 
-What leaves memory goes through `masked`. Pure.
+`masked` removes secrets before anything leaves memory. Pure.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ EVENTS: dict[str, type[Any]] = {
     for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)
 }
 STOPPED = {"type": "Stopped"}
-"""Stands for a batch: the gateway ended the run, because it stayed silent after its calls."""
+"""Marks a batch: the gateway ended the run because it stayed silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
-"""The events that are a piece of something longer, and where the piece stands."""
+"""Events that are a piece of something longer, and the member that holds the piece."""
 NOTES = {
     "honoured": "as the request says",
     "constrained": "the decoder is held to it",
@@ -66,13 +66,15 @@ NOTES = {
 
 
 class RecordingError(ValueError):
-    """A fixture that can not be read: one line that says why."""
+    """A fixture that cannot be read; the message says why in one line."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """Rows begin with milliseconds since the request came: `frames` are label and text, `batches` the number of the run and its events, `events` the
-    choice and one event, `wire` what it is (`stream`, `body`, `error`) and the text that went out.
+    """A recorded turn. Rows begin with the milliseconds since the request.
+
+    `frames` have a label and a text, `batches` the number of the run and its events, `events` the choice and
+    one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
     """
 
     request: dict[str, Json] = field(default_factory=dict)
@@ -84,11 +86,11 @@ class Recording:
     end: dict[str, Json] = field(default_factory=dict)
 
 
-# --- from a trace ------------------------------------------------------------------------------------------------------------------------------
+# --- from a trace ---
 
 
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
-    """`trace` has ended, or is a snapshot. `turn` is the turn's line in the journal; `tools` the settings in force."""
+    """`trace` has ended, or is a snapshot. `turn` is the turn's line; `tools` the settings in force."""
 
     def ms(at: float) -> float:
         return round((at - trace.started) * 1000, 3)
@@ -132,7 +134,7 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     if trace.raw is not None:
         try:
             out["body"] = parse(trace.raw)
-        except ToolwireError:  # the gateway refused it too: it may be nested too deeply, or no JSON
+        except ToolwireError:  # the gateway refused it too: nested too deeply, or not JSON
             out["raw"] = trace.raw.decode("utf-8", "backslashreplace")
     out |= {"stored": trace.stored, "tools": asdict(tools)}
     if trace.open_responses:
@@ -149,21 +151,21 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     return out
 
 
-# --- what lies between the two ends ------------------------------------------------------------------------------------
+# --- between the two ends ---
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A backend as far as a plan looks at it."""
+    """What a plan needs of a backend."""
 
     strategy: Strategy
     capabilities: Capabilities
 
 
 def computed(recording: Recording) -> Recording:
-    """Adds what the two ends do not hold: the decoded turn, the plans, and the events that the client's bytes were made of.
+    """Adds what the two ends do not contain: the decoded turn, the plans, and the events of the answer.
 
-    The same pure code computes them that served the turn. Where this version cannot, they stay out.
+    They are computed by the same pure code that served the turn. If this version cannot, they are left out.
     """
     try:
         turn = turn_of(recording.request)
@@ -184,7 +186,7 @@ def computed(recording: Recording) -> Recording:
 
 
 def turn_of(request: dict[str, Json]) -> Turn | None:
-    """The turn that a recorded request is decoded into; None where it did not come so far."""
+    """The turn that a recorded request decodes into; None if decoding failed."""
     body = request.get("body")
     if body is None or not request.get("offers"):
         return None
@@ -195,7 +197,7 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
         body = decode_responses.resolved(body, references) if references else body
         previous = decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
         turn = decode_responses.decode(body, previous, "", bool(request.get("open_responses")))
-    if request.get("effort") != turn.sampling.effort:  # another name of the model stands for an effort
+    if request.get("effort") != turn.sampling.effort:  # an alias of the model may set the effort
         turn = replace(turn, sampling=replace(turn.sampling, effort=request.get("effort")))
     return with_images(turn, request.get("images") or {})
 
@@ -216,7 +218,7 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
 
 
 def tool_settings(request: dict[str, Json]) -> ToolSettings:
-    """The settings of then, as far as this version has them."""
+    """The recorded settings, as far as this version has them."""
     known = {one.name for one in fields(ToolSettings)}
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 
@@ -231,7 +233,7 @@ def capabilities_of(given: dict[str, Json]) -> Capabilities:
 
 
 def minted(recorded: list[str]) -> IdFactory:
-    """The ids of then, in the order of each prefix; beyond them, ones that can be told from them."""
+    """The recorded ids in order, by prefix. Further ids are recognizable as new."""
     left, extra = list(recorded), Counter[str]()
 
     def mint(prefix: str) -> str:
@@ -245,7 +247,7 @@ def minted(recorded: list[str]) -> IdFactory:
 
 
 class _Events:
-    """A writer that keeps the events of a turn, each with the time of the batch that it came from."""
+    """A writer that keeps the events of a turn, each with the time of its batch."""
 
     def __init__(self, out: list[tuple[float, int, dict[str, Json]]]) -> None:
         self.now = 0.0
@@ -260,7 +262,7 @@ class _Events:
 
 
 def _compute(recording: Recording, turn: Turn) -> None:
-    """Plans the turn for each offer of the backend, and feeds its recorded batches through the same stages."""
+    """Plans the turn for each recorded offer, and feeds its batches through the stages."""
     request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
     ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
     offers = [Offer(offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request["offers"]]
@@ -338,7 +340,7 @@ def event_json(event: Event) -> dict[str, Json]:
 
 
 def _differing(value: Any) -> dict[str, Json]:
-    """The fields that do not hold their default."""
+    """The fields that do not have their default value."""
     out = {}
     for one in fields(value):
         held = getattr(value, one.name)
@@ -380,11 +382,11 @@ def _plain(value: Any) -> Json:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-# --- what was said -----------------------------------------------------------------------------------------------------------------------------
+# --- texts ---
 
 
 def wrote(recording: Recording) -> str:
-    """What the model wrote, before anything was made of it. Calls that were no text stand on lines of their own."""
+    """What the model wrote, before it was interpreted. Native calls are on separate lines."""
     out: list[str] = []
     for run, about in enumerate(recording.end.get("runs", ())):
         if run:
@@ -399,7 +401,7 @@ def wrote(recording: Recording) -> str:
 
 
 def got(recording: Recording) -> dict[str, Json]:
-    """What the client got: text, thoughts and calls, of all choices."""
+    """What the client received: text, thoughts and calls of all choices."""
     texts: dict[int, list[str]] = {}
     thoughts: list[str] = []
     calls: dict[tuple[int, int], dict[str, Json]] = {}
@@ -430,11 +432,11 @@ def got(recording: Recording) -> dict[str, Json]:
     }
 
 
-# --- masked ------------------------------------------------------------------------------------------------------------------------------------
+# --- masking ---
 
 
 def masked(recording: Recording, mask: Mask) -> Recording:
-    """The same without its secrets, also those that came in pieces: a frame or block that carries a part of one is left out whole."""
+    """The recording without secrets. A frame or block with a part of a split secret is left out."""
     batches, held, _ = _masked_pieces(
         [(ms, run, event) for ms, run, events in recording.batches for event in events], mask
     )
@@ -458,7 +460,7 @@ Said = tuple[float, int, dict[str, Json]]
 
 
 def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
-    """Events masked by what they make together; the times of those that hold a secret, and of those that hold only a part of one."""
+    """Events masked as joined text, and the times of those with a whole secret or a part of one."""
     channels: dict[tuple[Any, ...], list[int]] = {}
     for place, (_, who, event) in enumerate(rows):
         if event["type"] in SAID:
@@ -483,7 +485,7 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
 
 
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """Blocks of a stream follow the batch that they were made of. Those that hold a part of a secret are left out."""
+    """The blocks of a stream, which follow their batch. Those with a part of a secret are left out."""
     times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
     out: list[tuple[float, str, str]] = []
     for ms, label, text in recording.wire:
@@ -494,7 +496,7 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 
 
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """A frame belongs to the next batch. Those of a batch that holds a secret may hold it in pieces."""
+    """The frames, which precede their batch. Those of a batch with a secret are left out."""
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])
     until = next(times, float("inf"))

@@ -1,7 +1,7 @@
-"""A recorded turn run through today's code: the same request, answered by what the backend said then, with the ids and the clock of then.
+"""Runs a recorded turn through the current code: same request, same backend output, same ids and clock.
 
-What is judged is what the client would get. A turn that was cut short by its client is compared as far as it went. Nothing is asked of any backend,
-nothing is fetched and nothing is stored.
+The comparison is about what the client would receive. A turn that its client cut short is compared as far as
+it went. A replay contacts no backend, fetches nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ MOST_DIFFERENCES = 50
 LONGEST = 4000
 LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
-"""A recording may come from anywhere: so long it may take."""
+"""The time limit of a replay: a recording may come from anywhere."""
 STALLED_S = 1.0
-"""So long a turn may go on by itself after the last thing that the backend said."""
+"""How long a turn may continue after the last recorded output of the backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`wire_then` and `wire_now` are what the client got, and what it would get."""
+    """`wire_then` and `wire_now` are what the client received, and what it would receive now."""
 
     differences: list[dict[str, str]] = field(default_factory=list)
     wire_then: str = ""
@@ -69,12 +69,12 @@ class Replay:
 
 
 def replay(recording: Recording) -> Replay:
-    """Runs the turn in an event loop of its own: not to be called from one. Raises `RecordingError` where the recording is not whole."""
+    """Runs the turn in its own event loop. Raises `RecordingError` if the recording is incomplete."""
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
-        raise RecordingError("the turn was too large to be kept whole: it can not be replayed")
+        raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
     if any(label == "stream" and text == MASK for _, label, text in recording.wire):
         raise RecordingError(
-            "a secret went out in pieces, which were left out of the recording: what the client got can not be compared"
+            "a secret was sent in pieces, which were left out of the recording: it cannot be compared"
         )
     try:
         return _judged(recording, *asyncio.run(_run(recording)))
@@ -104,11 +104,11 @@ def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Re
     return Replay(found[:MOST_DIFFERENCES], then[:LONGEST_WIRE], now[:LONGEST_WIRE])
 
 
-# --- running -----------------------------------------------------------------------------------------------------------------------------------
+# --- running ---
 
 
 async def _run(recording: Recording) -> tuple[str, str, str | None]:
-    """What comes out: as what, its text, and the report of the fields, where there is one."""
+    """The response: its kind, its text, and the report of the fields."""
     request = recording.request
     played = _Played(recording)
     gateway = Gateway(
@@ -142,7 +142,7 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         await asyncio.wait({task, stalled}, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
         if not (task.done() or stalled.done()):
             raise RecordingError("the recording does not come to an end")
-        if not task.done():  # the client left, or the gateway ended the run by itself
+        if not task.done():  # the client disconnected, or the gateway ended the run
             await asyncio.wait(
                 {task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
             )
@@ -191,7 +191,7 @@ def _clock(recorded: list[float]) -> Callable[[], float]:
 
 
 class _Played:
-    """A backend that says what was said then. Runs begin in the order in which they began; with several at once, batches come in theirs."""
+    """A backend that repeats its recorded output. Runs begin, and batches come, in the recorded order."""
 
     aliases: tuple[str, ...] = ()
 
@@ -200,7 +200,7 @@ class _Played:
         self.id: str = request.get("backend") or ""
         self.failure = cast("Failure | None", event_of(end["failure"])) if end.get("failure") else None
         self.stalled = asyncio.Event()
-        """A run has nothing more to say, and did not come to an end."""
+        """A recorded run stopped without an end."""
         self._effort: str | None = request.get("effort")
         self._offers = [
             (offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request.get("offers", ())
@@ -244,7 +244,7 @@ class _Played:
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if not self.runs and self.failure is not None:
-            raise ToolwireError.of(self.failure)  # it was refused for a reason that was not the backend's
+            raise ToolwireError.of(self.failure)  # the gateway refused the turn without its backend
         number = self.runs.popleft() if self.runs else -1
         if self._committed:
             await asyncio.sleep(0.02)
@@ -278,7 +278,7 @@ class _Played:
 
 
 class _PlayedRun:
-    """A live run of one response: it is never parked."""
+    """A live run of one response; it is never parked."""
 
     pending: tuple[str, ...] = ()
 
@@ -297,7 +297,7 @@ class _PlayedRun:
 
 
 class _OldStore:
-    """What the store said then; what would be stored is let go. `full`: it could not be stored then."""
+    """A store with the recorded contents, which stores nothing. `full`: storing failed then."""
 
     path = ":memory:"
 
@@ -320,12 +320,12 @@ class _OldStore:
             raise ToolwireError("overloaded", "It could not be stored then.")
 
     async def run(self, work: object, action: str) -> dict[str, Any]:
-        """What a replay uses is not counted."""
+        """A replay is not counted."""
         return {}
 
 
 def _unstored(recording: Recording) -> bool:
-    """Whether a stream said that its response could not be stored."""
+    """Whether a stream reported that its response could not be stored."""
     return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
 
 
@@ -354,7 +354,7 @@ class _OldSeals:
         return None if item is None else str(item["content"][0]["text"]).removeprefix(SUMMARY_OF)
 
 
-# --- comparing ---------------------------------------------------------------------------------------------------------------------------------
+# --- comparing ---
 
 
 def _difference(where: str, then: str, now: str) -> dict[str, str]:

@@ -1,11 +1,12 @@
-"""What is recorded of one turn while it runs: its two ends, with times, and the few facts that are not in them.
+"""What is recorded of one turn while it runs: its two ends, with times, and a few facts besides.
 
-What the backend sent (raw frames, and the events of its runs) and what the client received (bytes) are appended as they
-come, together with ids, clock readings and the outcome. Everything between the ends, the decoded turn, the plan and the events of the answer,
-is computed again by the same pure code when a person looks at the turn (`recording.py`).
+What the backend sent (raw frames, and the events of its runs) and what the client received (bytes) are
+appended as they come, together with ids, clock readings and the outcome. Everything between the ends (the
+decoded turn, the plan, the events of the answer) is computed again by the same pure code when a person looks
+at the turn (`recording.py`).
 
-Recording never raises and never changes what it sees. It is bounded by rows and bytes: beyond them it stops, and the
-trace says that it was `cut`.
+Recording never raises and never changes a turn. It is bounded by rows and bytes: beyond them it stops, and
+the trace is `cut`.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 ROW_BYTES, EVENT_BYTES = 150, 120
-"""What a row, and an event in it, take besides their texts."""
+"""What a row, and an event in it, count for besides their texts."""
 EACH_BYTES = 32 * 1024
-"""The owner is asked for room once for so many bytes."""
+"""The owner is asked for room once per this many bytes."""
 READ = "read"
 """The label of bytes that were read from a network."""
 FRAME, SENT = -2, -1
-"""Kinds of rows besides the numbers of runs: a raw frame of the backend, and bytes that the client received."""
+"""Kinds of rows besides the numbers of runs: a raw frame of the backend, and bytes sent to the client."""
 
 
 class RecordedRun(NamedTuple):
-    """A run of the backend. `how` is `run`, `retry`, `open` or `resume`; `plan` is the number of the plan it served."""
+    """A run of the backend. `how` is `run`, `retry`, `open` or `resume`; `plan` is the number of its plan."""
 
     how: str
     choice: int
@@ -48,7 +49,7 @@ class RecordedRun(NamedTuple):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Trace:
-    """One turn. `grown` is called with every growth in bytes, and returns whether the trace may go on."""
+    """One turn. `grown` is called with every growth in bytes, and returns whether recording may continue."""
 
     id: str
     api: Api
@@ -61,14 +62,14 @@ class Trace:
     kind: str = "new"
     backend_id: str = ""
     backend_kind: str = ""
-    # what is shown of a turn that runs
+    # what is shown of a running turn
     model: str = ""
     stream: bool = False
     strategy: str = "none"
     report: str = ""
     # what is needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
-    """What the backend could do, each time that the turn was planned."""
+    """The backend's strategy and capabilities, each time that the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
     previous: tuple[Item, ...] | None = None
@@ -81,15 +82,15 @@ class Trace:
     runs: tuple[RecordedRun, ...] = ()
     # the outcome
     committed: bool = False
-    """The stream was begun before the backend had said anything."""
+    """The stream began before the backend had said anything."""
     failure: Failure | None = None
     resumed_from: str | None = None
     parked_s: float | None = None
-    """How long the run that this turn resumed had waited."""
+    """How long the resumed run had waited."""
     parked_at: float | None = None
-    """When this turn ended with calls that wait …"""
+    """When this turn ended with calls that wait."""
     waiting: tuple[str, ...] = ()
-    """… and their ids."""
+    """The ids of the waiting calls."""
     minted: tuple[str, ...] = ()
     clock_readings: tuple[float, ...] = ()
     recording: bool = True
@@ -105,10 +106,10 @@ class Trace:
         if size > EACH_BYTES:
             self.weigh()
 
-    # --- once a turn ---------------------------------------------------------------------------------------------------
+    # --- once per turn ---
 
     def watch(self, ids: IdFactory, clock: Callable[[], float]) -> tuple[IdFactory, Callable[[], float]]:
-        """The same ids and the same clock, remembered for a replay."""
+        """The same ids and clock, recorded for a replay."""
 
         def mint(prefix: str) -> str:
             id = ids(prefix)
@@ -123,7 +124,7 @@ class Trace:
         return mint, read
 
     def planned(self, turn: Turn, plan: Plan, report: str) -> None:
-        """How the turn is served; once more where the backend refused the first strategy."""
+        """Records the plan; again if the backend refused the first strategy."""
         self.offers += (plan.offer,)
         self.model, self.stream, self.effort = turn.model, turn.stream, turn.sampling.effort
         self.open_responses = turn.open_responses
@@ -136,7 +137,7 @@ class Trace:
         references: Mapping[str, Any] | None = None,
         images: Mapping[str, str] | None = None,
     ) -> None:
-        """What the request refers to and does not hold itself."""
+        """Records what the request refers to but does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
         self._uncounted += (
@@ -152,14 +153,14 @@ class Trace:
         self.waiting = (*self.waiting, *calls)
 
     def begin_run(self, how: str, choice: int) -> int:
-        """The number of a run that begins: its batches are recorded under it."""
+        """Records the start of a run, and returns its number."""
         self.runs += (RecordedRun(how, choice, max(0, len(self.offers) - 1)),)
         return len(self.runs) - 1
 
-    # --- the two ends, once a chunk ------------------------------------------------------------------------------------
+    # --- the two ends, once per chunk ---
 
     def frame(self, label: str, data: Any) -> None:
-        """A raw frame of the backend's wire, as it was read: bytes, text, or an object."""
+        """Records a raw frame of the backend's wire: bytes, text, or an object."""
         if self.recording:
             self.rows.append((perf_counter(), FRAME, (label, data)))
             self._uncounted += ROW_BYTES + (len(data) if type(data) is bytes else weight(data))
@@ -167,7 +168,7 @@ class Trace:
                 self.weigh()
 
     def received(self, run: int, batch: list[Event] | None) -> None:
-        """A batch of a run of the backend. None: the gateway ended the run because it stayed silent after its calls."""
+        """Records a batch of a run. None: the gateway ended the run, which stayed silent after its calls."""
         if self.recording:
             self.rows.append((perf_counter(), run, batch))
             self._uncounted += ROW_BYTES
@@ -178,17 +179,17 @@ class Trace:
                 self.weigh()
 
     def sent(self, block: bytes) -> None:
-        """Bytes that the client receives."""
+        """Records bytes for the client."""
         if self.recording:
             self.rows.append((perf_counter(), SENT, block))
             self._uncounted += ROW_BYTES + len(block)
             if self._uncounted > EACH_BYTES:
                 self.weigh()
 
-    # --- the bounds ----------------------------------------------------------------------------------------------------
+    # --- bounds ---
 
     def weigh(self) -> None:
-        """Asks the owner for the room of what came since the last time."""
+        """Asks the owner for room for what was recorded since the last time."""
         size, self._uncounted = self._uncounted, 0
         if not self.recording or not size:
             return
@@ -196,31 +197,31 @@ class Trace:
         try:
             if not self.grown(self, size) or self.size >= MOST_BYTES or len(self.rows) >= MOST_ROWS:
                 self.stop(cut=True)
-        except Exception:  # recording never disturbs what it records
+        except Exception:  # recording never disturbs a turn
             log.exception("a turn cannot be recorded further")
             self.stop(cut=True)
 
     def stop(self, cut: bool = False) -> None:
-        """Nothing more is recorded."""
+        """Stops recording."""
         self.cut = self.cut or cut
         self.recording = False
 
     def end(self) -> int:
-        """Nothing more follows. Returns how many bytes the owner has not counted yet."""
+        """Ends recording. Returns how many bytes the owner has not counted yet."""
         size, self._uncounted = (self._uncounted, 0) if self.recording else (0, 0)
         self.size += size
         self.recording = False
         return size
 
     def forget(self) -> None:
-        """Drops everything that was said. A snapshot that was taken before keeps its own list."""
+        """Drops all contents. An earlier snapshot keeps its own list."""
         self.recording = False
         self.raw = self.previous = self.references = self.images = None
         self.rows, self.runs = [], ()
         self.size = self._uncounted = 0
 
     def snapshot(self) -> Trace:
-        """The trace as it is now, for another thread to read. The thread that the turn runs in takes it."""
+        """A copy for another thread to read, made in the turn's own thread."""
         self.weigh()
         other = copy(self)
         other.rows = list(self.rows)
@@ -236,7 +237,7 @@ def _item_bytes(item: Any) -> int:
 
 
 def weight(data: Any, depth: int = 4) -> int:
-    """About how many bytes a value refers to."""
+    """Approximately how many bytes a value refers to."""
     if isinstance(data, bytes | str):
         return len(data)
     if depth and isinstance(data, Mapping):

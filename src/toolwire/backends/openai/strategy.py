@@ -258,8 +258,8 @@ class Facts:
 class ToolSupport:
     """What one model supports: its profile, what the server says of it, and what it refused.
 
-    `profile` is the kind of server, with the options applied and without what it refused. `refresh` is called before
-    each turn.
+    `profile` is the kind of server, with the options applied and without what it refused. `refresh` is
+    called before each turn.
     """
 
     profile: ServerProfile

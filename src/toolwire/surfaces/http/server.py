@@ -256,7 +256,7 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
         raise ConfigError(f"server.tls_cert: {told} ({error.reason or error})") from None
     except OSError as error:
         raise ConfigError(
-            f"server.tls_cert: {certificate} or {key} can not be read: {error.strerror or error}"
+            f"server.tls_cert: {certificate} or {key} cannot be read: {error.strerror or error}"
         ) from None
     return certificate, key
 
@@ -266,7 +266,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(f"server.host: {host} can not be resolved: {error.strerror or error}") from error
+        raise ConfigError(f"server.host: {host} cannot be resolved: {error.strerror or error}") from error
     sockets: list[socket.socket] = []
     for family, kind, protocol, _, address in sorted(
         dict.fromkeys(found), key=lambda entry: entry[0] != socket.AF_INET
@@ -296,7 +296,7 @@ def _bind_complaint(host: str, port: int, error: OSError) -> str:
         return f"{used}; choose another with --port, or 0 for a free one"
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not allowed for this user; choose one from 1024 up with --port"
-    return f"can not listen on {host} port {port}: {error.strerror}"
+    return f"cannot listen on {host} port {port}: {error.strerror}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
