@@ -239,7 +239,7 @@ async def test_a_large_body_that_arrives_steadily_is_accepted(
         writer.write(head + b"\r\n\r\n")
         for place in range(0, len(body), 6000):
             writer.write(body[place : place + 6000])
-            await asyncio.sleep(0.05)  # in total longer than a silent body may take
+            await asyncio.sleep(0.05)  # longer in all than a body may take that does not come
         assert (await read_answer(reader))[0] == 200
 
 

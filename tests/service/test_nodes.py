@@ -534,7 +534,7 @@ def balanced(two: Circle, tmp_path: Path) -> Iterator[Nginx]:
 
 
 async def converse(url: str, stream: bool, ends: list[str], kinds: list[str]) -> None:
-    """A loop of five steps. Records how it ends: `right`, or what was wrong."""
+    """A loop of five steps. How it ends is noted in one word: `right`, or what was wrong."""
     connector = aiohttp.TCPConnector(force_close=True, ssl=False)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as client:
         talk = Talk(client, "long", stream=stream)
