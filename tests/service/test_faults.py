@@ -1,6 +1,8 @@
-"""Faults under load: two nodes behind nginx, Redis and PostgreSQL, while each of them, a backend, a disk and a clock fails and comes back.
+"""Faults under load: two nodes behind nginx with Redis and PostgreSQL, while each part fails and recovers.
 
-The run itself is `bench/faults.py`, whose long version is a part of `make evidence`; this is its short one.
+A backend, a disk and a clock fail too.
+
+This is the short version of `bench/faults.py`; `make evidence` runs the long one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ FAULTS = (
 
 
 @pytest.mark.timeout(300)
-def test_under_every_fault_each_request_ends_right_or_with_one_clear_error_and_nothing_stored_is_lost(
+def test_under_every_fault_requests_succeed_or_fail_clearly_and_nothing_stored_is_lost(
     tmp_path: Path,
 ) -> None:
     left = tmp_path / "faults.json"

@@ -1,4 +1,4 @@
-"""Clients that send or read too slowly, vanish, or flood: each is bounded and cut off, and nobody else notices."""
+"""Clients that send or read too slowly, leave, or flood are cut off, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test on each loop that the server runs on: their buffers are not the same."""
+    """Runs a test on each event loop that the server supports: their buffers differ."""
 
     def run(**fixtures: Any) -> None:
         with asyncio.Runner(loop_factory=LOOPS[fixtures.pop("loop")]) as runner:
@@ -54,7 +54,7 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
 
 class Endless:
-    """A model that speaks as long as it is listened to. `ended` when it was cancelled."""
+    """A model that writes until it is cancelled, which sets `ended`."""
 
     def __init__(self) -> None:
         self.said = 0
@@ -76,7 +76,7 @@ class Server:
         self.gateway = gateway
 
     async def connection(self, request: bytes) -> socket.socket:
-        """A client with a small window that has asked and not read."""
+        """A client with a small receive window that has sent a request and reads nothing."""
         loop = asyncio.get_running_loop()
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -115,7 +115,7 @@ async def quiet(turn: Turn) -> AsyncGenerator[Batch, None]:
 
 @contextmanager
 def logged(words: str) -> Iterator[asyncio.Event]:
-    """An event that is set when the server logs these words."""
+    """An event that is set when the server logs this text."""
     found, log = asyncio.Event(), logging.getLogger("toolwire.http")
 
     class Watch(logging.Handler):
@@ -137,11 +137,11 @@ async def long_answer(turn: Turn) -> AsyncGenerator[Batch, None]:
     yield [Text("x" * 20_000_000), Finish("stop")]
 
 
-# --- who does not read -------------------------------------------------------------------------------------------------------------------------
+# --- slow readers -------------------------------------------------------------------------------------------
 
 
 @both_loops
-async def test_a_stream_waits_for_its_reader_and_costs_little_meanwhile(start: Start) -> None:
+async def test_a_stream_waits_for_its_reader_with_bounded_memory(start: Start) -> None:
     model = Endless()
     async with start(model, slow_reader_s=0) as server:
         connection = await server.connection(asks())
@@ -157,7 +157,7 @@ async def test_a_stream_waits_for_its_reader_and_costs_little_meanwhile(start: S
 
 
 @both_loops
-async def test_who_reads_nothing_is_cut_off_and_its_run_cancelled(start: Start) -> None:
+async def test_a_client_that_reads_nothing_is_cut_off_and_its_run_cancelled(start: Start) -> None:
     model = Endless()
     async with start(model, slow_reader_s=0.4) as server:
         began = time.monotonic()
@@ -167,7 +167,7 @@ async def test_who_reads_nothing_is_cut_off_and_its_run_cancelled(start: Start) 
 
 
 @both_loops
-async def test_who_reads_slowly_but_goes_on_is_not_cut_off(start: Start) -> None:
+async def test_a_client_that_keeps_reading_slowly_is_not_cut_off(start: Start) -> None:
     model = Endless()
     async with start(model, slow_reader_s=0.4) as server:
         loop, began, read = asyncio.get_running_loop(), time.monotonic(), 0
@@ -180,8 +180,8 @@ async def test_who_reads_slowly_but_goes_on_is_not_cut_off(start: Start) -> None
 
 
 @both_loops
-async def test_a_complete_answer_that_nobody_fetches_is_given_up(start: Start) -> None:
-    """The turn has ended, the connection would wait for ever to be flushed."""
+async def test_a_complete_answer_that_is_never_read_is_dropped(start: Start) -> None:
+    """The turn has ended; without a limit the connection would wait forever."""
     async with start(long_answer, slow_reader_s=0.4) as server:
         with logged("was cut off") as given_up, await server.connection(asks(stream=False)) as connection:
             received, loop = 0, asyncio.get_running_loop()
@@ -194,11 +194,13 @@ async def test_a_complete_answer_that_nobody_fetches_is_given_up(start: Start) -
             assert received < 20_000_000
 
 
-# --- who does not send -------------------------------------------------------------------------------------------------------------------------
+# --- slow senders -------------------------------------------------------------------------------------------
 
 
 @both_loops
-async def test_a_body_that_never_comes_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_arrives_ends_the_request(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.1)
     async with start(quiet) as server, connected(server.port) as (reader, writer):
         writer.write(asks().partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
@@ -208,7 +210,7 @@ async def test_a_body_that_never_comes_is_given_up(start: Start, monkeypatch: py
 
 
 @both_loops
-async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(
+async def test_a_body_that_arrives_too_slowly_ends_the_request(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.3)
@@ -227,7 +229,7 @@ async def test_a_body_that_dribbles_in_is_given_up_though_it_never_stops(
 
 
 @both_loops
-async def test_a_large_body_that_comes_steadily_has_its_time(
+async def test_a_large_body_that_arrives_steadily_is_accepted(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every piece moves the time by which the next one is due. What that time is, the next test says."""
@@ -261,7 +263,7 @@ def test_a_body_that_keeps_up_has_the_whole_idle_time_and_a_slow_one_less() -> N
 
 
 @both_loops
-async def test_bodies_that_arrive_together_have_bounded_room(
+async def test_bodies_that_arrive_together_have_bounded_memory(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "MOST_ARRIVING", 300_000)
@@ -275,13 +277,13 @@ async def test_bodies_that_arrive_together_have_bounded_room(
             second.write(halves[:250_000])
             status, body = await asyncio.wait_for(read_answer(other), 5)
             assert status == 503 and b"arrive at the same time" in body
-        async with connected(server.port) as (reader, writer):  # what was given up has made room
+        async with connected(server.port) as (reader, writer):  # the dropped requests have freed their memory
             writer.write(asks(stream=False))
             assert (await read_answer(reader))[0] == 200
 
 
 @both_loops
-async def test_empty_lines_between_two_requests_hold_no_connection(
+async def test_empty_lines_between_two_requests_do_not_keep_a_connection_open(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
@@ -296,11 +298,11 @@ async def test_empty_lines_between_two_requests_hold_no_connection(
         assert isinstance(closed.exception(), ConnectionError | None)
 
 
-# --- who sends too much ------------------------------------------------------------------------------------------------------------------------
+# --- senders of too much ------------------------------------------------------------------------------------
 
 
 @both_loops
-async def test_a_few_requests_in_a_row_are_answered_in_their_order(start: Start) -> None:
+async def test_a_few_pipelined_requests_are_answered_in_order(start: Start) -> None:
     async with start(quiet) as server, connected(server.port) as (reader, writer):
         writer.write(asks(stream=False) * 5)
         for _ in range(5):
@@ -309,14 +311,14 @@ async def test_a_few_requests_in_a_row_are_answered_in_their_order(start: Start)
 
 
 @both_loops
-async def test_a_long_row_of_requests_is_cut_off(start: Start) -> None:
+async def test_too_many_pipelined_requests_are_cut_off(start: Start) -> None:
     model = Endless()
     async with start(model) as server, connected(server.port) as (_, writer):
         writer.write(asks() + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
         await asyncio.wait_for(model.ended.wait(), 10)
 
 
-# --- all of them at once -----------------------------------------------------------------------------------------------------------------------
+# --- all at once --------------------------------------------------------------------------------------------
 
 SETTINGS = """
 [server]
@@ -352,9 +354,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield server
 
 
-async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server_its_memory(
-    watched: Watched,
-) -> None:
+async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memory(watched: Watched) -> None:
     calm = ToolLoop(watched.port, ("loop",), "honest")
     await calm.run(time.monotonic() + 0.5)
     before, held = watched.rss_mb(), watched.held()
@@ -381,12 +381,12 @@ async def test_all_of_them_at_once_leave_the_others_their_answers_and_the_server
     assert "Traceback" not in watched.told()
 
 
-# --- a WebSocket that floods -------------------------------------------------------------------------------------------------------------------
+# --- WebSocket floods ---------------------------------------------------------------------------------------
 
 ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
 NOISE_S = 0.002
-"""Below this a p99 on a busy machine is the scheduler's."""
+"""Below this, a p99 on a busy machine only measures the scheduler."""
 
 
 def _frame(opcode: int, data: bytes = b"") -> bytes:
@@ -403,7 +403,7 @@ FLOODS = {
 
 
 class Flood(threading.Thread):
-    """One WebSocket that sends as fast as it can, and reads nothing. Where it is cut off it comes back."""
+    """A WebSocket that sends as fast as it can and reads nothing. It reconnects when it is cut off."""
 
     def __init__(self, port: int, first: bytes, again: bytes) -> None:
         super().__init__(daemon=True)
@@ -455,11 +455,13 @@ def _p99(times: list[float]) -> float:
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-async def test_one_websocket_that_floods_leaves_the_others_their_time_and_the_server_its_memory(
+async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
-    """Calm and flooded rounds take turns, each with a flood of its own. The median round of each kind counts, so that one moment in which
-    the machine did something else decides nothing, and a flood that holds others up in most rounds fails."""
+    """Calm and flooded rounds alternate, and their median p99 is compared.
+
+    One slow moment of the machine does not decide, and a flood that delays others in most rounds fails.
+    """
     await _timed(watched.port)
     before = watched.rss_mb()
     calm, flooded = [], []

@@ -1,6 +1,6 @@
-"""Several nodes: real processes that share a real PostgreSQL and a real Redis, alone and behind a real nginx, while parts of it die and come back.
+"""Several nodes with a real PostgreSQL, Redis and nginx, while parts fail and recover.
 
-Where PostgreSQL is not installed they share an SQLite file.
+If PostgreSQL is not installed, they share an SQLite file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Circle:
         self.board = redis_library.Redis.from_url(self.redis.url)
 
     def waits(self, talk: Talk) -> bool:
-        """Whether the board says who holds the run that waits for the last call of this conversation."""
+        """Whether Redis names the owner of the run that waits for the last call of this conversation."""
         return bool(self.board.exists(f"toolwire:park:{talk.messages[-1]['tool_call_id']}"))
 
     def start(self) -> None:
@@ -130,17 +130,17 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Circle]:
 
 @pytest.fixture
 def two(circle: Circle) -> Circle:
-    """Both nodes and Redis, alive whatever the test before did to them."""
+    """Both nodes and Redis, running again whatever the previous test did to them."""
     circle.start()
     return circle
 
 
-# --- a client ----------------------------------------------------------------------------------------------------------------------------------
+# --- a client -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Talk:
-    """One conversation by chat completions: each step may go to another place."""
+    """One chat completions conversation; each step may go to another node."""
 
     client: aiohttp.ClientSession
     model: str = "short"
@@ -157,7 +157,10 @@ class Talk:
             yield response
 
     async def step(self, url: str, result: str = "a duck") -> tuple[int, str, str]:
-        """Status, the header `x-toolwire-turn`, and the text, or the error's message. A call is answered in the history, for the next step."""
+        """Status, the header `x-toolwire-turn`, and the text or the error's message.
+
+        The history gets the result of a call, for the next step.
+        """
         async with self.sending(url) as response:
             kind = response.headers.get("x-toolwire-turn", "")
             if response.status != 200:
@@ -248,11 +251,11 @@ async def metric(client: aiohttp.ClientSession, node: Node, name: str) -> float:
     )
 
 
-# --- passing on --------------------------------------------------------------------------------------------------------------------------------
+# --- forwarding ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_continuation_that_lands_on_the_wrong_node_goes_on_with_the_run_of_the_right_one(
+async def test_a_continuation_on_the_wrong_node_continues_the_run_of_its_owner(
     two: Circle, client: aiohttp.ClientSession, stream: bool
 ) -> None:
     first, second = two.nodes
@@ -264,7 +267,7 @@ async def test_a_continuation_that_lands_on_the_wrong_node_goes_on_with_the_run_
     await until(lambda: not two.waits(talk))
 
 
-async def test_every_step_of_a_loop_may_land_anywhere(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_every_step_of_a_loop_may_reach_any_node(two: Circle, client: aiohttp.ClientSession) -> None:
     talk, kinds = Talk(client, "long"), []
     for place in range(5):
         status, kind, text = await talk.step(two.nodes[place % 2].url, f"result {place}")
@@ -273,7 +276,7 @@ async def test_every_step_of_a_loop_may_land_anywhere(two: Circle, client: aioht
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_responses_continuation_is_passed_on_by_its_call_id(
+async def test_a_responses_continuation_is_forwarded_by_its_call_id(
     two: Circle, client: aiohttp.ClientSession, stream: bool
 ) -> None:
     first, second = two.nodes
@@ -297,7 +300,7 @@ async def test_a_responses_continuation_is_passed_on_by_its_call_id(
         assert "I saw a heron" in await response.text()
 
 
-async def test_a_stream_comes_through_as_it_is_written(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_a_stream_is_forwarded_as_it_is_written(two: Circle, client: aiohttp.ClientSession) -> None:
     first, second = two.nodes
     talk = Talk(client, "worded")
     await talk.step(first.url)
@@ -332,16 +335,15 @@ async def test_a_client_that_leaves_cancels_the_run_on_the_other_node(
     )
 
 
-async def test_two_continuations_at_once_are_told_apart_whichever_nodes_they_reach(
+async def test_of_two_simultaneous_continuations_one_is_refused_whichever_nodes_they_reach(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
     first, second = two.nodes
     talk = Talk(client, "late", stream=False)
     await talk.step(first.url)
     again = Talk(client, "late", stream=False, messages=list(talk.messages))
-    resumed, refused = sorted(
-        await asyncio.gather(talk.step(first.url), again.step(second.url))
-    )  # whichever of them is first
+    # either may be first
+    resumed, refused = sorted(await asyncio.gather(talk.step(first.url), again.step(second.url)))
     assert resumed == (200, "resumed", "I saw a duck")
     assert refused[0] == 409 and "already being continued" in refused[2]
 
@@ -355,10 +357,10 @@ async def test_another_keys_run_is_not_found(two: Circle, client: aiohttp.Client
     assert await talk.step(second.url) == (200, "resumed", "I saw a duck")
 
 
-# --- who may pass on ---------------------------------------------------------------------------------------------------------------------------
+# --- who may forward ----------------------------------------------------------------------------------------
 
 
-async def test_a_client_can_not_claim_to_be_a_node(two: Circle, client: aiohttp.ClientSession) -> None:
+async def test_a_client_cannot_claim_to_be_a_node(two: Circle, client: aiohttp.ClientSession) -> None:
     talk = Talk(client)
     for seal in ("node_1;http;127.0.0.1;" + "0" * 64, "", ";;;", "ä"):
         body = {"model": "short", "messages": talk.messages}
@@ -369,7 +371,7 @@ async def test_a_client_can_not_claim_to_be_a_node(two: Circle, client: aiohttp.
             assert response.status == 403 and (await response.json())["error"]["code"] == "permission_denied"
 
 
-async def test_an_owner_that_no_longer_holds_the_run_refuses_and_it_is_replayed(
+async def test_a_run_that_its_owner_no_longer_holds_is_replayed(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
     first, second = two.nodes
@@ -379,15 +381,17 @@ async def test_an_owner_that_no_longer_holds_the_run_refuses_and_it_is_replayed(
     row = two.board.get(f"toolwire:park:{call}")
     assert await talk.step(first.url) == (200, "resumed", "I saw a duck")
     await until(lambda: not two.waits(talk))
-    two.board.set(f"toolwire:park:{call}", row, ex=60)  # a row that stayed behind
+    two.board.set(f"toolwire:park:{call}", row, ex=60)  # a stale row
     again = Talk(client, messages=talk.messages)
     before = await metric(client, second, 'toolwire_turns_passed_on_total{outcome="refused"}')
     assert await again.step(second.url) == (200, "replayed", "I saw a duck")
     assert await metric(client, second, 'toolwire_turns_passed_on_total{outcome="refused"}') == before + 1
 
 
-async def test_what_no_node_has_signed_is_not_believed(two: Circle, client: aiohttp.ClientSession) -> None:
-    """Whoever can write to Redis does not get the clients' requests, and with them their keys, sent to an address of their own."""
+async def test_entries_without_a_nodes_signature_are_ignored(
+    two: Circle, client: aiohttp.ClientSession
+) -> None:
+    """Write access to Redis does not redirect clients' requests, and their keys, to another address."""
     reached: list[bytes] = []
 
     async def trap(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -412,7 +416,7 @@ async def test_what_no_node_has_signed_is_not_believed(two: Circle, client: aioh
     assert reached == []
 
 
-async def test_nodes_with_another_secret_replay_each_others_runs(
+async def test_nodes_with_different_secrets_replay_each_others_runs(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
     stranger = Node(two.folder / "stranger", settings(two.redis, two.store), {"SECRET": "another one"})
@@ -425,7 +429,7 @@ async def test_nodes_with_another_secret_replay_each_others_runs(
         stranger.kill()
 
 
-# --- faults ------------------------------------------------------------------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------------------
 
 
 async def test_a_killed_owners_run_is_replayed_at_once(two: Circle, client: aiohttp.ClientSession) -> None:
@@ -440,7 +444,7 @@ async def test_a_killed_owners_run_is_replayed_at_once(two: Circle, client: aioh
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_error(
+async def test_an_owner_that_dies_within_a_stream_leaves_one_clear_error(
     two: Circle, client: aiohttp.ClientSession, api: str
 ) -> None:
     first, second = two.nodes
@@ -475,15 +479,15 @@ async def test_an_owner_that_dies_in_the_middle_of_a_stream_leaves_one_clear_err
         first.kill()
         whole = begun + await response.content.read()
     assert judge_sse(whole, "responses") == []
-    told = fold(whole, "responses")
+    folded = fold(whole, "responses")
     assert (
-        told["status"] == "failed"
-        and told["id"].startswith("resp_")
-        and told["output"][0]["content"][0]["text"] == "it begins"
+        folded["status"] == "failed"
+        and folded["id"].startswith("resp_")
+        and folded["output"][0]["content"][0]["text"] == "it begins"
     )
 
 
-async def test_a_node_that_drains_takes_itself_and_its_parks_off_the_board_first(
+async def test_a_draining_node_first_removes_itself_and_its_parks_from_redis(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
     first, second = two.nodes
@@ -497,7 +501,7 @@ async def test_a_node_that_drains_takes_itself_and_its_parks_off_the_board_first
     assert await talk.step(second.url) == (200, "replayed", "I saw a duck")
 
 
-async def test_without_redis_own_parks_go_on_and_others_replay_and_it_is_found_again_by_itself(
+async def test_without_redis_own_parks_continue_others_replay_and_nodes_reconnect(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
     first, second = two.nodes
@@ -509,14 +513,12 @@ async def test_without_redis_own_parks_go_on_and_others_replay_and_it_is_found_a
     began = time.monotonic()
     assert await foreign.step(second.url) == (200, "replayed", "I saw a duck")
     assert time.monotonic() - began < 5
-    two.redis.start()  # it has forgotten everything
+    two.redis.start()  # without its data
     await until(lambda: two.waits(kept) and len(list(two.board.scan_iter("toolwire:node:*"))) == 2)
     assert await kept.step(second.url) == (200, "resumed", "I saw a duck")
 
 
-async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
-    two: Circle, client: aiohttp.ClientSession
-) -> None:
+async def test_a_redis_that_hangs_delays_one_request_only(two: Circle, client: aiohttp.ClientSession) -> None:
     first, second = two.nodes
     os.kill(two.redis.pid, signal.SIGSTOP)
     try:
@@ -539,7 +541,7 @@ async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
     await until(passed_on)
 
 
-# --- behind nginx ------------------------------------------------------------------------------------------------------------------------------
+# --- behind nginx -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -568,10 +570,10 @@ async def converse(url: str, stream: bool, ends: list[str], kinds: list[str]) ->
         ends.append("right" if text == "all of it: result 3" else f"wrong: {text}")
 
 
-async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(
+async def test_loops_behind_nginx_succeed_while_parts_fail_and_recover(
     two: Circle, balanced: Nginx, client: aiohttp.ClientSession
 ) -> None:
-    """Each conversation's steps land on either node. Only a stream that was being written by a node that is killed may be cut."""
+    """The steps of a conversation reach either node. Only streams of a killed node may be cut."""
     first, _ = two.nodes
     calm: list[str] = []
     kinds: list[str] = []
@@ -606,7 +608,7 @@ async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(
         await more(8)
         await asyncio.to_thread(two.redis.start)
         await more(8)
-        ended = asyncio.ensure_future(asyncio.to_thread(first.end))  # drains, and comes back
+        ended = asyncio.ensure_future(asyncio.to_thread(first.end))  # drains and restarts
         await more(8)
         assert await ended == 0
         await asyncio.to_thread(first.start)
@@ -619,7 +621,7 @@ async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(
         f"{len(ends)} loops while parts died and came back, {len(wrong)} of them cut: {wrong}; {kinds.count('resumed')} turns resumed"
     )
     assert not [end for end in wrong if end.startswith("wrong")], wrong
-    assert len(wrong) <= 8, wrong  # at most what the killed node had in its hands
+    assert len(wrong) <= 8, wrong  # at most the streams of the killed node
 
     again: list[str] = []
     after: list[str] = []
@@ -627,7 +629,7 @@ async def test_loops_behind_nginx_end_right_whatever_dies_and_comes_back(
     assert again == ["right"] * 12 and after.count("resumed") == 48, "it is as it was, without anybody's help"
 
 
-async def test_nginx_answers_in_json_when_no_node_is_there(
+async def test_nginx_answers_in_json_if_no_node_is_up(
     two: Circle, balanced: Nginx, client: aiohttp.ClientSession
 ) -> None:
     for node in two.nodes:
@@ -638,10 +640,10 @@ async def test_nginx_answers_in_json_when_no_node_is_there(
         assert response.status == 404 and "error" in await response.json()
 
 
-# --- the files that the documentation ships ----------------------------------------------------------------------------------------------------
+# --- the files in docs/deploy -------------------------------------------------------------------------------
 
 
-def test_the_shipped_settings_load_and_fit_for_several_nodes() -> None:
+def test_the_shipped_settings_load_and_work_for_several_nodes() -> None:
     environ = {
         name: f"{name}-value" for name in ("TOOLWIRE_API_KEY", "TOOLWIRE_ADMIN_KEY", "TOOLWIRE_NODE_SECRET")
     }
@@ -655,7 +657,7 @@ def test_the_shipped_settings_load_and_fit_for_several_nodes() -> None:
     assert "TOOLWIRE_NODE_SECRET-value" not in print_config(loaded)
 
 
-def test_the_shipped_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+def test_systemd_accepts_the_shipped_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "toolwire.service").read_text()
     words = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     defaults = ServerSettings()
@@ -679,10 +681,10 @@ def test_the_shipped_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if "toolwire.service" in line], done.stderr
 
 
-# --- settings ----------------------------------------------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------
 
 
-def test_nodes_on_other_machines_need_a_secret_and_those_of_one_machine_agree_on_one() -> None:
+def test_nodes_on_several_machines_need_a_secret_and_those_of_one_machine_create_one() -> None:
     store = StoreSettings(redis="redis://127.0.0.1:1/0")
     check(Settings(store=store))
     check(Settings(server=ServerSettings(host="10.0.0.1", node_secret="s"), store=store))
@@ -695,7 +697,7 @@ def test_nodes_on_other_machines_need_a_secret_and_those_of_one_machine_agree_on
             check(Settings(server=server, store=store))
 
 
-async def test_nodes_without_a_secret_keep_one_in_redis_also_when_it_forgets(two: Circle) -> None:
+async def test_nodes_without_a_secret_keep_one_in_redis_also_after_it_lost_its_data(two: Circle) -> None:
     two.board.delete("toolwire:secret")
     one, other = (Nodes(two.redis.url, f"http://127.0.0.1:{port}") for port in (1, 2))
     try:
@@ -719,7 +721,7 @@ async def test_nodes_without_a_secret_keep_one_in_redis_also_when_it_forgets(two
         two.board.delete("toolwire:secret")
 
 
-def test_a_nodes_address_is_what_it_advertises_or_where_it_listens() -> None:
+def test_a_nodes_address_is_the_advertised_one_or_the_one_it_listens_on() -> None:
     def address(**server: Any) -> str:
         return node_address(
             Settings(server=ServerSettings(**server), store=StoreSettings(redis="redis://127.0.0.1:6379/0")),
@@ -727,7 +729,7 @@ def test_a_nodes_address_is_what_it_advertises_or_where_it_listens() -> None:
         )
 
     assert address() == "http://127.0.0.1:9000"
-    assert address(host="0.0.0.0") == "http://127.0.0.1:9000"  # as it reaches Redis
+    assert address(host="0.0.0.0") == "http://127.0.0.1:9000"  # the address from which it reaches Redis
     assert address(host="::1") == "http://[::1]:9000"
     assert address(advertise="node-1.local:80") == "http://node-1.local:80"
     assert address(advertise="https://node-1.local") == "https://node-1.local:443"
@@ -738,7 +740,7 @@ def test_a_nodes_address_is_what_it_advertises_or_where_it_listens() -> None:
     )
 
 
-def test_call_ids_are_read_from_a_body_and_never_from_what_somebody_said() -> None:
+def test_call_ids_are_read_from_results_and_never_from_message_text() -> None:
     said = json.dumps({"tool_call_id": "call_said", "call_id": "fc_said"})
     chat = {
         "messages": [

@@ -1,4 +1,7 @@
-"""Behind a real nginx and a real HAProxy that share their connections among clients: no trick with upgrades, bodies or trailers mixes answers up."""
+"""No trick with upgrades, bodies or trailers mixes answers behind a real nginx or HAProxy.
+
+Both proxies share their connections to Toolwire among all clients.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ backend keyless
 
 
 class Proxy(Server):
-    """`port` leads to the server with keys, `outside` to the one without, as the proxy says for a client from elsewhere."""
+    """`port` leads to the server with keys, `outside` to the one without, for an external client."""
 
     def __init__(self, folder: Path, name: str, keyed: int, keyless: int) -> None:
         super().__init__()
@@ -127,12 +130,12 @@ def proxy(
         running.end()
 
 
-# --- what clients send --------------------------------------------------------------------------------------------------------------------------
+# --- what clients send --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, and the statuses that it may get. Only a 200 carries its mark."""
+    """A request and its allowed statuses. Only a 200 contains its mark."""
 
     wire: bytes
     statuses: tuple[int, ...]
@@ -190,7 +193,7 @@ def offer(chance: random.Random) -> tuple[str, ...]:
 
 
 def smuggled(mark: str, key: str) -> bytes:
-    """A whole request that nobody sent: an answer with its mark belongs to nobody."""
+    """A complete hidden request. No client may get an answer with its mark."""
     return b"\r\n" * 3 + whole(key, body_of(mark.replace("mark-", "mark-9999")))
 
 
@@ -254,7 +257,7 @@ KINDS: dict[str, Make] = {
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
-    """Status, head and body of an answer; a 100 is skipped."""
+    """Status, head and body of a response; a 100 is skipped."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     while b" 100 " in head.partition(b"\r\n")[0]:
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -269,11 +272,11 @@ async def read(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
 
 
 class Unanswered(Exception):
-    """The connection was closed before a byte of the answer came."""
+    """The connection was closed before the first byte of the response."""
 
 
 class Client:
-    """Asks again and again by a few connections. `wrong`: what it should not have got."""
+    """Sends many requests over a few connections. `wrong`: responses that it should not have got."""
 
     def __init__(self, proxy: Proxy, number: int) -> None:
         self._proxy, self._number = proxy, number
@@ -302,8 +305,8 @@ class Client:
                             goes_on = await self._ask(reader, writer, *one)
                         except Unanswered as error:
                             goes_on = False
-                            # A proxy may close a kept connection at any time, as nginx does when it
-                            # answered before the whole body was there.
+                            # A proxy may close a kept connection at any time. nginx does so if it has
+                            # responded before the whole body arrived.
                             if used:
                                 left.append(one)
                             else:
@@ -313,7 +316,7 @@ class Client:
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, mark: str, ask: Ask
     ) -> bool:
-        """Whether the connection goes on. Raises `Unanswered` where it was closed before a byte of the answer."""
+        """Whether the connection stays open. Raises `Unanswered` if it was closed before the response."""
         places = sorted(self._chance.randrange(len(ask.wire)) for _ in range(self._chance.randrange(3)))
         for start, end in zip([0, *places], [*places, len(ask.wire)], strict=True):
             writer.write(ask.wire[start:end])
@@ -333,7 +336,7 @@ class Client:
         return b"connection: close" not in head
 
 
-async def test_a_thousand_requests_with_tricks_mix_up_no_answers(
+async def test_a_thousand_requests_with_tricks_mix_no_answers(
     proxy: Proxy, servers: tuple[Watched, Watched]
 ) -> None:
     clients = [Client(proxy, number) for number in range(CLIENTS)]

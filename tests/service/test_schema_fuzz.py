@@ -1,6 +1,6 @@
 """Requests drawn from the official SDK's types, and random bytes: no 500, no traceback, no growth in memory.
 
-`TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer; `make evidence` sends a thousand times as much.
+`TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer. `make evidence` sends a thousand times as many.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ max_mb = 2
 url = "sqlite://"
 """ + "".join(f'[models.{name}]\nbackend = "scripted"\ntools = "{name}"\n' for name in MODELS[:3])
 OF_THE_MODEL = {kind.code for kind in KINDS.values() if kind.status == 502}
-"""A text-only model that does not make the call that was required is no fault of the server's."""
+"""Errors of the model, not of the server: a text-only model may not make a required call."""
 
 
-# --- requests ----------------------------------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 
 class Sender:
-    """Sends requests on one connection and judges what comes back."""
+    """Sends requests on one connection and checks the responses."""
 
     def __init__(self, server: Watched) -> None:
         self._server = server
@@ -61,16 +61,16 @@ class Sender:
         headers = {"Content-Type": "application/json"} if request.body is not None else {}
         self._connection.request(request.method, request.path, request.body, headers)
         response = self._connection.getresponse()
-        told = response.read()
+        body = response.read()
         self.statuses[response.status] += 1
         if sum(self.statuses.values()) == max(1, REQUESTS // 5):
             self.warm_mb = self._server.rss_mb()
         if response.status >= 400:
-            error = json.loads(told)["error"]
+            error = json.loads(body)["error"]
             assert set(error) == {"message", "type", "param", "code"} and "Traceback" not in error["message"]
             assert response.status < 500 or error["code"] in OF_THE_MODEL, (response.status, error)
         elif b"text/event-stream" not in response.headers["content-type"].encode():
-            json.loads(told)
+            json.loads(body)
 
 
 def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
@@ -89,15 +89,15 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
             sender.send(request)
 
         every()
-        growth, told = server.rss_mb() - sender.warm_mb, server.told()
+        growth, log = server.rss_mb() - sender.warm_mb, server.told()
     counted = f"{sum(sender.statuses.values()):,} requests: {dict(sorted(sender.statuses.items()))}"
     print(f"outcomes: {counted}; memory {growth:+.1f} MB after the first fifth")
     assert 200 in sender.statuses or REQUESTS < 50
-    assert "Traceback" not in told
+    assert "Traceback" not in log
     assert growth < GROWTH_MB
 
 
-# --- bytes -------------------------------------------------------------------------------------------------------------------------------------
+# --- bytes --------------------------------------------------------------------------------------------------
 
 CHAT: dict[str, Any] = {
     "model": "m",
@@ -221,7 +221,7 @@ def own_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024 / 1024
 
 
-def test_no_bytes_make_a_decoder_fail_or_keep_anything() -> None:
+def test_no_bytes_crash_a_decoder_or_leak_memory() -> None:
     outcomes: Counter[str] = Counter()
     warm_mb = 0.0
     for number in range(INPUTS):

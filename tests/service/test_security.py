@@ -1,4 +1,4 @@
-"""What must hold against hostile clients, pages, URLs and neighbours: TLS, proxies, fetching, environments of children, and secrets."""
+"""Security of the service: TLS, proxies, URLs, child processes, secrets, the journal and dependencies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 @contextmanager
 def serving(folder: Path, settings: str, *words: str, **environment: str) -> Iterator[tuple[str, Path]]:
-    """`toolwire serve` with these settings: its address, and the file that it logs to."""
+    """Runs `toolwire serve` with these settings. Yields its address and its log file."""
     (folder / "toolwire.toml").write_text(settings)
     inherited = {
         name: value
@@ -96,7 +96,7 @@ def serving(folder: Path, settings: str, *words: str, **environment: str) -> Ite
 
 
 def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
-    """A `toolwire serve` that can not start: its status, and all that it says."""
+    """Runs a `toolwire serve` that cannot start. Returns its exit status and its output."""
     (folder / "toolwire.toml").write_text(settings)
     inherited = {
         name: value
@@ -104,7 +104,7 @@ def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
         if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
     }
     command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0", *words]
-    told = subprocess.run(
+    done = subprocess.run(
         command,
         cwd=folder,
         env={**inherited, "HOME": str(folder)},
@@ -113,13 +113,13 @@ def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
         timeout=60,
         check=False,
     )
-    return told.returncode, told.stdout + told.stderr
+    return done.returncode, done.stdout + done.stderr
 
 
-# --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
+# --- TLS ----------------------------------------------------------------------------------------------------
 
 
-async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_secure(
+async def test_with_a_certificate_the_server_speaks_tls_and_cookies_are_secure(
     tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate[0]))
@@ -148,7 +148,7 @@ async def test_with_a_certificate_clients_are_spoken_to_by_tls_and_cookies_are_s
             old.wrap_socket(bare, server_hostname="localhost")
 
 
-def test_files_that_are_no_certificate_stop_the_start_with_one_line(
+def test_invalid_certificate_files_prevent_the_start_with_a_one_line_error(
     tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = map(str, certificate)
@@ -169,7 +169,7 @@ def test_files_that_are_no_certificate_stop_the_start_with_one_line(
     )
 
 
-# --- behind a proxy ----------------------------------------------------------------------------------------------------------------------------
+# --- behind a proxy -----------------------------------------------------------------------------------------
 
 
 def scope_of(peer: str, **headers: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
@@ -187,7 +187,7 @@ SAID = {
 }
 
 
-def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
+def test_only_a_trusted_proxy_is_believed() -> None:
     proxies = Proxies(("10.0.0.0/8", "::1"))
     for peer in ("10.1.2.3", "::1", "::ffff:10.1.2.3"):
         scope, headers = scope_of(peer, **SAID)
@@ -206,10 +206,8 @@ def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("chain", "client"),
     [
-        (
-            "127.0.0.1, 203.0.113.9",
-            "203.0.113.9",
-        ),  # what a client wrote itself stands before what the proxy saw
+        # the first address is the client's claim, the last is what the proxy saw
+        ("127.0.0.1, 203.0.113.9", "203.0.113.9"),
         ("203.0.113.9, 10.0.0.7", "203.0.113.9"),
         ("203.0.113.9:5555", "203.0.113.9"),
         ("[2001:db8::1]:5555", "2001:db8::1"),
@@ -219,7 +217,7 @@ def test_a_trusted_proxy_is_believed_and_nobody_else() -> None:
         ("", ""),
     ],
 )
-def test_of_a_chain_the_last_address_that_is_no_proxy_of_ours_counts(chain: str, client: str) -> None:
+def test_the_last_address_of_a_chain_that_is_not_a_trusted_proxy_counts(chain: str, client: str) -> None:
     scope, headers = scope_of("10.0.0.1", x_forwarded_for=chain)
     assert Proxies(("10.0.0.0/8",)).seen(scope, headers)["client"][0] == client
 
@@ -228,13 +226,13 @@ def test_of_a_chain_the_last_address_that_is_no_proxy_of_ours_counts(chain: str,
     "said",
     [{"x_forwarded_proto": "javascript"}, {"x_forwarded_host": "evil/../x"}, {"x_forwarded_host": "a b"}],
 )
-def test_nonsense_from_a_proxy_changes_nothing(said: dict[str, str]) -> None:
+def test_invalid_headers_of_a_proxy_are_ignored(said: dict[str, str]) -> None:
     scope, headers = scope_of("10.0.0.1", x_forwarded_for="203.0.113.9", **said)
     seen = Proxies(("10.0.0.1",)).seen(scope, headers)
     assert seen["scheme"] == "http" and headers[b"host"] == b"inside:8788"
 
 
-def test_a_network_that_is_none_stops_the_start() -> None:
+def test_an_invalid_network_prevents_the_start() -> None:
     with pytest.raises(ConfigError, match=r"server\.trusted_proxies"):
         Proxies(("proxy.example.com",))
 
@@ -268,7 +266,7 @@ SIGNS = [
 ]
 
 
-def test_a_trusted_proxy_may_say_any_of_it_and_its_client_on_this_machine_is_served() -> None:
+def test_a_local_client_of_a_trusted_proxy_is_served_with_any_proxy_header() -> None:
     gate, proxies = Gate(ServerSettings()), Proxies(("127.0.0.1",))
     scope, headers = scope_of(
         "127.0.0.1", **{sign.decode(): "127.0.0.1" for sign in SIGNS}, x_forwarded_for="::1"
@@ -277,7 +275,7 @@ def test_a_trusted_proxy_may_say_any_of_it_and_its_client_on_this_machine_is_ser
     assert gate.identify(headers, seen["client"]).key_id == "" and not set(SIGNS) & set(headers)
 
 
-def test_without_keys_a_proxy_on_this_machine_lets_nobody_in() -> None:
+def test_without_keys_requests_through_an_untrusted_proxy_are_refused() -> None:
     gate = Gate(ServerSettings())
     assert gate.identify({}, ("127.0.0.1", 1)).key_id == ""
     for sign in SIGNS:
@@ -293,7 +291,7 @@ def test_without_keys_a_proxy_on_this_machine_lets_nobody_in() -> None:
         b"cookie",
     ):
         assert gate.identify({own: b"1"}, ("127.0.0.1", 1)).key_id == ""
-    for real in ("203.0.113.9", ""):  # as a trusted proxy says, or does not say
+    for real in ("203.0.113.9", ""):  # the client as a trusted proxy names it, or not named
         with pytest.raises(ToolwireError, match="only clients on this machine"):
             gate.identify({}, (real, 0))
 
@@ -325,7 +323,7 @@ async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(
             assert answer.status == (200 if trusted else 403)
 
 
-async def test_a_key_for_some_models_does_not_read_metrics_of_all(
+async def test_a_key_for_some_models_cannot_read_the_metrics_of_all(
     on_a_socket: OnASocket, client: aiohttp.ClientSession
 ) -> None:
     from toolwire.access.keys import KeyRecords
@@ -342,7 +340,7 @@ async def test_a_key_for_some_models_does_not_read_metrics_of_all(
                 assert answer.status == status
 
 
-async def test_nothing_that_a_client_invents_makes_a_series(
+async def test_names_that_a_client_invents_create_no_metric_series(
     on_a_socket: OnASocket, client: aiohttp.ClientSession
 ) -> None:
     settings = Settings(models=(ModelSettings("m", "scripted"),))
@@ -375,7 +373,7 @@ async def test_nothing_that_a_client_invents_makes_a_series(
         assert await series() == before and not any("invented" in line for line in before)
 
 
-# --- URLs that a client names ------------------------------------------------------------------------------------------------------------------
+# --- URLs in requests ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -395,7 +393,7 @@ INSIDE = (
 
 
 @pytest.mark.parametrize("url", INSIDE)
-async def test_a_place_inside_is_neither_fetched_nor_passed_on(url: str) -> None:
+async def test_an_internal_url_is_neither_fetched_nor_passed_on(url: str) -> None:
     with pytest.raises(ToolwireError, match=r"not a public address|only plain http"):
         await ImageFetcher().fetch(url)
     parts: tuple[Any, ...] = (
@@ -408,7 +406,7 @@ async def test_a_place_inside_is_neither_fetched_nor_passed_on(url: str) -> None
             checked(Turn("chat", "m", (Message("user", (part,)),)))
 
 
-def test_public_urls_and_data_are_passed_on_as_they_are() -> None:
+def test_public_urls_and_data_are_passed_on_unchanged() -> None:
     parts: tuple[Any, ...] = (
         ImagePart("https://example.com/a.png"),
         ImagePart("data:image/png;base64,AA"),
@@ -429,7 +427,7 @@ def test_public_urls_and_data_are_passed_on_as_they_are() -> None:
         "http://127.0.0.1:{port}\\@a.com",
     ],
 )
-async def test_a_url_that_two_readers_could_read_differently_connects_nowhere(trick: str) -> None:
+async def test_an_ambiguous_url_is_never_connected_to(trick: str) -> None:
     touched = []
 
     async def touch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -443,7 +441,7 @@ async def test_a_url_that_two_readers_could_read_differently_connects_nowhere(tr
     assert not touched
 
 
-async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_once(
+async def test_a_host_name_is_resolved_only_once_so_it_cannot_change_after_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop, asked = asyncio.get_running_loop(), []
@@ -468,9 +466,7 @@ async def test_a_name_that_changes_its_mind_after_it_was_judged_is_asked_only_on
     assert asked == ["rebinding.example"] and connected == ["192.0.2.1"]
 
 
-async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compression_is_no_way_around_the_limit() -> (
-    None
-):
+async def test_an_endless_or_compressed_response_is_an_error() -> None:
     import gzip
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -500,7 +496,7 @@ async def test_a_server_that_never_ends_is_an_error_of_the_request_and_compressi
     await runner.cleanup()
 
 
-async def test_servers_that_a_client_names_among_its_tools_are_never_asked(
+async def test_servers_named_in_hosted_tools_are_never_contacted(
     on_a_socket: OnASocket, client: aiohttp.ClientSession
 ) -> None:
     touched = []
@@ -526,7 +522,7 @@ async def test_servers_that_a_client_names_among_its_tools_are_never_asked(
     assert not touched
 
 
-# --- children ----------------------------------------------------------------------------------------------------------------------------------
+# --- child processes ----------------------------------------------------------------------------------------
 
 OURS = {
     "TOOLWIRE_API_KEY": "canary-toolwire",
@@ -540,7 +536,7 @@ OURS = {
 }
 
 
-def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_child_processes_do_not_inherit_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
     cursor = BridgeHome()
@@ -563,7 +559,7 @@ def test_children_see_nothing_of_our_keys(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert environment["PATH"] == os.environ["PATH"], child
 
 
-def test_a_codex_with_a_provider_of_its_own_sees_that_providers_key_alone(
+def test_codex_with_its_own_provider_inherits_only_that_providers_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in OURS.items():
@@ -575,7 +571,7 @@ def test_a_codex_with_a_provider_of_its_own_sees_that_providers_key_alone(
     assert [value for value in seen.values() if "canary" in value] == ["canary-openai"]
 
 
-async def test_a_child_inherits_nothing_that_it_was_not_handed(
+async def test_a_child_process_inherits_only_the_given_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOOLWIRE_API_KEY", "canary")
@@ -587,7 +583,7 @@ async def test_a_child_inherits_nothing_that_it_was_not_handed(
     assert "ONLY=this" in out.read_text() and "canary" not in out.read_text()
 
 
-# --- secrets stay secret -----------------------------------------------------------------------------------------------------------------------
+# --- secrets ------------------------------------------------------------------------------------------------
 
 
 def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() -> None:
@@ -631,9 +627,7 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
         '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\nbogus = 1\n',
     ],
 )
-def test_settings_that_can_not_be_used_are_complained_about_without_their_secrets(
-    tmp_path: Path, settings: str
-) -> None:
+def test_errors_about_settings_do_not_show_secrets(tmp_path: Path, settings: str) -> None:
     quiet = "" if "[store]" in settings else '[store]\nurl = "sqlite://"\n'
     status, said = run_serve(tmp_path, quiet + settings)
     assert status != 0 and said.strip() and "canary" not in said, said
@@ -653,16 +647,16 @@ CANARIES = {
 
 
 async def echoing(request: web.Request) -> web.StreamResponse:
-    """An upstream that tells everything it was sent, in errors and in answers."""
-    told = json.dumps(dict(request.headers))
+    """An upstream that echoes its request headers in errors and answers."""
+    headers = json.dumps(dict(request.headers))
     asked = await request.json()
     if asked["model"] == "fails":
         return web.json_response(
-            {"error": {"message": f"bad request: {told}", "type": "invalid_request_error"}}, status=400
+            {"error": {"message": f"bad request: {headers}", "type": "invalid_request_error"}}, status=400
         )
     if asked["model"] == "breaks":
-        return web.Response(status=500, text=told)
-    message = {"role": "assistant", "content": told}
+        return web.Response(status=500, text=headers)
+    message = {"role": "assistant", "content": headers}
     return web.json_response(
         {
             "id": "x",
@@ -737,7 +731,7 @@ with_contents = true
             assert answer.status == 404
     await runner.cleanup()
     lines = log.read_text()
-    assert '"event":"turn"' in lines and '"event":"contents"' in lines  # the log was loud
+    assert '"event":"turn"' in lines and '"event":"contents"' in lines  # the log was verbose
     fixtures = list((tmp_path / "state" / "journal").rglob("turn_*.jsonl"))
     assert len(fixtures) >= 12
     journal = "".join(path.read_text() for path in (tmp_path / "state" / "journal").rglob("*.jsonl"))
@@ -745,17 +739,17 @@ with_contents = true
     for name, secret in {**canaries, "wrong": "canary-wrong-key-999999"}.items():
         for place, text in (("errors", "\n".join(errors)), ("log", lines), ("journal", journal)):
             if name == "wrong" and place == "journal":
-                continue  # nobody knows it, and nobody sent it in a turn
+                continue  # it is no known key, and no turn contains it
             assert secret not in text, (
-                f"{name} stands in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
+                f"{name} is in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
             )
         assert secret.encode() not in database or name not in ("keys", "admin_keys", "node_secret", "stored")
 
 
-# --- the journal by age ------------------------------------------------------------------------------------------------------------------------
+# --- age limits of the journal ------------------------------------------------------------------------------
 
 
-def test_what_is_older_than_it_may_be_leaves_the_journals_files(tmp_path: Path) -> None:
+def test_old_turns_are_deleted_from_the_journal_files(tmp_path: Path) -> None:
     now = time.time()
     moment = [now - 10 * 86400]
     segments = Segments(tmp_path, 10_000_000, max_days=3, clock=lambda: moment[0])
@@ -764,17 +758,18 @@ def test_what_is_older_than_it_may_be_leaves_the_journals_files(tmp_path: Path) 
         segments.append([TurnRecord(f"turn_{day:02x}", moment[0])])
         segments.keep(f"turn_{day:02x}", ["{}\n"])
         for path in tmp_path.rglob("*.jsonl"):
-            if path.stat().st_mtime > now - 5:  # just written: as if at that moment
+            if path.stat().st_mtime > now - 5:  # just written: set the file time to the simulated time
                 os.utime(path, (moment[0], moment[0]))
     segments.sweep()
     assert [record.id for record in segments.load(100)] == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
     assert sorted(path.stem for path in (tmp_path / "turns").iterdir()) == [
         f"turn_{day:02x}" for day in (7, 8, 9, 10)
     ]
-    assert len(list(tmp_path.glob("segment-*"))) == 4  # a day each, so that a quiet server's old lines go too
+    # One segment a day, so that a quiet server's old lines are deleted too.
+    assert len(list(tmp_path.glob("segment-*"))) == 4
 
 
-async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_turns_are_deleted_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(Settings(journal=JournalSettings(max_days=1)), None)
     gateway = Gateway(
         Settings(models=(ModelSettings("m", "scripted"),)),
@@ -791,7 +786,7 @@ async def test_memory_lets_go_of_old_turns_too(tmp_path: Path, monkeypatch: pyte
     await gateway.close()
 
 
-# --- the dependencies --------------------------------------------------------------------------------------------------------------------------
+# --- dependencies -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -803,7 +798,7 @@ def audit() -> ModuleType:
     return module
 
 
-def test_the_audit_finds_open_ranges_and_loose_pins(audit: ModuleType) -> None:
+def test_the_audit_finds_unbounded_ranges_and_loose_pins(audit: ModuleType) -> None:
     project = {
         "dependencies": ["a>=1,<2", "b>=1", "c<2", "d", "e~=1.4", "f[x]>=1,<2; sys_platform != 'win32'"],
         "optional-dependencies": {
@@ -850,7 +845,7 @@ def _status(code: int) -> urllib.error.HTTPError:
     ],
     ids=str,
 )
-def test_the_audit_says_what_it_did_not_check_and_fails_in_ci_where_the_data_is_wrong(
+def test_the_audit_reports_what_it_did_not_check_and_fails_in_ci_on_wrong_data(
     audit: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -884,7 +879,7 @@ def test_the_audit_says_what_it_did_not_check_and_fails_in_ci_where_the_data_is_
         assert ("NOT CHECKED" in capsys.readouterr().err) == bool(said)
 
 
-def test_lock_files_have_hashes_and_name_no_registry(audit: ModuleType, tmp_path: Path) -> None:
+def test_lock_files_have_hashes_and_contain_no_registry_url(audit: ModuleType, tmp_path: Path) -> None:
     assert list(audit.locks(ROOT)) == []
     folder = tmp_path / "tests" / "x"
     folder.mkdir(parents=True)
@@ -903,8 +898,8 @@ def test_lock_files_have_hashes_and_name_no_registry(audit: ModuleType, tmp_path
     (folder / "requirements.txt").write_text(
         "# see https://example.com\na==1\n--index-url https://registry.example/simple\nb @ https://h/b.whl\n"
     )
-    told = list(audit.locks(tmp_path))
-    assert [line.split(": ")[1].split(" ")[0] for line in told] == [
+    problems = list(audit.locks(tmp_path))
+    assert [line.split(": ")[1].split(" ")[0] for line in problems] == [
         "node_modules/b",
         "node_modules/c",
         "names",

@@ -1,6 +1,6 @@
-"""Fifty streams with tool loops for a while: every answer right, memory flat, and nothing left behind.
+"""Fifty streams of tool loops: every answer is right, memory stays flat, and nothing is left over.
 
-`TOOLWIRE_SOAK_S` makes it longer; `make evidence` runs ten minutes of it.
+`TOOLWIRE_SOAK_S` sets the duration. `make evidence` runs ten minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = float(os.environ.get("TOOLWIRE_SOAK_S", "20"))
 WARM_S = min(60.0, 0.4 * SECONDS)
 STREAMS = 50
 FLAT_MB = 10.0
-"""How much the line through all samples may rise between the first and the last."""
+"""How much the regression line through all samples may rise from the first to the last."""
 SETTLED_S = 30.0
 MODELS = {"native": "native", "parked": "parked", "emulated": "emulated"}
 SCRIPT = """
@@ -54,7 +54,7 @@ url = "sqlite:///soak.db"
 
 
 @pytest.mark.timeout(SECONDS + 180)
-async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> None:
+async def test_memory_stays_flat_and_nothing_is_left_over(tmp_path: Path) -> None:
     fill_journal(tmp_path / "journal")
     with Watched(tmp_path, SETTINGS) as server:
         loops = [
@@ -71,7 +71,7 @@ async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> N
                 samples.append((time.monotonic() - began, server.rss_mb()))
         await running
         after = await settled(server, before)
-        told = server.told()
+        log = server.told()
     times, sizes = zip(*samples, strict=True)
     rise = linear_regression(times, sizes).slope * (times[-1] - times[0])
     turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)
@@ -83,11 +83,11 @@ async def test_a_soak_leaves_memory_flat_and_nothing_behind(tmp_path: Path) -> N
     assert all(loop.times for loop in loops)
     assert after == before
     assert rise < FLAT_MB
-    assert "Traceback" not in told
+    assert "Traceback" not in log
 
 
 def fill_journal(folder: Path) -> None:
-    """As after a long life: what the server keeps of past turns, up to a number of them, does not grow any more."""
+    """Fills the journal as after a long run, so that the past turns it keeps do not grow any more."""
     said = {
         "api": "responses",
         "model": "emulated",
@@ -103,7 +103,7 @@ def fill_journal(folder: Path) -> None:
 
 
 async def settled(server: Watched, wanted: Held | None) -> Held:
-    """What the server holds once it is quiet: as `wanted`, or no park and no turn, twice the same."""
+    """What the server holds once it is idle: equal to `wanted`, or without parks and twice the same."""
     until, last = time.monotonic() + SETTLED_S, None
     while time.monotonic() < until:
         held = server.held()

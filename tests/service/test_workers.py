@@ -1,4 +1,4 @@
-"""Several worker processes behind one address: one line, one link, the same rules as several nodes, and a parent that keeps them alive."""
+"""Several worker processes on one port act like several nodes, and a parent process keeps them alive."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ say it ends
 
 
 class Workers(Node):
-    """A node with workers, started once for all tests of this file that leave it alive."""
+    """A node with workers, started once for all tests of this file that do not stop it."""
 
     def children(self) -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
@@ -84,7 +84,7 @@ def workers(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    """A connection for each request: any worker may answer."""
+    """A session with a new connection for each request, so that any worker may answer."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True), headers=KEY
     ) as session:
@@ -99,7 +99,7 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 async def loop(client: aiohttp.ClientSession, url: str) -> str:
-    """A call, its result, and the header that says how the second turn was served; the answer is right."""
+    """Runs a call and its result, checks the answer, and returns the second turn's `x-toolwire-turn`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "look"}]
     body = {"model": "m", "messages": messages, "tools": TOOLS}
     async with client.post(f"{url}/v1/chat/completions", json=body) as response:
@@ -128,7 +128,7 @@ async def test_a_loop_resumes_whichever_workers_its_requests_reach(
     assert set(kinds) == {"resumed"} and len(kinds) < 400, len(kinds)
 
 
-async def test_one_line_and_one_link_that_works_once_whichever_worker_answers(workers: Workers) -> None:
+async def test_workers_print_one_line_and_one_link_that_works_once(workers: Workers) -> None:
     assert re.fullmatch(rf"listening on http://127\.0\.0\.1:{workers.port}/v1\n", workers.said)
     links = re.findall(r"http://\S+/ui/enter\?token=\S+", workers.log.read_text())
     assert len(links) == 1
@@ -140,22 +140,22 @@ async def test_one_line_and_one_link_that_works_once_whichever_worker_answers(wo
             home, _, key = response.headers["location"].partition("#page=")
             assert (response.status, home) == (303, "/")
         browser.headers["x-toolwire-page"] = key
-        for _ in range(12):  # every worker lets the session in, and the pages are the same
+        for _ in range(12):  # every worker accepts the session and serves the same pages
             async with browser.get(f"{workers.url}/ui/api/session") as response:
                 assert response.status == 200
-                told = await response.json()
+                page = await response.json()
         boots = set()
         for _ in range(12):
             async with browser.get(f"{workers.url}/ui/api/session") as response:
                 boots.add((await response.json())["boot"])
-        assert boots == {told["boot"]}
+        assert boots == {page["boot"]}
         async with browser.get(f"{workers.url}/ui/api/events") as events:
             assert (await events.content.readline()).startswith(b"retry:")
     async with aiohttp.ClientSession() as stranger, stranger.get(links[0], allow_redirects=False) as response:
         assert response.headers["location"] == "/?link=used"
 
 
-async def test_metrics_tell_of_every_worker(workers: Workers, client: aiohttp.ClientSession) -> None:
+async def test_metrics_include_every_worker(workers: Workers, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{workers.url}/metrics") as response:
         page = await response.text()
     assert {match[1] for match in re.finditer(r'process_resident_memory_bytes\{worker="(\d)"\}', page)} == {
@@ -181,23 +181,24 @@ async def test_workers_together_serve_exactly_a_key_s_budget(workers: Workers) -
         async with session.post(f"{workers.url}/v1/chat/completions", json=asks, headers=headers) as answer:
             return answer.status, (await answer.json()).get("error", {}).get("code", "")
 
+    async def knows(session: aiohttp.ClientSession) -> bool:
+        async with session.get(f"{workers.url}/v1/models", headers=headers) as answer:
+            return answer.status == 200
+
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
-        known = 0
+        # Until every worker has read the new key. Requests one after the other may all reach the same worker.
         async with asyncio.timeout(20):
-            while known < 30:  # every worker has read the new key
-                async with session.get(f"{workers.url}/v1/models", headers=headers) as answer:
-                    known = known + 1 if answer.status == 200 else 0
+            while not all(await asyncio.gather(*(knows(session) for _ in range(90)))):
+                pass
         statuses = [status for status, _ in await asyncio.gather(*(status(session) for _ in range(90)))]
         assert sorted(set(statuses)) == [200, 429] and statuses.count(200) == 4
-        async with asyncio.timeout(20):  # what the last turn held is charged a moment after its answer
+        async with asyncio.timeout(20):  # the last turn is charged shortly after its response
             while await status(session) == (429, "rate_limit_exceeded"):
                 pass
         assert [await status(session) for _ in range(6)] == [(429, "insufficient_quota")] * 6
 
 
-async def test_a_worker_that_is_killed_is_started_again(
-    workers: Workers, client: aiohttp.ClientSession
-) -> None:
+async def test_a_killed_worker_is_restarted(workers: Workers, client: aiohttp.ClientSession) -> None:
     before = workers.children()
     assert len(before) == 3
     os.kill(before[1], signal.SIGKILL)
@@ -266,7 +267,9 @@ def _alive(pid: int) -> bool:
         ),
     ],
 )
-def test_what_can_not_work_is_one_clear_line(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+def test_an_impossible_configuration_is_a_one_line_error(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
     (tmp_path / "toolwire.toml").write_text(SETTINGS.format(folder=tmp_path, redis="redis://127.0.0.1:1/0"))
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))
@@ -278,7 +281,7 @@ def test_what_can_not_work_is_one_clear_line(tmp_path: Path, changes: dict[str, 
     assert (done.returncode, done.stdout) == (2, "") and re.fullmatch(said, done.stderr), done.stderr
 
 
-def test_pages_of_metrics_become_one_with_each_family_once() -> None:
+def test_metrics_pages_are_merged_with_each_family_once() -> None:
     page = '# HELP a_total Things.\n# TYPE a_total counter\na_total{{model="x y"}} {n}\n# HELP b B.\n# TYPE b gauge\nb {n}\n'
     lines = merged({0: page.format(n=1.0), 2: page.format(n=2.0)}).splitlines()
     assert lines == [
