@@ -17,7 +17,7 @@ from typing import Any
 
 from toolwire.backends.acp.profiles import AcpOptions, AgentProfile
 from toolwire.backends.agents.processes import PASSED_ON, Child, Lines, private_folder
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import unavailable
 
 LOOPBACK = "127.0.0.1,localhost"
 PREFIX = "toolwire-acp-"
@@ -40,7 +40,7 @@ def find(options: AcpOptions, profile: AgentProfile) -> str:
     if found is None:
         how = f" Install it with: {profile.install}" if profile.install else ""
         problem = f"{profile.title} is not installed: the command {program!r} was not found.{how}"
-        raise ToolwireError("backend_unavailable", problem)
+        raise unavailable(problem)
     return os.path.abspath(found)
 
 
@@ -102,7 +102,7 @@ def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ToolwireError("backend_unavailable", f"env.{name} of the model is not a JSON object.")
+        raise unavailable(f"env.{name} of the model is not a JSON object.")
     return value
 
 
@@ -187,7 +187,7 @@ class AgentProcess(Child):
             await self._spawn(*self._launch.command, env=self._launch.env, guarded=True, cwd=cwd)
         except OSError as error:
             problem = f"{self.title} could not be started: {error.strerror or error}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
 
     async def send(self, message: dict[str, Any]) -> None:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")

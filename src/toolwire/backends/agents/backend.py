@@ -16,7 +16,7 @@ from toolwire.backends.agents import AgentOptions, history
 from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import ImagePart, Turn
 
 WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -156,7 +156,7 @@ class AgentBackend(ABC, Generic[Session]):
     async def start(self, run: AgentRun) -> Session:
         """A new session for the run's tools."""
         if self.closed:
-            raise ToolwireError("backend_unavailable", "The gateway is closing.")
+            raise unavailable("The gateway is closing.")
         session = await self._new_session(run)
         self.live.add(session)
         return session

@@ -23,7 +23,7 @@ from toolwire.backends.codex.runs import CodexRun
 from toolwire.backends.codex.thread import Seat, Thread
 from toolwire.backends.codex.worker import LOG_IN, CodexWorker
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import Turn
 
 _KNOWN = re.compile(
@@ -116,7 +116,7 @@ class Pool:
             if seat is not None:
                 return seat
             if self._closed:
-                raise ToolwireError("backend_unavailable", "The gateway is closing.")
+                raise unavailable("The gateway is closing.")
             busy = self._best()
             try:
                 return await self._start()
@@ -135,7 +135,7 @@ class Pool:
                 await worker.start(self._options.start_timeout_s)
         except ToolwireError as error:
             self._backoff.failed(error.failure.message)
-            raise ToolwireError("backend_unavailable", error.failure.message) from error
+            raise unavailable(error.failure.message) from error
         if worker.version != self._home.version:
             await worker.close()
             change = f"from {self._home.version} to {worker.version}"
@@ -239,7 +239,7 @@ class CodexBackend:
 
     def _prepared(self) -> CodexHome:
         if self.home is None:
-            raise ToolwireError("backend_unavailable", "Codex is not prepared yet.")
+            raise unavailable("Codex is not prepared yet.")
         return self.home
 
     async def _thread(self) -> Thread:

@@ -27,7 +27,7 @@ from typing import Any
 
 from toolwire.backends.agents.processes import PROXIES, in_memory, private_folder
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
@@ -74,7 +74,7 @@ def find_binary(options: CodexOptions) -> str:
     found = shutil.which(os.path.expanduser(options.bin))
     if found is None:
         problem = f"Codex is not installed: the command {options.bin!r} was not found."
-        raise ToolwireError("backend_unavailable", f"{problem} Install it with: {INSTALL}")
+        raise unavailable(f"{problem} Install it with: {INSTALL}")
     return os.path.abspath(found)
 
 
@@ -117,7 +117,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         version = parse_version(output)
         if version is None:
             problem = f"{options.bin!r} does not say which version of Codex it is."
-            raise ToolwireError("backend_unavailable", problem)
+            raise unavailable(problem)
         features = features_of(version)
         home = CodexHome(path, binary, version, features, env)
         catalog = await _catalog(options, home) if features.model_catalog else ""
@@ -126,7 +126,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         _sweep(path)
     except OSError as error:
         problem = f"Codex's home {path} cannot be prepared: {error.strerror or error}"
-        raise ToolwireError("backend_unavailable", problem) from error
+        raise unavailable(problem) from error
     return home
 
 
@@ -201,12 +201,12 @@ async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
         if not isinstance(error, TimeoutError):
             raise
         problem = f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s."
-        raise ToolwireError("backend_unavailable", problem) from None
+        raise unavailable(problem) from None
     if process.returncode != 0:
         lines = errors.decode("utf-8", "replace").strip().splitlines() or [
             f"exit status {process.returncode}"
         ]
-        raise ToolwireError("backend_unavailable", f"codex {' '.join(words)} failed: {lines[-1]}")
+        raise unavailable(f"codex {' '.join(words)} failed: {lines[-1]}")
     return output.decode("utf-8", "replace")
 
 

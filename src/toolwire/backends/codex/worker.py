@@ -31,7 +31,7 @@ from toolwire.backends.codex.protocol import (
     ServerRequest,
 )
 from toolwire.backends.codex.reading import NOTIFICATIONS, refused
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.events import Failure
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class CodexWorker(Child):
         except OSError as error:
             self._remove_scratch()
             problem = f"Codex could not be started: {error.strerror or error}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
         if self.home.features.capabilities:
             ignored = ["account/rateLimits/updated"]

@@ -15,7 +15,7 @@ from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.client import CURSOR
 from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import CursorSession
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 NO_KEY = (
     "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. "
@@ -36,7 +36,7 @@ class CursorBackend(AgentBackend[CursorSession]):
     def bridge(self) -> Bridge:
         """The bridge, which starts with its first request."""
         if self.closed:
-            raise ToolwireError("backend_unavailable", "The gateway is closing.")
+            raise unavailable("The gateway is closing.")
         if self._bridge is None:
             target = find_bridge(self.options, os.environ)
             self._bridge = share(target, self.options.start_timeout_s, self.options.request_timeout_s)

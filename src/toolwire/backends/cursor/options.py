@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from toolwire.backends.agents import AgentOptions, check_numbers
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTar
             found = shutil.which(os.path.expanduser(command), path=environ.get("PATH"))
             if found is None:
                 problem = f"Cannot start Cursor's bridge: {key} names {command!r}, which is not a command."
-                raise ToolwireError("backend_unavailable", problem)
+                raise unavailable(problem)
             return BridgeTarget(command=os.path.abspath(found))
     found = bundled() or shutil.which(COMMAND, path=environ.get("PATH"))
     if found is None:
         problem = f"Cursor's bridge is not installed: {COMMAND} was not found."
         how = "Install it with: pip install 'toolwire[cursor]'"
-        raise ToolwireError("backend_unavailable", f"{problem} {how}")
+        raise unavailable(f"{problem} {how}")
     return BridgeTarget(command=found)
 
 
@@ -119,7 +119,7 @@ def _attached(url: str, token: str) -> BridgeTarget:
     try:
         check_address(url)
     except ValueError as error:
-        raise ToolwireError("backend_unavailable", f"Cannot use Cursor's bridge: {error}") from None
+        raise unavailable(f"Cannot use Cursor's bridge: {error}") from None
     if not token:
         problem = "Cursor's bridge needs its token: set bridge_token, or CURSOR_SDK_BRIDGE_TOKEN."
         raise ToolwireError("backend_auth", problem)

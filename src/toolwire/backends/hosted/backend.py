@@ -21,7 +21,7 @@ from toolwire.backends.base import Batch
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions, capabilities
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import Turn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def load(options: HostedOptions, key: str) -> LibraryModel:
 
 
 def _missing(what: str, install: str) -> ToolwireError:
-    return ToolwireError("backend_unavailable", f"{what} is not installed at the gateway: {install}")
+    return unavailable(f"{what} is not installed at the gateway: {install}")
 
 
 class HostedBackend:
@@ -196,7 +196,7 @@ class HostedSource:
                     raise ToolwireError("backend", problem)
                 return listing.names(await response.json(content_type=None))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ToolwireError("backend_unavailable", f"{provider} did not list its models.") from None
+            raise unavailable(f"{provider} did not list its models.") from None
 
     def model(self, name: str) -> HostedBackend:
         options = replace(self.options, model=f"{self.options.provider}:{name}")
