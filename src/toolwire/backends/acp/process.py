@@ -18,6 +18,7 @@ from typing import Any
 from toolwire.backends.acp.profiles import AcpOptions, AgentProfile
 from toolwire.backends.agents.processes import PASSED_ON, Child, Lines, private_folder
 from toolwire.core.errors import unavailable
+from toolwire.emulate.arguments import load_object
 
 LOOPBACK = "127.0.0.1,localhost"
 PREFIX = "toolwire-acp-"
@@ -34,7 +35,6 @@ class Launch:
 
 
 def find(options: AcpOptions, profile: AgentProfile) -> str:
-    """The program's path, or a clear error."""
     program = os.path.expanduser(options.command[0])
     found = shutil.which(program, path=options.env.get("PATH"))
     if found is None:
@@ -95,13 +95,8 @@ def _for_each(value: Any, tools: Sequence[str]) -> Any:
 
 
 def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
-    if not env.get(name):
-        return {}
-    try:
-        value = json.loads(env[name])
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = load_object(env.get(name) or "{}")
+    if value is None:
         raise unavailable(f"env.{name} of the model is not a JSON object.")
     return value
 
@@ -153,7 +148,6 @@ class Workspace:
             path.chmod(0o600)
 
     def link(self, files: Sequence[str], own: Path) -> None:
-        """Links the person's files that exist."""
         for name in files:
             target, link = own / name, self.home / name
             if target.is_file():

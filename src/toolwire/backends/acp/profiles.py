@@ -30,9 +30,7 @@ class AgentProfile:
     programs: tuple[str, ...] = ()
     """Other names of its program."""
     install: str = ""
-    """The command that installs the agent."""
     log_in: str = ""
-    """How a person logs in."""
     arguments: tuple[str, ...] = ()
     """More arguments of the command."""
     environment: Mapping[str, str] = field(default_factory=dict)

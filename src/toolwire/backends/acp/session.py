@@ -309,8 +309,6 @@ class AcpSession:
 
 
 class _Refusal(ToolwireError):
-    """The agent answered our request with an error."""
-
     def __init__(self, error: RequestError, profile: AgentProfile, process: AgentProcess) -> None:
         failure = failure_of(error.code, str(error), error.data, profile.title, profile.log_in, process.clean)
         super().__init__(failure.kind, failure.message)

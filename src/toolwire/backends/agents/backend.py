@@ -139,7 +139,6 @@ class AgentBackend(ABC, Generic[Session]):
         await asyncio.gather(*map(self.end, list(self.live)))
 
     def open(self, turn: Turn) -> AgentRun:
-        """A run that can be parked."""
         work, limits = _Work(self), self._limits
         return AgentRun(
             turn,
@@ -154,7 +153,6 @@ class AgentBackend(ABC, Generic[Session]):
         return one_response(self.open, turn)
 
     async def start(self, run: AgentRun) -> Session:
-        """A new session for the run's tools."""
         if self.closed:
             raise unavailable("The gateway is closing.")
         session = await self._new_session(run)

@@ -44,7 +44,6 @@ STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emul
 
 
 def strategy_of(options: CodexOptions, features: Features) -> Strategy:
-    """The best that both the version and the options allow."""
     return STRATEGIES[options.tools] if features.native_tools else "emulated"
 
 
@@ -75,7 +74,6 @@ class Pool:
 
     @property
     def workers(self) -> tuple[CodexWorker, ...]:
-        """The processes that take threads now."""
         return tuple(seat.worker for seat in self._open_seats())
 
     async def lease(self) -> Seat:
@@ -88,7 +86,6 @@ class Pool:
         return seat
 
     async def close(self) -> None:
-        """Ends every process. Later leases fail."""
         self._closed = True
         async with self._starting:
             seats, self._seats = self._seats, []

@@ -38,8 +38,6 @@ INSTALL = "npm install -g @openai/codex"
 
 @dataclass(frozen=True, slots=True)
 class CodexHome:
-    """A prepared home, and the binary that it is for."""
-
     path: Path
     binary: str
     version: Version
@@ -53,7 +51,6 @@ class CodexHome:
 
     @asynccontextmanager
     async def warming(self) -> AsyncIterator[None]:
-        """Only one process at a time starts in this home."""
         with open(self.path / ".toolwire.lock", "w") as lock:
             while True:
                 try:
@@ -70,7 +67,6 @@ def scratch() -> Path:
 
 
 def find_binary(options: CodexOptions) -> str:
-    """The command's path, or a clear error."""
     found = shutil.which(os.path.expanduser(options.bin))
     if found is None:
         problem = f"Codex is not installed: the command {options.bin!r} was not found."
@@ -105,7 +101,6 @@ def environment(options: CodexOptions, path: Path) -> dict[str, str]:
 
 
 async def prepare_home(options: CodexOptions) -> CodexHome:
-    """Finds the binary and its version, and writes the home for them."""
     binary = find_binary(options)
     path, own = home_path(options, binary)
     env = environment(options, path)
@@ -181,7 +176,6 @@ async def _catalog(options: CodexOptions, home: CodexHome) -> str:
 
 
 async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
-    """The output of a short command."""
     process = await asyncio.create_subprocess_exec(
         binary,
         *words,
@@ -309,7 +303,6 @@ def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]
 
 
 def config_toml(options: CodexOptions, version: Version, *, home: str, catalog: str = "") -> str:
-    """The whole file, one dotted key a line."""
     out = {**ALWAYS, **(BEFORE_BARE if version < BARE else SINCE_BARE)}
     if catalog:
         out["model_catalog_json"] = catalog

@@ -201,7 +201,7 @@ class CodexRun:
                 reader.close()
             else:
                 if self._tap is not None:
-                    self._tap(message.method, message.params)
+                    self._tap(message.method, bytes(message.params))
                 batch += reader.feed(message)
             for call_id, words in reader.refused:
                 thread.answer(call_id, items.refusal_json(words))

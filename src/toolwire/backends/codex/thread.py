@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.protocol import Notification, ServerRequest
+from toolwire.backends.codex.protocol import RpcMessage
 from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
@@ -39,18 +39,16 @@ class Seat:
 
 
 class Thread:
-    """One thread on a leased worker."""
-
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self.worker = seat.worker
         self.id = ""
         self.turn_id = ""
         self._path: str | None = None
-        self._inbox: deque[Notification] = deque()
+        self._inbox: deque[RpcMessage] = deque()
         self._news = asyncio.Event()
         self._failure: Failure | None = None
-        self._asked: dict[str, ServerRequest] = {}
+        self._asked: dict[str, RpcMessage] = {}
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._beginning: asyncio.Task[bytes] | None = None
         self._running = False
@@ -58,7 +56,6 @@ class Thread:
         self._over: asyncio.Task[None] | None = None
 
     async def start(self, method: str, params: Mapping[str, Any]) -> None:
-        """By thread/start or thread/resume."""
         started = protocol.decode(protocol.ThreadStarted, await self.worker.request(method, params))
         if started is None:
             raise ToolwireError("backend", f"Codex answered {method} in an unknown format.")
@@ -88,7 +85,7 @@ class Thread:
 
     # --- messages ---
 
-    async def receive(self, timeout_s: float) -> Notification:
+    async def receive(self, timeout_s: float) -> RpcMessage:
         """The next message. Raises `TimeoutError` after silence, and the worker's failure once it is lost."""
         while not self._inbox:
             if self._failure is not None:
@@ -99,11 +96,10 @@ class Thread:
         return self._inbox.popleft()
 
     def waiting(self) -> bool:
-        """Whether a message is already there."""
         return bool(self._inbox)
 
-    def deliver(self, message: Notification | ServerRequest) -> None:
-        if isinstance(message, ServerRequest):
+    def deliver(self, message: RpcMessage) -> None:
+        if message.id is not None:
             self._serve(message)
         elif self._over is None:
             self._inbox.append(message)
@@ -113,7 +109,7 @@ class Thread:
         self._failure = failure
         self._news.set()
 
-    def _serve(self, request: ServerRequest) -> None:
+    def _serve(self, request: RpcMessage) -> None:
         call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
@@ -127,7 +123,6 @@ class Thread:
     # --- the end ---
 
     def completed(self) -> None:
-        """Codex reported the end of the turn."""
         self._running = False
 
     def stuck(self) -> None:

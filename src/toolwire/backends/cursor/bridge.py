@@ -158,7 +158,6 @@ class BridgeProcess(Child):
         return clean(text)
 
     async def end(self) -> None:
-        """Ends the whole group; safe to call twice."""
         await super().end()
         if not self._ready.cancel() and not self._ready.cancelled():
             self._ready.exception()  # retrieved, so that asyncio does not warn where nobody waited
@@ -187,7 +186,6 @@ class BridgeProcess(Child):
 
 
 def read_ready(words: str) -> BridgeTarget:
-    """The address and token in the ready line."""
     try:
         given: Any = json.loads(words)
         version = (given["schemaVersion"], given["transport"], given["protocol"])
@@ -369,7 +367,6 @@ _SHARED: dict[tuple[asyncio.AbstractEventLoop, BridgeTarget], Bridge] = {}
 
 
 def share(target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> Bridge:
-    """The event loop's one bridge for this target."""
     key = (asyncio.get_running_loop(), target)
     bridge = _SHARED.get(key)
     if bridge is None:

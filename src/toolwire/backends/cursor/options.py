@@ -30,7 +30,6 @@ class CursorOptions(AgentOptions):
     api_key: str = ""
     """Cursor's API key; empty: CURSOR_API_KEY."""
     bridge_url: str = ""
-    """A bridge that already runs on this machine."""
     bridge_token: str = ""
     bridge_bin: str = ""
     """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
@@ -53,7 +52,6 @@ class CursorOptions(AgentOptions):
             check_address(self.bridge_url)
 
     def key(self, environ: Mapping[str, str]) -> str:
-        """The API key in use."""
         return self.api_key or environ.get("CURSOR_API_KEY", "")
 
 

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,13 +58,11 @@ def _missing(what: str, install: str) -> ToolwireError:
 
 
 class HostedBackend:
-    """One configured model. `options` is the model's table; a bad one raises `ValueError`."""
-
     aliases: tuple[str, ...] = ()
 
-    def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
+    def __init__(self, id: str, options: HostedOptions) -> None:
         self.id = id
-        self.options = options if isinstance(options, HostedOptions) else parsed(options)
+        self.options = options
         self.memory = CallMemory()
         self._provider = PROVIDERS[self.options.provider]
         self._loaded: LibraryModel | None = None
@@ -122,14 +120,6 @@ class HostedBackend:
             await loaded.close()
 
 
-def parsed(given: Mapping[str, Any]) -> HostedOptions:
-    known = {one.name for one in fields(HostedOptions)}
-    for key in given:
-        if key not in known:
-            raise ValueError(f"unknown key {key}; known: {', '.join(sorted(known))}")
-    return HostedOptions(**given)
-
-
 # --- all models of a provider: `model = "anthropic:*"` ---
 
 LIST_S = 5.0
@@ -174,9 +164,9 @@ LISTINGS: dict[str, ModelListing] = {
 class HostedSource:
     """`options` is the model's table, with `*` for the name."""
 
-    def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
+    def __init__(self, id: str, options: Mapping[str, Any]) -> None:
         self.id = id
-        self.options = options if isinstance(options, HostedOptions) else parsed(options)
+        self.options = HostedOptions(**options)
         provider = self.options.provider
         if provider not in LISTINGS:
             others = " or ".join(LISTINGS)

