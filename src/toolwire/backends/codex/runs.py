@@ -183,7 +183,7 @@ class CodexRun:
         """The events that are there now, with the end of the segment once it is known."""
         reader, features, options = self._reader, self._features, self._options
         batch: Batch = []
-        while not batch or thread.waiting():
+        while not batch or thread.inbox:
             settling = bool(reader.calls) and not features.response_mark
             answered = reader.answered and not features.follow_ups
             limit = AFTER_ANSWER_S if answered else options.timeout_s
@@ -211,7 +211,7 @@ class CodexRun:
                 raise ToolwireError("backend", f"{problem}, which Toolwire does not allow.")
             if reader.ended is not None:
                 reader.calls.clear()
-                thread.completed()
+                thread.running = False
                 end = reader.ended
                 if isinstance(end, Failure):
                     end = await thread.worker.explained(end, options.provider)

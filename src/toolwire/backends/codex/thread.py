@@ -45,13 +45,14 @@ class Thread:
         self.id = ""
         self.turn_id = ""
         self._path: str | None = None
-        self._inbox: deque[RpcMessage] = deque()
+        self.inbox: deque[RpcMessage] = deque()
         self._news = asyncio.Event()
         self._failure: Failure | None = None
         self._asked: dict[str, RpcMessage] = {}
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._beginning: asyncio.Task[bytes] | None = None
-        self._running = False
+        self.running = False
+        """The turn has begun, and Codex has not reported its end."""
         self._stuck = False
         self._over: asyncio.Task[None] | None = None
 
@@ -68,7 +69,7 @@ class Thread:
     async def begin(self, params: Mapping[str, Any]) -> None:
         """Starts a turn. Its messages may come before this returns; they wait."""
         self.turn_id = ""
-        self._running = True
+        self.running = True
         request = self.worker.request("turn/start", {"threadId": self.id, **params})
         self._beginning = self.worker.background(request)
         began = protocol.decode(protocol.TurnNews, await asyncio.shield(self._beginning))
@@ -87,22 +88,19 @@ class Thread:
 
     async def receive(self, timeout_s: float) -> RpcMessage:
         """The next message. Raises `TimeoutError` after silence, and the worker's failure once it is lost."""
-        while not self._inbox:
+        while not self.inbox:
             if self._failure is not None:
                 raise ToolwireError.of(self._failure)
             self._news.clear()
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
-        return self._inbox.popleft()
-
-    def waiting(self) -> bool:
-        return bool(self._inbox)
+        return self.inbox.popleft()
 
     def deliver(self, message: RpcMessage) -> None:
         if message.id is not None:
             self._serve(message)
         elif self._over is None:
-            self._inbox.append(message)
+            self.inbox.append(message)
             self._news.set()
 
     def lost(self, failure: Failure) -> None:
@@ -122,9 +120,6 @@ class Thread:
 
     # --- the end ---
 
-    def completed(self) -> None:
-        self._running = False
-
     def stuck(self) -> None:
         """Codex does not end the turn: do not wait for this thread any more, and retire its process."""
         self._stuck = True
@@ -139,14 +134,14 @@ class Thread:
 
     async def _end(self, served: bool) -> None:
         try:
-            if self._running and self.worker.alive:
+            if self.running and self.worker.alive:
                 await self._interrupt()
             if self.worker.alive and self.id and not self._stuck:
                 await self._forget()
         finally:
             self._remove()
             self.worker.detach(self.id)
-            self._inbox.clear()
+            self.inbox.clear()
             self._seat.release(served and self.worker.alive)
 
     async def _interrupt(self) -> None:

@@ -19,7 +19,7 @@ from toolwire.backends.agents import AgentOptions, check_numbers
 from toolwire.core.errors import ToolwireError, unavailable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CursorOptions(AgentOptions):
     """A bad value raises `ValueError` with one line that names the key."""
 
@@ -27,10 +27,10 @@ class CursorOptions(AgentOptions):
     """Cursor's name of the model; "*": all of them, each as ID/NAME."""
     params: dict[str, str] = field(default_factory=dict)
     """Parameters of the model, as Cursor lists them."""
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     """Cursor's API key; empty: CURSOR_API_KEY."""
     bridge_url: str = ""
-    bridge_token: str = ""
+    bridge_token: str = field(default="", repr=False)
     bridge_bin: str = ""
     """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
     sandbox: bool = True

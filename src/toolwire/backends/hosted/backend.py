@@ -67,22 +67,17 @@ class HostedBackend:
         self._provider = PROVIDERS[self.options.provider]
         self._loaded: LibraryModel | None = None
         self._loading = asyncio.Lock()
-        self._described: tuple[Strategy, Capabilities] = self._describe({})
+        self._describe({})
 
-    def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
-        tools = self.options.tools
-        native = tools == "native" or (tools == "auto" and bool(profile.get("supports_tools", True)))
-        thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
+    def _describe(self, profile: Mapping[str, Any]) -> None:
+        options = self.options
+        native = options.tools == "native" or (
+            options.tools == "auto" and bool(profile.get("supports_tools", True))
+        )
+        thinks = options.thinking not in ("", "off") or options.thinking_budget > 0
         able = capabilities(self._provider, profile, native=native, thinks=thinks)
-        return ("native" if native else "emulated"), replace(able, dialects=self.options.dialects or ())
-
-    @property
-    def strategy(self) -> Strategy:
-        return self._described[0]
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._described[1]
+        self.strategy: Strategy = "native" if native else "emulated"
+        self.capabilities: Capabilities = replace(able, dialects=options.dialects or ())
 
     def alias(self, name: str) -> str | None:
         return None
@@ -100,7 +95,7 @@ class HostedBackend:
             async with self._loading:
                 if self._loaded is None:
                     loaded = await asyncio.to_thread(load, self.options, self.key())
-                    self._described = self._describe(loaded.profile)
+                    self._describe(loaded.profile)
                     self._loaded = loaded
         return self._loaded
 
