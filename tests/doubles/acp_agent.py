@@ -56,7 +56,7 @@ class Stopped(Exception):
 
 
 class Tools:
-    """The client's tools, by the MCP server that session/new named. Every call has a thread of its own, so that it may wait."""
+    """The client's tools, by the MCP server that session/new named. Every call has its own thread, so that it may wait."""
 
     def __init__(self, server: Mapping[str, Json]) -> None:
         self._url = str(server["url"])

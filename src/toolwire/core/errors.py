@@ -100,6 +100,11 @@ class ToolwireError(Exception):
         return error
 
 
+def unavailable(message: str) -> ToolwireError:
+    """The backend cannot serve now."""
+    return ToolwireError("backend_unavailable", message)
+
+
 def status_of(failure: Failure) -> int:
     return KINDS[failure.kind].status
 

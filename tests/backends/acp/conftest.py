@@ -1,4 +1,4 @@
-"""A scripted ACP agent or a real one behind the gateway, and a conversation with it as clients hold it."""
+"""A gateway with a scripted or a real ACP agent, and a conversation with it as clients hold it."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _mine() -> set[str]:
 
 @pytest.fixture
 async def backends() -> AsyncIterator[list[AcpBackend]]:
-    """Whatever a test opened is closed, and leaves nothing behind."""
+    """Closes what a test opened, and checks that nothing is left."""
     made: list[AcpBackend] = []
     before = _mine()
     yield made

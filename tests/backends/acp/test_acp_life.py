@@ -124,7 +124,7 @@ async def test_an_agent_dies_with_toolwire_however_that_dies(
     group, folder = json.loads(await owner.stdout.readline())
     for pid in living(group):
         os.kill(pid, 0)
-    os.kill(group, signal.SIGSTOP)  # it can not notice anything now
+    os.kill(group, signal.SIGSTOP)  # it cannot notice anything now
     owner.kill()
     await owner.wait()
     assert await gone(group)
@@ -204,7 +204,9 @@ async def test_the_doctor_opens_a_session_and_closes_it(agent: Agent) -> None:
     assert facts["installed"] is False and "not found" in facts["problem"]
 
 
-async def test_a_backend_that_closes_while_agents_start_leaves_none_behind(agent: Agent, talk: Talks) -> None:
+async def test_a_backend_that_closes_while_agents_start_leaves_none_running(
+    agent: Agent, talk: Talks
+) -> None:
     backend = agent([{"say": "ok"}])
     starting = [asyncio.ensure_future(talk(backend).say(f"Hello {number}.")) for number in range(3)]
     while len(backend.live) < 3:

@@ -1,4 +1,4 @@
-"""Real agents behind the whole gateway, with models that play what a test says: OpenCode, Gemini CLI and Codex's ACP adapter."""
+"""Real agents and the whole gateway, with scripted models: OpenCode, Gemini CLI and Codex's ACP adapter."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_gemini_without_a_key_says_so(real_agent: Any, talk: Talks, backen
     assert (facts["installed"], facts["profile"]) == (True, "gemini") and "GEMINI_API_KEY" in facts["problem"]
 
 
-async def test_gemini_calls_the_clients_tool_and_none_of_its_own(
+async def test_gemini_calls_the_clients_tool_and_not_its_own_tools(
     real_agent: Any, talk: Talks, backends: list[AcpBackend], tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"

@@ -1,4 +1,4 @@
-"""An agent that plays a script behind the whole gateway: every odd thing that an ACP agent may do."""
+"""The whole gateway with a scripted agent: every odd thing that an ACP agent may do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_follow_up_goes_on_in_the_same_session(agent: Agent, talk: Talks
     assert len(log.sent("session/new")) == 1 and log.prompts() == ["Weather?", "And tomorrow?"]
 
 
-async def test_an_edited_history_gets_a_fresh_agent_that_is_told_all_of_it(
+async def test_an_edited_history_goes_to_a_fresh_agent_as_a_whole(
     agent: Agent, talk: Talks, log: Any
 ) -> None:
     client = talk(agent(LOOP))
@@ -82,7 +82,7 @@ async def test_without_tools_there_is_no_server(agent: Agent, talk: Talks, log: 
     assert log.sent("session/new")[0]["mcpServers"] == []
 
 
-async def test_a_result_that_lost_its_park_is_told_to_a_fresh_agent(
+async def test_a_result_that_lost_its_park_goes_to_a_fresh_agent(
     agent: Agent, talk: Talks, table: Any, log: Any
 ) -> None:
     client = talk(agent(LOOP))
@@ -109,7 +109,7 @@ async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(
     ] * 2
 
 
-async def test_an_agent_that_takes_no_images_is_told_of_old_ones_in_words_and_refuses_new_ones(
+async def test_an_agent_without_images_gets_placeholders_for_old_ones_and_refuses_new_ones(
     agent: Agent, talk: Talks, log: Any
 ) -> None:
     backend = agent(
@@ -163,7 +163,7 @@ SEED_HISTORY = [
 
 
 async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_socket: Any) -> None:
-    """A streamed request with a tool, then the follow-up with ids of its own, without `tools` and with them."""
+    """A streamed request with a tool, then the follow-up with the client's own ids, without `tools` and with them."""
     call = {"call": "read", "arguments": {"filePath": "README.md"}}
     backend = agent(
         [{"when": "# README", "then": [{"say": "It is a readme."}], "else": [call, {"say": "{result}"}]}]
@@ -452,7 +452,9 @@ async def test_a_tool_that_the_client_did_not_declare_is_unknown_to_the_server(
         ("new", "stop"),
     ],
 )
-async def test_stop_reasons_and_usage_are_told(agent: Agent, talk: Talks, reason: str, finish: str) -> None:
+async def test_stop_reasons_and_usage_are_passed_on(
+    agent: Agent, talk: Talks, reason: str, finish: str
+) -> None:
     usage = {
         "inputTokens": 10,
         "outputTokens": 4,
@@ -518,7 +520,7 @@ async def test_an_agent_that_wants_a_login_is_given_the_key_that_is_there(
     assert log.sent("authenticate") == [{"methodId": "by-key"}]
 
 
-async def test_an_agent_without_mcp_over_http_can_not_have_tools(agent: Agent, talk: Talks) -> None:
+async def test_an_agent_without_mcp_over_http_cannot_have_tools(agent: Agent, talk: Talks) -> None:
     deaf: dict[str, Any] = {"initialize": {"agentCapabilities": {}}}
     failure = await talk(agent(script=deaf)).failure("Go.")
     assert failure.kind == "backend" and "MCP" in failure.message
@@ -538,7 +540,7 @@ async def test_a_required_call_is_asked_for_again_and_then_fails_clearly(
     assert failure.kind == "no_tool_call"
 
 
-async def test_an_agent_that_never_asks_for_the_tools_is_told_of(
+async def test_an_agent_that_never_lists_the_tools_is_logged(
     agent: Agent, talk: Talks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("toolwire.backends.acp.session.LIST_S", 0.1)
@@ -636,7 +638,7 @@ async def test_an_agent_that_died_while_it_was_parked_is_replayed(
     assert "sunny" in log.prompts()[1]
 
 
-async def test_a_session_that_died_while_it_waited_is_begun_anew(agent: Agent, talk: Talks, log: Any) -> None:
+async def test_a_session_that_died_while_it_waited_is_replaced(agent: Agent, talk: Talks, log: Any) -> None:
     backend = agent([{"say": "ok"}])
     client = talk(backend)
     await client.say("Hello.")
@@ -648,7 +650,7 @@ async def test_a_session_that_died_while_it_waited_is_begun_anew(agent: Agent, t
 async def test_a_silent_agent_times_out(agent: Agent, talk: Talks, log: Any) -> None:
     failure = await talk(agent([{"hang": True}], timeout_s=0.4)).failure("Go.")
     assert failure.kind == "timeout" and "silent for 0.4 s" in failure.message
-    assert log.sent("session/cancel")  # it was told to stop before it was ended
+    assert log.sent("session/cancel")  # cancelled before it was ended
 
 
 async def test_an_agent_that_never_answers_times_out_at_the_start(agent: Agent, talk: Talks) -> None:

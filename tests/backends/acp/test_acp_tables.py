@@ -141,7 +141,7 @@ def test_a_config_that_is_no_json_is_a_clear_error() -> None:
         _launched(AcpOptions(("opencode", "acp"), env={"OPENCODE_CONFIG_CONTENT": "{"}))
 
 
-def test_the_model_is_told_as_each_agent_wants_it() -> None:
+def test_the_model_is_passed_as_each_agent_wants_it() -> None:
     assert _launched(AcpOptions(("gemini", "--acp"), model="g")).command == (
         "/bin/gemini",
         "--acp",

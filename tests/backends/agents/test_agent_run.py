@@ -1,4 +1,4 @@
-"""A run of an agent: what it says and calls becomes responses, whoever reads and however long the client takes."""
+"""A run of an agent: what it says and calls becomes responses, however long the client takes."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_a_call_that_comes_while_another_is_parked_waits_for_the_next_resp
     assert "first" in results["a"] and "second" in results["b"]
 
 
-async def test_a_call_that_the_agent_gave_up_on_is_not_told() -> None:
+async def test_a_call_that_the_agent_cancelled_is_not_sent() -> None:
     async def work(run: AgentRun) -> None:
         waiting = asyncio.ensure_future(run.call("look", "{}"))
         await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_two_calls_with_one_id_are_kept_apart() -> None:
     assert "r0" in told and "r1" in told
 
 
-async def test_a_missing_result_is_told_as_an_error() -> None:
+async def test_a_missing_result_becomes_an_error() -> None:
     async def work(run: AgentRun) -> None:
         run.text(str((await run.call("look", "{}", "a")).parts))
 
@@ -414,7 +414,7 @@ async def test_arguments_and_usage_go_out_as_they_came() -> None:
     await run.cancel()
 
 
-async def test_what_a_run_told_is_known_again_in_the_clients_next_request() -> None:
+async def test_the_conversation_of_a_run_is_recognized_in_the_clients_next_request() -> None:
     async def work(run: AgentRun) -> None:
         run.text("Let me ")
         run.text("look.")
@@ -470,7 +470,7 @@ async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_shor
     assert len(said(events)) == 800_000 and run.conversation[-1] == ("assistant", "abcd" * 200_000)
 
 
-def test_a_fresh_agent_is_told_names_and_ids_of_what_was_called() -> None:
+def test_a_fresh_agent_gets_names_and_ids_of_earlier_calls() -> None:
     told = fresh_prompt(
         turn(
             Message("system", (TextPart("Be kind."),)),

@@ -24,7 +24,7 @@ MODES = ["legacy", "auto"]
 
 
 class Desk:
-    """What the tests put behind the server: calls wait until they are let go."""
+    """The tests' tool: calls wait until `go` is set."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -127,7 +127,7 @@ async def test_a_failed_call_is_an_error_result(server: ToolServer, desk: Desk) 
         assert result.is_error and result.content[0].text == "error: the run is over"
 
 
-async def test_calls_that_wait_when_the_server_goes_are_given_up(server: ToolServer, desk: Desk) -> None:
+async def test_calls_that_wait_when_the_server_closes_are_cancelled(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
     async with aiohttp.ClientSession() as http:
         call = asyncio.ensure_future(_post(http, server, _call("get_weather", {"city": "Oslo"})))
@@ -180,7 +180,7 @@ async def _post(
         ({"Host": "localhost:{port}"}, 200),
     ],
 )
-async def test_only_who_was_told_may_ask(
+async def test_only_requests_with_the_token_are_answered(
     server: ToolServer, desk: Desk, change: dict[str, str], status: int
 ) -> None:
     port = server.url.rpartition(":")[2].partition("/")[0]

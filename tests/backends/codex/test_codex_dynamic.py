@@ -15,7 +15,7 @@ import pytest
 
 from toolwire.backends.base import Batch, ParkingBackend
 from toolwire.backends.codex import CodexBackend
-from toolwire.backends.codex.protocol import Notification, ServerRequest
+from toolwire.backends.codex.protocol import RpcMessage
 from toolwire.backends.codex.thread import Thread
 from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
@@ -111,7 +111,7 @@ def without_deltas(events: list[dict[str, Any]], but: int = 0) -> list[dict[str,
 
 
 @pytest.mark.parametrize("age", ["new_codex", "old_codex"])
-async def test_what_comes_without_deltas_is_told_and_what_came_by_them_is_told_once(
+async def test_text_without_deltas_is_sent_and_text_with_deltas_is_sent_once(
     make: Make, age: str, provider: Any, request: pytest.FixtureRequest
 ) -> None:
     backend = await ready(make, request.getfixturevalue(age))
@@ -150,7 +150,7 @@ async def test_what_comes_without_deltas_is_told_and_what_came_by_them_is_told_o
     assert await answer(*words[:-1], contradicting) == ("So it is.", "", "")
 
 
-async def test_text_without_deltas_stands_before_its_calls_and_behind_their_results(
+async def test_text_without_deltas_comes_before_its_calls_and_after_their_results(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     words = without_deltas(provider.text("I look."))
@@ -397,7 +397,7 @@ async def test_reasoning_comes_as_thoughts_and_effort_and_summary_are_passed_on(
     assert provider.seen[1].body["text"] == {"verbosity": "high"}
 
 
-async def test_a_schema_is_passed_on_where_a_provider_would_take_it_strictly_and_told_where_not(
+async def test_a_schema_is_passed_on_if_a_provider_takes_it_strictly_and_described_if_not(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     provider.play(provider.text('{"a": 1}'))
@@ -470,7 +470,7 @@ async def test_a_good_call_beside_a_bad_one_is_served(make: Make, new_codex: str
     assert provider.seen[1].outputs()["call_a"] == "found"
 
 
-async def test_where_one_call_at_a_time_is_allowed_the_model_is_told_so(
+async def test_a_second_call_is_refused_where_one_at_a_time_is_allowed(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     provider.play(
@@ -485,7 +485,7 @@ async def test_where_one_call_at_a_time_is_allowed_the_model_is_told_so(
     assert "only one at a time" in provider.seen[1].outputs()["call_b"]
 
 
-async def test_tool_choice_decides_which_tools_the_model_is_told_of(
+async def test_tool_choice_decides_which_tools_the_model_gets(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     backend = await ready(make, new_codex)
@@ -615,11 +615,11 @@ async def test_a_run_that_is_over_before_codex_asks_for_its_call_does_not_go_on(
     make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any answer to the call, also a refusal, would make Codex ask the model once more before it is interrupted."""
-    held: list[tuple[Thread, ServerRequest]] = []
+    held: list[tuple[Thread, RpcMessage]] = []
     deliver, interrupt = Thread.deliver, Thread._interrupt
 
-    def late(self: Thread, message: Notification | ServerRequest) -> None:
-        if isinstance(message, ServerRequest):
+    def late(self: Thread, message: RpcMessage) -> None:
+        if message.id is not None:
             held.append((self, message))
         else:
             deliver(self, message)

@@ -1,4 +1,4 @@
-"""Real Codex behind the whole gateway: both APIs, streamed and not, parked and replayed, killed, and with real Codex as the client too."""
+"""The whole gateway with real Codex: both APIs, streamed and not, parked and replayed, killed, and with real Codex as the client too."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def text_of(api: Api, body: dict[str, Any]) -> str:
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
-    """The next request as clients write it: the arguments serialised anew."""
+    """The next request as clients write it: with the arguments serialized again."""
     calls = calls_of(api, body)
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
@@ -250,7 +250,7 @@ async def test_after_a_forced_call_the_model_has_all_tools_again(
 
 
 @pytest.mark.parametrize("why", [*COLD, "expired", "killed worker", "restarted gateway"])
-async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
+async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, why: str
 ) -> None:
     provider.play(

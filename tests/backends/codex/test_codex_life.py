@@ -125,7 +125,7 @@ async def test_a_parked_run_whose_process_died_fails_when_it_is_resumed(
     await live.cancel()
 
 
-async def test_closing_leaves_no_process_behind(
+async def test_closing_leaves_no_process_running(
     make: Make, new_codex: str, old_codex: str, provider: Any, living: Living
 ) -> None:
     for binary in (new_codex, old_codex):
@@ -141,7 +141,7 @@ async def test_closing_leaves_no_process_behind(
         assert len(events) == 1
 
 
-async def test_what_codex_logs_is_gone_with_its_process(
+async def test_what_codex_logs_is_removed_with_its_process(
     make: Make, new_codex: str, provider: Any, tmp_path: Path
 ) -> None:
     provider.play(provider.text("Fine."))
@@ -236,7 +236,7 @@ async def test_the_servers_own_event_loop_serves_as_well(
 
 @pytest.fixture
 def imitation(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A program that takes the part of Codex: for what the real one can not be made to do."""
+    """A program that takes the part of Codex: for what the real one cannot be made to do."""
 
     def write(body: str, version: str = "0.166.0") -> str:
         path = tmp_path / "codex"
@@ -293,7 +293,7 @@ async def test_an_overloaded_codex_is_asked_again(
     lease.release(True)
 
 
-async def test_a_codex_that_can_not_start_says_why_and_is_tried_again_later(
+async def test_a_codex_that_cannot_start_says_why_and_is_tried_again_later(
     imitation: Callable[[str], str], tmp_path: Path, make: Make
 ) -> None:
     mark = tmp_path / "healed"
@@ -347,7 +347,7 @@ async def test_what_codex_says_while_it_serves_is_for_the_log_alone(
     assert caplog.text.count("It said: another client's words, and ***") == 2
 
 
-async def test_a_codex_that_can_not_start_tells_a_client_no_paths(
+async def test_a_codex_that_cannot_start_shows_a_client_no_paths(
     imitation: Callable[[str], str], tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     binary = imitation("""
@@ -363,7 +363,7 @@ async def test_a_codex_that_can_not_start_tells_a_client_no_paths(
     assert "/home/alice/.ssh" in caplog.text and str(tmp_path / "home") in caplog.text
 
 
-async def test_a_codex_that_does_not_answer_is_given_up(
+async def test_a_codex_that_does_not_answer_is_an_error(
     imitation: Callable[[str], str], tmp_path: Path, make: Make
 ) -> None:
     binary = imitation("""

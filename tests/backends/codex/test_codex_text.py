@@ -1,4 +1,4 @@
-"""The real Codex before native tools: text in, text out, and what it adds to a request that it can not be kept from adding."""
+"""The real Codex before native tools: text in, text out, and what it adds to every request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEFT_OVER_TOOLS = {
     "view_image",
 }
 LEFT_OVER_TEXTS = ("<permissions instructions>", "<environment_context>")
-"""What Codex 0.89 adds to every request, whatever it is told."""
+"""What Codex 0.89 adds to every request."""
 
 
 def message(role: Any, words: str) -> Message:
@@ -165,9 +165,7 @@ async def test_a_model_that_asks_for_this_machines_files_gets_none(
     events = []
     async for batch in backend.run(turn()):
         events += batch
-        await asyncio.sleep(
-            0.5
-        )  # a gateway that is busy with what it was told: Codex must have been stopped before
+        await asyncio.sleep(0.5)  # a busy gateway: Codex must have been stopped before
     assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
     assert len(provider.seen) == 1
     target = tmp_path / "written"

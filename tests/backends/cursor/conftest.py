@@ -1,4 +1,4 @@
-"""The scripted bridge, inside the test's process and as a process of its own, and backends on it."""
+"""The scripted bridge, inside the test's process and as its own process, and backends on it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _missing(what: str) -> None:
 
 @pytest.fixture
 def sdk() -> Iterator[Any]:
-    """The official client, as it is. It leaves the pipe of its bridge open: whoever collects that must not be some other test."""
+    """The official client. It leaves the pipe of its bridge open, which must be collected in this test."""
     try:
         yield importlib.import_module("cursor_sdk")
     except ImportError:
@@ -124,7 +124,7 @@ async def test_the_official_client_runs_the_whole_loop_with_parallel_parked_call
     }
 
 
-async def test_the_official_client_can_cancel_and_is_told_errors(sdk: Any, launcher: Any) -> None:
+async def test_the_official_client_can_cancel_and_gets_errors(sdk: Any, launcher: Any) -> None:
     script = [
         {"when": "wait", "steps": [{"text": "a"}, {"hang": True}]},
         {"when": "fail", "steps": [{"status": "ERROR", "code": "upstream", "message": "It broke."}]},
@@ -246,7 +246,7 @@ async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_ma
     assert not process.alive and not process.home.path.exists()
 
 
-async def test_a_key_that_cursor_can_not_look_at_or_does_not_know_is_one_clear_error(
+async def test_a_key_that_cursor_cannot_check_or_does_not_know_is_one_clear_error(
     real_bridge: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):

@@ -1,4 +1,4 @@
-"""Cursor's agents behind the whole gateway: both APIs, streamed and not, parked, continued, cancelled, and everything that can go wrong."""
+"""The whole gateway with Cursor's agents: both APIs, streamed and not, parked, continued, cancelled, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def text_of(api: Api, body: dict[str, Any]) -> str:
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
-    """The next request as clients write it: the arguments serialised anew."""
+    """The next request as clients write it: with the arguments serialized again."""
     calls = calls_of(api, body)
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
@@ -324,7 +324,7 @@ async def test_a_follow_up_goes_on_with_the_same_agent_and_tells_it_only_what_is
     assert "Be kind." in prompts[0] and prompts[1] == "And tomorrow?"
 
 
-async def test_another_history_or_other_tools_get_a_fresh_agent_that_is_told_everything(
+async def test_another_history_or_other_tools_go_to_a_fresh_agent_as_a_whole(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     bridge.play([{"text": "One."}])
@@ -439,7 +439,7 @@ COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("why", [*COLD, "expired", "dead bridge", "dead launcher", "restarted gateway"])
-async def test_what_can_not_go_on_is_replayed_cold_with_the_right_answer(
+async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
     table: Any, judge: Judge, make: Make, launcher: Any, why: str
 ) -> None:
     script = [
@@ -534,7 +534,7 @@ async def test_a_call_that_is_not_the_clients_to_answer_gets_an_error_at_once(
 
 
 @pytest.mark.parametrize("name", ["shell", "shell_tool_call", "writeShellStdin", "Read"])
-async def test_an_agent_that_uses_a_tool_of_its_own_is_stopped(
+async def test_an_agent_that_uses_its_own_tool_is_stopped(
     table: Any, make: Make, bridge: FakeCursorBridge, name: str
 ) -> None:
     bridge.play([{"own": name}, {"hang": True}])
@@ -703,9 +703,7 @@ async def test_a_rate_limit_says_when_to_come_again(table: Any, make: Make, brid
     assert (await refused(table, ask("chat"))).retry_after_s == 2.5
 
 
-async def test_a_failure_after_the_first_words_is_told_in_the_stream(
-    table: Any, make: Make, launcher: Any
-) -> None:
+async def test_a_failure_after_the_first_text_ends_the_stream(table: Any, make: Make, launcher: Any) -> None:
     table.serve(make(bridge_bin=launcher([{"text": "Once upon"}, {"sleep": 0.1}, {"die": True}])))
     raw = await table.stream("chat", ask("chat"))
     assert b"Once" in raw and b'"stream_interrupted"' in raw and b"killed by signal 9" in raw
@@ -720,7 +718,7 @@ async def test_an_agent_that_waits_for_somebodys_consent_is_not_waited_for(
     assert (await refused(table, ask("chat"))).kind == "timeout"
 
 
-async def test_signs_of_life_keep_a_thinking_agent_from_being_given_up(
+async def test_keep_alives_keep_a_thinking_agent_from_timing_out(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     bridge._keepalive_s = 0.05
@@ -779,23 +777,23 @@ async def test_all_of_cursors_models_are_offered_and_share_one_bridge(
         await gateway.close()
 
 
-async def test_the_list_of_models_is_kept_for_five_minutes_and_while_cursor_can_not_say(
-    make: Make, bridge: FakeCursorBridge
-) -> None:
-    from toolwire.backends.cursor.backend import CursorModels
+async def test_the_list_of_models_is_requested_at_most_every_five_minutes(bridge: FakeCursorBridge) -> None:
+    from toolwire.backends.cursor.backend import CursorSource
 
-    now = [0.0]
-    models = CursorModels(clock=lambda: now[0])
-    backend = make()
-    key = "crsr_0123456789abcdef"
-    assert await models.ids(backend.bridge, key) == ("auto", "composer-2", "gpt-4o")
-    bridge.models.append("new")
-    now[0] = 299
-    assert "new" not in await models.ids(backend.bridge, key)
-    now[0] = 301
-    assert "new" in await models.ids(backend.bridge, key)
-    bridge.refusing = Refused("internal", "Network request failed")
-    now[0] = 700
-    assert "new" in await models.ids(backend.bridge, key)
-    with pytest.raises(ToolwireError, match="could not be reached"):
-        await CursorModels().ids(backend.bridge, key)
+    now = 0.0
+    options = {"model": "*", "api_key": "crsr_0123456789abcdef"}
+    source = CursorSource("m", {**options, "bridge_url": bridge.url, "bridge_token": bridge.token})
+    source.clock = lambda: now
+    try:
+        assert await source.names() == ("auto", "composer-2", "gpt-4o")
+        bridge.models.append("new")
+        now = 299
+        assert "new" not in await source.names()
+        now = 301
+        assert "new" in await source.names()
+        bridge.refusing = Refused("internal", "Network request failed")
+        now = 700
+        with pytest.raises(ToolwireError, match="could not be reached"):
+            await source.names()
+    finally:
+        await source.close()

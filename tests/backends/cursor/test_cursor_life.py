@@ -70,7 +70,7 @@ def leader_of(backend: CursorBackend) -> int:
 # --- what it gets to see ---
 
 
-async def test_the_bridge_lives_in_a_folder_of_its_own_and_sees_no_secret(
+async def test_the_bridge_has_its_own_folder_and_sees_no_secret(
     make: Make,
     launcher: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +117,7 @@ async def test_a_bridge_may_say_in_several_ways_that_it_is_ready(make: Make, lau
         ("--protocol sdk.v2", "speaks sdk.v2"),
     ],
 )
-async def test_a_bridge_that_can_not_be_used_is_one_clear_error_and_is_gone(
+async def test_a_bridge_that_cannot_be_used_is_one_clear_error_and_is_ended(
     make: Make, launcher: Any, flags: str, words: str
 ) -> None:
     backend = make(bridge_bin=launcher(flags=flags), start_timeout_s=1.5 if "never" in flags else 20)

@@ -92,7 +92,7 @@ def test_errors_of_the_bridge_have_kinds(error: dict[str, Any], kind: str) -> No
     assert ConnectError.read(error).failure.kind == kind
 
 
-def test_what_a_person_is_told_holds_no_key_and_no_address() -> None:
+def test_a_message_contains_no_key_and_no_address() -> None:
     failure = run_failure(
         "", "[unauthenticated] key crsr_0123456789abcdef refused by https://api2.cursor.sh/auth?x=1"
     )

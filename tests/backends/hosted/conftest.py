@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from doubles import anthropic, google
-from toolwire.backends.hosted import HostedBackend
+from toolwire.backends.hosted import HostedBackend, HostedOptions
 
 SERVERS: dict[str, Any] = {"anthropic": anthropic.FakeAnthropic, "google": google.FakeGoogle}
 MODELS = {"anthropic": "claude-haiku-4-5", "google": "gemini-2.5-flash"}
@@ -45,7 +45,7 @@ async def _serving(
             "api_key": key or server.key,
             **options,
         }
-        backend = HostedBackend("m", table)
+        backend = HostedBackend("m", HostedOptions(**table))
         try:
             yield backend, server
         finally:

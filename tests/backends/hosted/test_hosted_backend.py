@@ -17,6 +17,7 @@ from toolwire.backends.hosted import HostedBackend, HostedOptions
 from toolwire.backends.hosted import backend as hosted_backend
 from toolwire.backends.hosted.backend import HostedSource
 from toolwire.backends.hosted.thinking import CallMemory, Signed, SignedThought
+from toolwire.backends.registry import check
 from toolwire.core.errors import KINDS, ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import (
@@ -283,7 +284,7 @@ async def test_calls_without_results_tools_or_anything_to_say_are_taken(serving:
     await asked_of(serving, provider, turn(user("  "), tools=()))
 
 
-async def test_claude_with_calls_in_the_history_is_told_of_tools_that_it_may_not_call(serving: Any) -> None:
+async def test_claude_with_calls_in_the_history_gets_tools_that_it_may_not_call(serving: Any) -> None:
     body = await asked_of(
         serving, "anthropic", turn(user("?"), Call("call_1", "gone", "{}"), result("call_1"), tools=())
     )
@@ -327,7 +328,7 @@ async def test_tools_and_choices_reach_the_provider(
     assert [function["name"] for tool in body["tools"] for function in tool["functionDeclarations"]] == names
 
 
-async def test_a_claude_that_can_not_be_forced_is_asked_in_words(serving: Any) -> None:
+async def test_a_claude_that_cannot_be_forced_is_asked_in_words(serving: Any) -> None:
     asked = turn(tool_choice=ToolChoice("required", name="read"))
     body = await asked_of(serving, "anthropic", asked, model="claude-sonnet-5-5")
     assert body["tool_choice"] == {"type": "auto"} and [tool["name"] for tool in body["tools"]] == ["read"]
@@ -365,11 +366,11 @@ async def test_strict_tools_and_schemas_are_held_by_the_provider_where_it_can(se
         (
             "google",
             {"output": OutputFormat("json_schema", "found", SCHEMA, True)},
-        ),  # with tools, which Gemini 2.5 can not have beside a schema
+        ),  # with tools, which Gemini 2.5 cannot have beside a schema
         ("google", {"output": OutputFormat("json_object"), "tools": ()}),
     ],
 )
-async def test_a_form_that_the_provider_can_not_hold_is_asked_for_in_words(
+async def test_a_schema_that_the_provider_cannot_enforce_is_described_in_words(
     serving: Any, provider: str, fields: Any
 ) -> None:
     assert "JSON" in str(
@@ -445,7 +446,7 @@ async def test_images_and_files_reach_the_provider(serving: Any) -> None:
         OtherPart("video", {"type": "video"}),
     ],
 )
-async def test_content_that_the_provider_can_not_take_is_refused_by_name(serving: Any, part: Any) -> None:
+async def test_content_that_the_provider_cannot_take_is_refused_by_name(serving: Any, part: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("ok"))) as (backend, server):
         run = await events(backend, turn(Message("user", (part,))))
     assert isinstance(run[-1], Failure) and KINDS[run[-1].kind].status == 400 and not server.requests
@@ -744,7 +745,7 @@ FAILURES: list[tuple[str, Any, Failure]] = [
     FAILURES,
     ids=[f"{row[0]} {row[2].kind} {row[2].message[:20]}" for row in FAILURES],
 )
-async def test_an_error_answer_is_told_at_once_and_in_its_kind(
+async def test_an_error_response_fails_at_once_with_its_kind(
     serving: Any, provider: str, reply: Any, expected: Failure
 ) -> None:
     async with serving(provider, reply) as (backend, server):
@@ -916,12 +917,12 @@ async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
         ({"model": "anthropic:x", "thinking": "off", "thinking_budget": 2000}, "thinking is"),
         ({"model": "anthropic:x", "timeout_s": 0}, "timeout_s"),
         ({"model": "anthropic:x", "dialects": ("nonsense",)}, "dialects: "),
-        ({"model": "anthropic:x", "colour": 1}, "unknown key colour"),
+        ({"model": "anthropic:x", "colour": 1}, "unknown key 'colour'"),
     ],
 )
 def test_bad_options_are_one_clear_line(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
-        HostedBackend("m", options)
+        check("hosted", options)
     assert "\n" not in str(caught.value)
 
 
@@ -933,14 +934,14 @@ async def test_a_missing_extra_is_said_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hosted_backend, "installed", lambda: False)
-    backend = HostedBackend("m", {"model": "anthropic:claude-haiku-4-5", "api_key": "k"})
+    backend = HostedBackend("m", HostedOptions(model="anthropic:claude-haiku-4-5", api_key="k"))
     with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[hosted\]'") as caught:
         await backend.prepare()
     assert caught.value.failure.kind == "backend_unavailable" and not await backend.ready()
 
 
 async def test_a_missing_sdk_is_said_with_its_own_extra() -> None:
-    backend = HostedBackend("m", {"model": "cohere:command-a", "api_key": "k"})
+    backend = HostedBackend("m", HostedOptions(model="cohere:command-a", api_key="k"))
     with pytest.raises(ToolwireError, match=r"pip install 'pydantic-ai-slim\[cohere\]'"):
         await backend.prepare()
 
@@ -950,7 +951,7 @@ async def test_the_key_comes_from_the_environment_and_a_missing_one_is_said(
 ) -> None:
     for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    backend = HostedBackend("m", {"model": "google:gemini-2.5-flash"})
+    backend = HostedBackend("m", HostedOptions(model="google:gemini-2.5-flash"))
     assert not await backend.ready()
     with pytest.raises(ToolwireError, match="set api_key, or GOOGLE_API_KEY"):
         await backend.prepare()
@@ -990,7 +991,7 @@ def test_nothing_but_a_first_turn_imports_the_provider_library() -> None:
 
 
 async def test_emulated_tools_are_the_gateways_work() -> None:
-    backend = HostedBackend("m", {"model": "anthropic:claude-haiku-4-5", "tools": "emulated"})
+    backend = HostedBackend("m", HostedOptions(model="anthropic:claude-haiku-4-5", tools="emulated"))
     assert backend.strategy == "emulated" and not backend.capabilities.tools
 
 

@@ -1,4 +1,4 @@
-"""Claude and Gemini behind the gateway: whole tool loops on both endpoints, streamed and not, judged by all judges."""
+"""The gateway with Claude and Gemini: whole tool loops on both endpoints, streamed and not, judged by all judges."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ async def test_emulated_tools_work_where_someone_wants_them(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_custom_call_of_a_tool_that_is_no_longer_offered_is_told_as_a_function_s(
+async def test_a_custom_call_of_a_tool_that_is_no_longer_offered_becomes_a_function_call(
     table: Any, serving: Any, provider: str
 ) -> None:
     history = [

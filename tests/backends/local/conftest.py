@@ -41,7 +41,7 @@ def options(gguf: Path) -> LocalOptions:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def keeper(options: LocalOptions) -> AsyncIterator[None]:
-    """Holds the model, so that it is not loaded anew for every test."""
+    """Holds the model, so that it is not loaded again for every test."""
     from toolwire.backends.local.model import give_back, take
 
     model = take(options)

@@ -154,7 +154,7 @@ async def test_free_text_may_hold_no_call(local: LocalBackend) -> None:
     assert text(got) and OPENING not in text(got)
 
 
-async def test_text_can_not_hold_an_opening_without_its_call(local: LocalBackend) -> None:
+async def test_text_cannot_contain_an_opening_without_its_call(local: LocalBackend) -> None:
     """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is finished all the same."""
     half = f"{OPENING}Rome"
     turn = said(

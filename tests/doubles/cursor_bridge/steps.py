@@ -1,4 +1,4 @@
-"""What the scripted agent does, step by step, and the stream that it is told on."""
+"""What the scripted agent does, step by step, and the stream of it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from toolwire.backends.acp.process import find
 from toolwire.backends.acp.profiles import AcpOptions, profile_of
 from toolwire.backends.agents.backend import AgentBackend
 from toolwire.backends.agents.run import AgentRun
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
 
@@ -32,7 +32,7 @@ class AcpBackend(AgentBackend[Any]):
         try:
             from toolwire.backends.acp.session import AcpSession
         except ImportError as error:
-            raise ToolwireError("backend_unavailable", MISSING) from error
+            raise unavailable(MISSING) from error
         session = AcpSession(self.options, self.profile, run.turn.offered())
         self.live.add(session)
         opening = asyncio.ensure_future(session.open())

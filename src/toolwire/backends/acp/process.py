@@ -17,7 +17,8 @@ from typing import Any
 
 from toolwire.backends.acp.profiles import AcpOptions, AgentProfile
 from toolwire.backends.agents.processes import PASSED_ON, Child, Lines, private_folder
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import unavailable
+from toolwire.emulate.arguments import load_object
 
 LOOPBACK = "127.0.0.1,localhost"
 PREFIX = "toolwire-acp-"
@@ -34,13 +35,12 @@ class Launch:
 
 
 def find(options: AcpOptions, profile: AgentProfile) -> str:
-    """The program's path, or a clear error."""
     program = os.path.expanduser(options.command[0])
     found = shutil.which(program, path=options.env.get("PATH"))
     if found is None:
         how = f" Install it with: {profile.install}" if profile.install else ""
         problem = f"{profile.title} is not installed: the command {program!r} was not found.{how}"
-        raise ToolwireError("backend_unavailable", problem)
+        raise unavailable(problem)
     return os.path.abspath(found)
 
 
@@ -95,14 +95,9 @@ def _for_each(value: Any, tools: Sequence[str]) -> Any:
 
 
 def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
-    if not env.get(name):
-        return {}
-    try:
-        value = json.loads(env[name])
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ToolwireError("backend_unavailable", f"env.{name} of the model is not a JSON object.")
+    value = load_object(env.get(name) or "{}")
+    if value is None:
+        raise unavailable(f"env.{name} of the model is not a JSON object.")
     return value
 
 
@@ -153,7 +148,6 @@ class Workspace:
             path.chmod(0o600)
 
     def link(self, files: Sequence[str], own: Path) -> None:
-        """Links the person's files that exist."""
         for name in files:
             target, link = own / name, self.home / name
             if target.is_file():
@@ -187,7 +181,7 @@ class AgentProcess(Child):
             await self._spawn(*self._launch.command, env=self._launch.env, guarded=True, cwd=cwd)
         except OSError as error:
             problem = f"{self.title} could not be started: {error.strerror or error}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
 
     async def send(self, message: dict[str, Any]) -> None:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")

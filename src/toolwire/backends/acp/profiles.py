@@ -1,10 +1,11 @@
-"""The options of ACP agents, and what Toolwire knows about each agent, as data. Standard library only.
+"""The options of ACP agents, and what Toolwire knows about each agent, as data.
 
 A profile only takes powers away. Where one is outdated, Toolwire still refuses what the agent requests.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from toolwire.backends.agents import AgentOptions
+from toolwire.backends.codex.home import ALWAYS, SINCE_BARE
 
 SERVER = "client"
 """The name of the MCP server with the client's tools."""
@@ -30,9 +32,7 @@ class AgentProfile:
     programs: tuple[str, ...] = ()
     """Other names of its program."""
     install: str = ""
-    """The command that installs the agent."""
     log_in: str = ""
-    """How a person logs in."""
     arguments: tuple[str, ...] = ()
     """More arguments of the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,31 +66,13 @@ class AgentProfile:
     """Where the model goes: {model} in arguments, a variable, a key of the config, or a session option."""
 
 
-_CODEX_SETTINGS: dict[str, str] = {
-    "web_search": '"disabled"',
-    "approval_policy": '"never"',
-    "sandbox_mode": '"read-only"',
-    "history.persistence": '"none"',
-    "project_doc_max_bytes": "0",
-    "tool_output_token_limit": "2000000",
-    **dict.fromkeys(
-        (
-            "check_for_update_on_startup analytics.enabled include_apply_patch_tool tools.view_image "
-            "skills.include_instructions skills.bundled.enabled tools.update_plan.enabled "
-            "tools.experimental_request_user_input.enabled include_permissions_instructions "
-            "include_apps_instructions include_collaboration_mode_instructions include_environment_context"
-        ).split(),
-        "false",
-    ),
-    **{
-        f"features.{name}": "false"
-        for name in (
-            "shell_tool unified_exec shell_snapshot apply_patch_freeform view_image_tool multi_agent collab "
-            "goals image_generation apps plugins tool_suggest hooks memories skill_search js_repl code_mode "
-            "view_image"
-        ).split()
-    },
+_CODEX_OFF = "apply_patch_freeform view_image_tool collab js_repl code_mode".split()
+_CODEX_SETTINGS: dict[str, Any] = {
+    **{key: value for key, value in {**ALWAYS, **SINCE_BARE}.items() if key != "model_provider"},
+    **dict.fromkeys(("include_apply_patch_tool", "tools.view_image"), False),
+    **{f"features.{name}": False for name in _CODEX_OFF},
 }
+"""Those of Codex's app-server, and more for what the adapter adds."""
 
 _KNOWN = (
     AgentProfile(
@@ -168,7 +150,9 @@ _KNOWN = (
         ("codex-acp",),
         install="npm install -g @zed-industries/codex-acp",
         log_in="codex login, or set OPENAI_API_KEY in the model's env",
-        arguments=tuple(word for key, value in _CODEX_SETTINGS.items() for word in ("-c", f"{key}={value}")),
+        arguments=tuple(
+            word for key, value in _CODEX_SETTINGS.items() for word in ("-c", f"{key}={json.dumps(value)}")
+        ),
         shown=("mcp__{server}__{tool}", "Tool: {server}/{tool}", "{server}.{tool}"),
         approvals=("Approve MCP tool call",),
         login=(".codex/auth.json",),

@@ -22,6 +22,7 @@ from toolwire.backends.acp.updates import Announced
 from toolwire.backends.agents.history import plain_text
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError
+from toolwire.emulate.arguments import load_object
 
 log = logging.getLogger("toolwire.acp")
 Json = Any
@@ -51,7 +52,6 @@ OWN_NAMES = frozenset(
         "list_directory grep glob find search fetch webfetch web_fetch websearch web_search task agent"
     ).split()
 )
-"""Names that agents give to their own tools."""
 
 
 def is_clients(
@@ -69,16 +69,11 @@ def is_clients(
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
     """The mildest option that allows or refuses; cancelled if there is none."""
-    ids = {
-        option.get("kind"): option["optionId"]
-        for option in reversed(options)
-        if isinstance(option, Mapping)
-        and isinstance(option.get("kind"), str)
-        and option.get("optionId") is not None
-    }
+    usable = [one for one in options if isinstance(one, Mapping) and one.get("optionId") is not None]
     for kind in ALLOW if allow else REFUSE:
-        if kind in ids:
-            return {"outcome": {"outcome": "selected", "optionId": ids[kind]}}
+        for option in usable:
+            if option.get("kind") == kind:
+                return {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
     return {"outcome": {"outcome": "cancelled"}}
 
 
@@ -86,15 +81,16 @@ def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
 
 TOOLS = {"fs/read_text_file": "read", "fs/write_text_file": "write", "terminal/create": "bash"}
 """The client's tool that serves a request."""
+NEEDED = {
+    "fs/read_text_file": ("path",),
+    "fs/write_text_file": ("path", "content"),
+    "terminal/create": ("command",),
+}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def arguments_of(method: str, params: Params) -> dict[str, Json]:
-    """The arguments of the client's tool."""
-    needed = {"fs/write_text_file": ("path", "content"), "terminal/create": ("command",)}.get(
-        method, ("path",)
-    )
-    missing = [key for key in needed if params.get(key) is None]
+    missing = [key for key in NEEDED[method] if params.get(key) is None]
     if missing:
         raise Refused(f"The request lacks {', '.join(missing)}.")
     if method == "fs/write_text_file":
@@ -120,17 +116,9 @@ def _shell_line(params: Params) -> str:
     return line
 
 
-def json_object(text: str) -> Mapping[str, Json]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
-
-
 def shell_result(text: str) -> tuple[str, int]:
     """Output and exit code. A result that is not JSON with a known key is the output of a success."""
-    found = json_object(text)
+    found = load_object(text) or {}
     if not {"stdout", "stderr", "exitCode"} & set(found):
         return text, 0
     code = found.get("exitCode")
@@ -154,7 +142,6 @@ class Terminal:
             return f"error: {error}", 1
 
     async def wait(self) -> dict[str, Json]:
-        """`exitCode` and `signal`."""
         await asyncio.wait({self._task})
         return self._status()
 
@@ -167,8 +154,9 @@ class Terminal:
         kept = whole[max(0, len(whole) - self._limit) :].decode("utf-8", "ignore")
         return {"output": kept, "truncated": len(whole) > self._limit, "exitStatus": self._status()}
 
-    def kill(self) -> None:
+    def kill(self) -> dict[str, Json]:
         self._task.cancel()
+        return {}
 
     def _status(self) -> dict[str, Json]:
         if self._task.cancelled():
@@ -197,16 +185,17 @@ class AgentRequests:
         self._seen = seen
         self._terminals: dict[str, Terminal] = {}
         self._numbers = itertools.count(1)
-        self._methods: Mapping[str, Callable[[Params], Awaitable[Json]]] = {
+        self._methods: Mapping[str, Callable[[Params], Json]] = {
             "session/request_permission": self._permission,
             "fs/read_text_file": self._read_file,
             "fs/write_text_file": self._write_file,
             "terminal/create": self._create,
-            "terminal/output": self._output,
-            "terminal/wait_for_exit": self._wait,
-            "terminal/kill": self._kill,
+            "terminal/output": lambda params: self._terminal(params).output(),
+            "terminal/wait_for_exit": lambda params: self._terminal(params).wait(),
+            "terminal/kill": lambda params: self._terminal(params).kill(),
             "terminal/release": self._release,
         }
+        """The result of a method, or an awaitable of it."""
 
     def serves(self, method: str) -> bool:
         """Whether the client declared the tool for this request."""
@@ -219,7 +208,8 @@ class AgentRequests:
             log.info("%s asked for %s, which is refused", self._profile.title, method[:80])
             raise RequestError(NO_METHOD, f"{method[:80]} is not available here.", {"method": method[:80]})
         try:
-            return await handler(params)
+            result = handler(params)
+            return await result if isinstance(result, Awaitable) else result
         except (Refused, ToolwireError) as refused:
             raise RequestError(FAILED, str(refused)) from None
         except asyncio.CancelledError:
@@ -230,7 +220,7 @@ class AgentRequests:
             terminal.kill()
         self._terminals.clear()
 
-    async def _permission(self, params: Params) -> Json:
+    def _permission(self, params: Params) -> Json:
         call, options = params.get("toolCall"), params.get("options")
         call = call if isinstance(call, Mapping) else {}
         announced = self._seen(str(call.get("toolCallId") or ""))
@@ -256,12 +246,12 @@ class AgentRequests:
         return {"content": await self._call("fs/read_text_file", params)}
 
     async def _write_file(self, params: Params) -> Json:
-        error = json_object(await self._call("fs/write_text_file", params)).get("error")
-        if error:
-            raise Refused(str(error))
+        answer = load_object(await self._call("fs/write_text_file", params)) or {}
+        if answer.get("error"):
+            raise Refused(str(answer["error"]))
         return {}
 
-    async def _create(self, params: Params) -> Json:
+    def _create(self, params: Params) -> Json:
         id = f"terminal-{next(self._numbers)}"
         self._terminals[id] = Terminal(self._call("terminal/create", params), params.get("outputByteLimit"))
         return {"terminalId": id}
@@ -272,18 +262,6 @@ class AgentRequests:
             raise Refused("There is no such terminal.")
         return terminal
 
-    async def _output(self, params: Params) -> Json:
-        return self._terminal(params).output()
-
-    async def _wait(self, params: Params) -> Json:
-        return await self._terminal(params).wait()
-
-    async def _kill(self, params: Params) -> Json:
-        self._terminal(params).kill()
-        return {}
-
-    async def _release(self, params: Params) -> Json:
+    def _release(self, params: Params) -> Json:
         terminal = self._terminals.pop(str(params.get("terminalId")), None)
-        if terminal is not None:
-            terminal.kill()
-        return {}
+        return terminal.kill() if terminal is not None else {}

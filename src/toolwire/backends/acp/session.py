@@ -32,7 +32,7 @@ from toolwire.backends.acp.updates import (
 from toolwire.backends.agents.history import images, inline, news
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.run import AgentRun
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import ImagePart, Part, ToolSpec, Turn
 
 Json = Any
@@ -155,7 +155,7 @@ class AcpSession:
                 workspace.link(profile.login, Path.home())
         except OSError as error:
             problem = f"Cannot create a folder for {profile.title}: {error.strerror or error}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
         return start, workspace
 
     def _servers(self) -> list[dict[str, Json]]:
@@ -309,8 +309,6 @@ class AcpSession:
 
 
 class _Refusal(ToolwireError):
-    """The agent answered our request with an error."""
-
     def __init__(self, error: RequestError, profile: AgentProfile, process: AgentProcess) -> None:
         failure = failure_of(error.code, str(error), error.data, profile.title, profile.log_in, process.clean)
         super().__init__(failure.kind, failure.message)

@@ -16,7 +16,7 @@ from toolwire.backends.agents import AgentOptions, history
 from toolwire.backends.agents.run import AgentRun, one_response
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import ImagePart, Turn
 
 WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -139,7 +139,6 @@ class AgentBackend(ABC, Generic[Session]):
         await asyncio.gather(*map(self.end, list(self.live)))
 
     def open(self, turn: Turn) -> AgentRun:
-        """A run that can be parked."""
         work, limits = _Work(self), self._limits
         return AgentRun(
             turn,
@@ -154,9 +153,8 @@ class AgentBackend(ABC, Generic[Session]):
         return one_response(self.open, turn)
 
     async def start(self, run: AgentRun) -> Session:
-        """A new session for the run's tools."""
         if self.closed:
-            raise ToolwireError("backend_unavailable", "The gateway is closing.")
+            raise unavailable("The gateway is closing.")
         session = await self._new_session(run)
         self.live.add(session)
         return session

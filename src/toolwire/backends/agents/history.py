@@ -79,7 +79,6 @@ def news(items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 def fresh_prompt(turn: Turn) -> str:
-    """The whole conversation."""
     system, spoken = [turn.instructions], []
     for item in turn.items:
         if isinstance(item, Message) and item.role in ("system", "developer"):
@@ -151,7 +150,6 @@ def entries(items: Iterable[Item]) -> list[Entry]:
 
 
 def _add(entries: list[Entry], role: str, text: str) -> None:
-    """Consecutive texts of one speaker are one entry."""
     if text and entries and entries[-1][0] == role:
         entries[-1] = (role, entries[-1][1] + "\n" + text)
     elif text:

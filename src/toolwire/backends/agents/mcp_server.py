@@ -50,7 +50,6 @@ class LoopbackServer(ABC):
     async def _serve(self, request: web.Request) -> web.StreamResponse: ...
 
     def _accepts(self, request: web.Request) -> bool:
-        """Whether the request has the token."""
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
@@ -100,7 +99,6 @@ def tool_result(parts: Sequence[Part]) -> dict[str, Json]:
 
 
 def error_result(message: str) -> dict[str, Json]:
-    """The result of a call that failed."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
@@ -120,7 +118,6 @@ class ToolServer(LoopbackServer):
         self._keep_alive_s = keep_alive_s
         self._calls: set[asyncio.Future[dict[str, Json]]] = set()
         self.listed = asyncio.Event()
-        """The agent has listed the tools."""
 
     @property
     def url(self) -> str:
@@ -132,7 +129,6 @@ class ToolServer(LoopbackServer):
         return {"Authorization": f"Bearer {self.token}"}
 
     async def close(self) -> None:
-        """Cancels the calls that still wait."""
         for call in list(self._calls):
             call.cancel()
         await super().close()

@@ -158,7 +158,6 @@ class Child(asyncio.SubprocessProtocol):
         return text
 
     def end_message(self) -> str:
-        """How the process ended, for a client."""
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
             return self.report(f"{self.title} was cut off.")
@@ -181,7 +180,7 @@ class Child(asyncio.SubprocessProtocol):
             if self.gone.is_set():
                 break
             self._signal(number)
-        self._signal(signal.SIGKILL)  # what the leader may have left behind
+        self._signal(signal.SIGKILL)  # the rest of the group
         self._transport.close()
         self._release()
 
@@ -279,7 +278,6 @@ def in_memory() -> Path:
 
 
 def private_folder(prefix: str, parent: Path) -> Path:
-    """A fresh folder for its owner alone."""
     sweep(prefix, parent)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
 

@@ -69,7 +69,6 @@ class AgentRun:
     ) -> None:
         self.turn = turn
         self.called = False
-        """The agent has called a tool of the client."""
         self.finished = False
         """The agent came to the end of its answer, and `reason` says why."""
         self.reason: FinishReason = "stop"
@@ -193,7 +192,6 @@ class AgentRun:
         return tuple(self._sent_calls)
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
-        """One response, up to its calls or to the end of the answer."""
         self.tap = frame_tap()
         if self._task is None:
             self._task = asyncio.ensure_future(self._drive())

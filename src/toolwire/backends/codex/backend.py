@@ -23,7 +23,7 @@ from toolwire.backends.codex.runs import CodexRun
 from toolwire.backends.codex.thread import Seat, Thread
 from toolwire.backends.codex.worker import LOG_IN, CodexWorker
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import Turn
 
 _KNOWN = re.compile(
@@ -44,7 +44,6 @@ STRATEGIES: dict[str, Strategy] = {"parked": "parked", "replay": "native", "emul
 
 
 def strategy_of(options: CodexOptions, features: Features) -> Strategy:
-    """The best that both the version and the options allow."""
     return STRATEGIES[options.tools] if features.native_tools else "emulated"
 
 
@@ -75,7 +74,6 @@ class Pool:
 
     @property
     def workers(self) -> tuple[CodexWorker, ...]:
-        """The processes that take threads now."""
         return tuple(seat.worker for seat in self._open_seats())
 
     async def lease(self) -> Seat:
@@ -88,7 +86,6 @@ class Pool:
         return seat
 
     async def close(self) -> None:
-        """Ends every process. Later leases fail."""
         self._closed = True
         async with self._starting:
             seats, self._seats = self._seats, []
@@ -116,7 +113,7 @@ class Pool:
             if seat is not None:
                 return seat
             if self._closed:
-                raise ToolwireError("backend_unavailable", "The gateway is closing.")
+                raise unavailable("The gateway is closing.")
             busy = self._best()
             try:
                 return await self._start()
@@ -135,7 +132,7 @@ class Pool:
                 await worker.start(self._options.start_timeout_s)
         except ToolwireError as error:
             self._backoff.failed(error.failure.message)
-            raise ToolwireError("backend_unavailable", error.failure.message) from error
+            raise unavailable(error.failure.message) from error
         if worker.version != self._home.version:
             await worker.close()
             change = f"from {self._home.version} to {worker.version}"
@@ -239,7 +236,7 @@ class CodexBackend:
 
     def _prepared(self) -> CodexHome:
         if self.home is None:
-            raise ToolwireError("backend_unavailable", "Codex is not prepared yet.")
+            raise unavailable("Codex is not prepared yet.")
         return self.home
 
     async def _thread(self) -> Thread:

@@ -27,7 +27,7 @@ from typing import Any
 
 from toolwire.backends.agents.processes import PROXIES, in_memory, private_folder
 from toolwire.backends.codex.options import CodexOptions, Features, Version, features_of, parse_version
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
@@ -38,8 +38,6 @@ INSTALL = "npm install -g @openai/codex"
 
 @dataclass(frozen=True, slots=True)
 class CodexHome:
-    """A prepared home, and the binary that it is for."""
-
     path: Path
     binary: str
     version: Version
@@ -53,7 +51,6 @@ class CodexHome:
 
     @asynccontextmanager
     async def warming(self) -> AsyncIterator[None]:
-        """Only one process at a time starts in this home."""
         with open(self.path / ".toolwire.lock", "w") as lock:
             while True:
                 try:
@@ -70,11 +67,10 @@ def scratch() -> Path:
 
 
 def find_binary(options: CodexOptions) -> str:
-    """The command's path, or a clear error."""
     found = shutil.which(os.path.expanduser(options.bin))
     if found is None:
         problem = f"Codex is not installed: the command {options.bin!r} was not found."
-        raise ToolwireError("backend_unavailable", f"{problem} Install it with: {INSTALL}")
+        raise unavailable(f"{problem} Install it with: {INSTALL}")
     return os.path.abspath(found)
 
 
@@ -105,7 +101,6 @@ def environment(options: CodexOptions, path: Path) -> dict[str, str]:
 
 
 async def prepare_home(options: CodexOptions) -> CodexHome:
-    """Finds the binary and its version, and writes the home for them."""
     binary = find_binary(options)
     path, own = home_path(options, binary)
     env = environment(options, path)
@@ -117,7 +112,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         version = parse_version(output)
         if version is None:
             problem = f"{options.bin!r} does not say which version of Codex it is."
-            raise ToolwireError("backend_unavailable", problem)
+            raise unavailable(problem)
         features = features_of(version)
         home = CodexHome(path, binary, version, features, env)
         catalog = await _catalog(options, home) if features.model_catalog else ""
@@ -126,7 +121,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
         _sweep(path)
     except OSError as error:
         problem = f"Codex's home {path} cannot be prepared: {error.strerror or error}"
-        raise ToolwireError("backend_unavailable", problem) from error
+        raise unavailable(problem) from error
     return home
 
 
@@ -181,7 +176,6 @@ async def _catalog(options: CodexOptions, home: CodexHome) -> str:
 
 
 async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
-    """The output of a short command."""
     process = await asyncio.create_subprocess_exec(
         binary,
         *words,
@@ -201,12 +195,12 @@ async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
         if not isinstance(error, TimeoutError):
             raise
         problem = f"codex {' '.join(words)} did not answer within {COMMAND_S:g} s."
-        raise ToolwireError("backend_unavailable", problem) from None
+        raise unavailable(problem) from None
     if process.returncode != 0:
         lines = errors.decode("utf-8", "replace").strip().splitlines() or [
             f"exit status {process.returncode}"
         ]
-        raise ToolwireError("backend_unavailable", f"codex {' '.join(words)} failed: {lines[-1]}")
+        raise unavailable(f"codex {' '.join(words)} failed: {lines[-1]}")
     return output.decode("utf-8", "replace")
 
 
@@ -309,7 +303,6 @@ def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]
 
 
 def config_toml(options: CodexOptions, version: Version, *, home: str, catalog: str = "") -> str:
-    """The whole file, one dotted key a line."""
     out = {**ALWAYS, **(BEFORE_BARE if version < BARE else SINCE_BARE)}
     if catalog:
         out["model_catalog_json"] = catalog

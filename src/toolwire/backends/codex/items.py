@@ -86,7 +86,6 @@ def _output(parts: tuple[Part, ...]) -> str | list[Json]:
 
 
 def answer_json(result: Result | None) -> Json:
-    """The response to item/tool/call."""
     if result is None:
         return refusal_json("The tool call was not answered.")
     parts = result.parts or (TextPart(""),)

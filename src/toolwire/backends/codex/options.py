@@ -18,15 +18,13 @@ class CodexOptions:
     """A bad value raises `ValueError` with one line that names the key."""
 
     bin: str = "codex"
-    """The command, by name or path."""
     home: str = ""
     """Codex's home for Toolwire; empty: a private folder."""
     model: str = ""
-    """Empty: Codex's default."""
     effort: str = ""
     """The reasoning effort of requests that name none."""
     efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh")
-    """The efforts that have a model name of their own: `codex-low` …"""
+    """The efforts with their own model names: `codex-low` …"""
     workers: int = 1
     """The number of app-server processes, at most."""
     tools: Literal["parked", "replay", "emulated"] = "parked"

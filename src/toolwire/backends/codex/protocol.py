@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from toolwire.backends.agents.processes import LINE_LIMIT, Lines
 from toolwire.core.events import Usage
 
 T = TypeVar("T")
@@ -114,8 +113,6 @@ class ThreadStarted(_Camel):
 
 
 class Route(_Camel):
-    """The thread that a message belongs to."""
-
     thread_id: str = ""
 
 
@@ -149,105 +146,38 @@ def decode(kind: type[T], data: bytes) -> T | None:
 
 OVERLOADED = -32001
 METHOD_NOT_FOUND = -32601
-Id = int | str
 
 
 class Fault(msgspec.Struct, gc=False):
-    """The error of a response."""
-
     code: int = 0
     message: str = "unknown error"
 
 
-class Response(msgspec.Struct, gc=False):
-    """The response to one of our requests. `result` is JSON."""
+class RpcMessage(msgspec.Struct, gc=False):
+    """A response (id only), a request of Codex (id and method), or a notification (method only).
 
-    id: Id
-    result: bytes
-    fault: Fault | None = None
-
-
-class ServerRequest(msgspec.Struct, gc=False):
-    """A request of Codex, which waits for the response. `params` is JSON."""
-
-    id: Id
-    method: str
-    params: bytes
-
-
-class Notification(msgspec.Struct, gc=False):
-    method: str
-    params: bytes
-
-
-Message = Response | ServerRequest | Notification
-
-
-class _Envelope(msgspec.Struct, gc=False):
-    """Parameters and results stay undecoded: most notifications are never read."""
+    Parameters and results stay undecoded: most notifications are never read.
+    """
 
     id: int | str | None = None
-    method: str | None = None
+    method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"null")
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: Any = None
 
-
-_decode = msgspec.json.Decoder(_Envelope).decode
-_encode = msgspec.json.Encoder().encode
-
-
-class RpcPeer:
-    """Our side of the connection: returns the lines to write, and reads messages from bytes in any pieces.
-
-    A line that is no message, or is longer than the limit, is skipped.
-    """
-
-    def __init__(self, line_limit: int = LINE_LIMIT) -> None:
-        self._lines = Lines(line_limit)
-        self._next_id = 0
-
-    def request(self, method: str, params: Any) -> tuple[int, bytes]:
-        """A fresh id and the line of the request."""
-        self._next_id += 1
-        return self._next_id, _line({"method": method, "id": self._next_id, "params": params})
-
-    def notify(self, method: str) -> bytes:
-        return _line({"method": method})
-
-    def reply(self, id: Id, result: Any) -> bytes:
-        return _line({"id": id, "result": result})
-
-    def refuse(self, id: Id, code: int, message: str) -> bytes:
-        return _line({"id": id, "error": {"code": code, "message": message}})
-
-    def feed(self, data: bytes) -> list[Message]:
-        """The messages whose lines are complete with this piece."""
-        found = map(_message, self._lines.feed(data))
-        return [message for message in found if message is not None]
+    @property
+    def fault(self) -> Fault | None:
+        try:
+            return None if self.error is None else msgspec.convert(self.error, Fault)
+        except msgspec.ValidationError:
+            return Fault()
 
 
-def _message(line: bytes) -> Message | None:
-    try:
-        envelope = _decode(line)
-    except _BAD_JSON:
-        return None
-    if envelope.method is None:
-        if envelope.id is None:
-            return None
-        return Response(envelope.id, bytes(envelope.result), _fault(envelope.error))
-    params = bytes(envelope.params)
-    if envelope.id is None:
-        return Notification(envelope.method, params)
-    return ServerRequest(envelope.id, envelope.method, params)
+def read_message(line: bytes) -> RpcMessage | None:
+    """None: the line is no message."""
+    message = decode(RpcMessage, line)
+    return message if message is not None and (message.method or message.id is not None) else None
 
 
-def _line(message: dict[str, Any]) -> bytes:
-    return _encode(message) + b"\n"
-
-
-def _fault(error: Any) -> Fault | None:
-    try:
-        return None if error is None else msgspec.convert(error, Fault)
-    except msgspec.ValidationError:
-        return Fault()
+def line(**message: Any) -> bytes:
+    return msgspec.json.encode(message) + b"\n"

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
@@ -19,7 +18,7 @@ import msgspec
 
 from toolwire.backends.agents.processes import clean
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.protocol import Notification, TurnError
+from toolwire.backends.codex.protocol import RpcMessage, TurnError
 from toolwire.core.events import (
     CallArgs,
     CallBegin,
@@ -32,6 +31,7 @@ from toolwire.core.events import (
     Thought,
     Usage,
 )
+from toolwire.emulate.arguments import load_object
 
 REFUSALS = {
     "unknown": "There is no such tool.",
@@ -45,7 +45,6 @@ FORBIDDEN = frozenset({"view_image"})
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
 """The items between two token counts if the model's last response asks for nothing more."""
 DEPTH = 127
-"""How deeply Codex's JSON may be nested."""
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"
 BETWEEN = "\n\n"
@@ -91,7 +90,7 @@ class ThreadReader:
         self._summary_sent: list[str] = []
         self._thought_sent: list[str] = []
 
-    def feed(self, message: Notification) -> list[Event]:
+    def feed(self, message: RpcMessage) -> list[Event]:
         if message.method != COUNTED:
             self.answered = False
         kind, read = NOTIFICATIONS[message.method]
@@ -327,7 +326,6 @@ SUMMARIES: dict[str, str] = {
 
 
 def end_of(error: TurnError) -> Finish | Failure:
-    """How a failed turn ends."""
     found = INCOMPLETE.search(error.message)
     if found and found[1] in FINISHES:
         return FINISHES[found[1]]
@@ -343,7 +341,6 @@ def end_of(error: TurnError) -> Finish | Failure:
 
 
 def refused(method: str, message: str) -> Failure:
-    """The failure of a request that Codex refused."""
     said = f"Codex refused {method}: {message[:500]}"
     for pattern, kind, param in REQUEST_KINDS:
         if re.search(pattern, message, re.IGNORECASE):
@@ -377,9 +374,6 @@ def _info(info: Any) -> tuple[str, int | None]:
 
 def _body(message: str) -> dict[str, Any]:
     """The error object of a provider's 400, if the message is its body."""
-    try:
-        value = json.loads(message)
-    except (ValueError, RecursionError):
-        return {}
-    inner = value.get("error", value.get("detail")) if isinstance(value, dict) else None
+    value = load_object(message) or {}
+    inner = value.get("error", value.get("detail"))
     return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}

@@ -183,7 +183,7 @@ class CodexRun:
         """The events that are there now, with the end of the segment once it is known."""
         reader, features, options = self._reader, self._features, self._options
         batch: Batch = []
-        while not batch or thread.waiting():
+        while not batch or thread.inbox:
             settling = bool(reader.calls) and not features.response_mark
             answered = reader.answered and not features.follow_ups
             limit = AFTER_ANSWER_S if answered else options.timeout_s
@@ -201,7 +201,7 @@ class CodexRun:
                 reader.close()
             else:
                 if self._tap is not None:
-                    self._tap(message.method, message.params)
+                    self._tap(message.method, bytes(message.params))
                 batch += reader.feed(message)
             for call_id, words in reader.refused:
                 thread.answer(call_id, items.refusal_json(words))
@@ -211,7 +211,7 @@ class CodexRun:
                 raise ToolwireError("backend", f"{problem}, which Toolwire does not allow.")
             if reader.ended is not None:
                 reader.calls.clear()
-                thread.completed()
+                thread.running = False
                 end = reader.ended
                 if isinstance(end, Failure):
                     end = await thread.worker.explained(end, options.provider)

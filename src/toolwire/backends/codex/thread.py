@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.codex import protocol
-from toolwire.backends.codex.protocol import Notification, ServerRequest
+from toolwire.backends.codex.protocol import RpcMessage
 from toolwire.backends.codex.worker import CodexWorker
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
@@ -39,26 +39,24 @@ class Seat:
 
 
 class Thread:
-    """One thread on a leased worker."""
-
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self.worker = seat.worker
         self.id = ""
         self.turn_id = ""
         self._path: str | None = None
-        self._inbox: deque[Notification] = deque()
+        self.inbox: deque[RpcMessage] = deque()
         self._news = asyncio.Event()
         self._failure: Failure | None = None
-        self._asked: dict[str, ServerRequest] = {}
+        self._asked: dict[str, RpcMessage] = {}
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._beginning: asyncio.Task[bytes] | None = None
-        self._running = False
+        self.running = False
+        """The turn has begun, and Codex has not reported its end."""
         self._stuck = False
         self._over: asyncio.Task[None] | None = None
 
     async def start(self, method: str, params: Mapping[str, Any]) -> None:
-        """By thread/start or thread/resume."""
         started = protocol.decode(protocol.ThreadStarted, await self.worker.request(method, params))
         if started is None:
             raise ToolwireError("backend", f"Codex answered {method} in an unknown format.")
@@ -71,7 +69,7 @@ class Thread:
     async def begin(self, params: Mapping[str, Any]) -> None:
         """Starts a turn. Its messages may come before this returns; they wait."""
         self.turn_id = ""
-        self._running = True
+        self.running = True
         request = self.worker.request("turn/start", {"threadId": self.id, **params})
         self._beginning = self.worker.background(request)
         began = protocol.decode(protocol.TurnNews, await asyncio.shield(self._beginning))
@@ -88,32 +86,28 @@ class Thread:
 
     # --- messages ---
 
-    async def receive(self, timeout_s: float) -> Notification:
+    async def receive(self, timeout_s: float) -> RpcMessage:
         """The next message. Raises `TimeoutError` after silence, and the worker's failure once it is lost."""
-        while not self._inbox:
+        while not self.inbox:
             if self._failure is not None:
                 raise ToolwireError.of(self._failure)
             self._news.clear()
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
-        return self._inbox.popleft()
+        return self.inbox.popleft()
 
-    def waiting(self) -> bool:
-        """Whether a message is already there."""
-        return bool(self._inbox)
-
-    def deliver(self, message: Notification | ServerRequest) -> None:
-        if isinstance(message, ServerRequest):
+    def deliver(self, message: RpcMessage) -> None:
+        if message.id is not None:
             self._serve(message)
         elif self._over is None:
-            self._inbox.append(message)
+            self.inbox.append(message)
             self._news.set()
 
     def lost(self, failure: Failure) -> None:
         self._failure = failure
         self._news.set()
 
-    def _serve(self, request: ServerRequest) -> None:
+    def _serve(self, request: RpcMessage) -> None:
         call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
@@ -125,10 +119,6 @@ class Thread:
             self._asked[call.call_id] = request
 
     # --- the end ---
-
-    def completed(self) -> None:
-        """Codex reported the end of the turn."""
-        self._running = False
 
     def stuck(self) -> None:
         """Codex does not end the turn: do not wait for this thread any more, and retire its process."""
@@ -144,14 +134,14 @@ class Thread:
 
     async def _end(self, served: bool) -> None:
         try:
-            if self._running and self.worker.alive:
+            if self.running and self.worker.alive:
                 await self._interrupt()
             if self.worker.alive and self.id and not self._stuck:
                 await self._forget()
         finally:
             self._remove()
             self.worker.detach(self.id)
-            self._inbox.clear()
+            self.inbox.clear()
             self._seat.release(served and self.worker.alive)
 
     async def _interrupt(self) -> None:

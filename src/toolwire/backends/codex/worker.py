@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -18,20 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from toolwire.backends.agents.processes import Child
+from toolwire.backends.agents.processes import Child, Lines
 from toolwire.backends.codex import protocol
 from toolwire.backends.codex.home import CodexHome, scratch
 from toolwire.backends.codex.options import Version, parse_version
-from toolwire.backends.codex.protocol import (
-    METHOD_NOT_FOUND,
-    OVERLOADED,
-    Notification,
-    Response,
-    RpcPeer,
-    ServerRequest,
-)
+from toolwire.backends.codex.protocol import METHOD_NOT_FOUND, OVERLOADED, RpcMessage, line, read_message
 from toolwire.backends.codex.reading import NOTIFICATIONS, refused
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.events import Failure
 
 T = TypeVar("T")
@@ -41,9 +35,9 @@ LOG_IN = "Log in with: codex login"
 
 
 class Sink(Protocol):
-    """Receives the messages of a thread. `deliver` answers a `ServerRequest`, now or later, or ends its turn."""
+    """Receives the messages of a thread. `deliver` answers a request, now or later, or ends its turn."""
 
-    def deliver(self, message: Notification | ServerRequest) -> None: ...
+    def deliver(self, message: RpcMessage) -> None: ...
 
     def lost(self, failure: Failure) -> None: ...
 
@@ -68,8 +62,9 @@ class CodexWorker(Child):
         """The number of threads that this process has begun."""
         self.logged_in = False
         """Whether a login was seen; checked again until it was."""
-        self._peer = RpcPeer()
-        self._waiting: dict[int | str, asyncio.Future[Response]] = {}
+        self._lines = Lines()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int | str, asyncio.Future[RpcMessage]] = {}
         self._sinks: dict[str, Sink] = {}
         self._scratch: Path | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,14 +79,14 @@ class CodexWorker(Child):
         except OSError as error:
             self._remove_scratch()
             problem = f"Codex could not be started: {error.strerror or error}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
         params: dict[str, Any] = {"clientInfo": {"name": "toolwire", "title": "Toolwire", "version": "1"}}
         if self.home.features.capabilities:
             ignored = ["account/rateLimits/updated"]
             params["capabilities"] = {"experimentalApi": True, "optOutNotificationMethods": ignored}
         try:
             result = await self.request("initialize", params, timeout_s)
-            self._write(self._peer.notify("initialized"))
+            self._write(line(method="initialized"))
         except BaseException:
             await self.close()
             raise
@@ -127,21 +122,22 @@ class CodexWorker(Child):
         delays = iter(OVERLOAD_DELAYS)
         while True:
             response = await self._ask(method, params, timeout_s)
-            if response.fault is None:
-                return response.result
-            delay = next(delays, None) if response.fault.code == OVERLOADED else None
+            fault = response.fault
+            if fault is None:
+                return bytes(response.result)
+            delay = next(delays, None) if fault.code == OVERLOADED else None
             if delay is None:
-                raise RequestError.of(refused(method, response.fault.message))
+                raise RequestError.of(refused(method, fault.message))
             await asyncio.sleep(delay)
 
-    async def _ask(self, method: str, params: Any, timeout_s: float) -> Response:
+    async def _ask(self, method: str, params: Any, timeout_s: float) -> RpcMessage:
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
-        id, line = self._peer.request(method, params)
-        waiting: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        id = next(self._ids)
+        waiting: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
         self._waiting[id] = waiting
         try:
-            self._write(line)
+            self._write(line(method=method, id=id, params=params))
             async with asyncio.timeout(timeout_s):
                 return await waiting
         except TimeoutError:
@@ -153,15 +149,15 @@ class CodexWorker(Child):
     def tell(self, method: str, params: Any) -> None:
         """Sends a request whose answer does not matter."""
         if self.alive:
-            self._write(self._peer.request(method, params)[1])
+            self._write(line(method=method, id=next(self._ids), params=params))
 
-    def reply(self, request: ServerRequest, result: Any) -> None:
+    def reply(self, request: RpcMessage, result: Any) -> None:
         if self.alive:
-            self._write(self._peer.reply(request.id, result))
+            self._write(line(id=request.id, result=result))
 
-    def refuse(self, request: ServerRequest, message: str) -> None:
+    def refuse(self, request: RpcMessage, message: str) -> None:
         if self.alive:
-            self._write(self._peer.refuse(request.id, METHOD_NOT_FOUND, message))
+            self._write(line(id=request.id, error={"code": METHOD_NOT_FOUND, "message": message}))
 
     def attach(self, thread_id: str, sink: Sink) -> None:
         self._sinks[thread_id] = sink
@@ -202,7 +198,6 @@ class CodexWorker(Child):
             raise ToolwireError("backend_auth", await self._with_login("Codex is not logged in."))
 
     async def explained(self, failure: Failure, provider: Mapping[str, Any] | None) -> Failure:
-        """The failure, with what the user can do about it."""
         if failure.kind != "backend_auth":
             return failure
         if provider is None:
@@ -219,26 +214,26 @@ class CodexWorker(Child):
     # --- what the process sends ---
 
     def _read(self, data: bytes) -> None:
-        for message in self._peer.feed(data):
-            if isinstance(message, Response):
-                waiting = self._waiting.get(message.id)
+        for message in filter(None, map(read_message, self._lines.feed(data))):
+            if not message.method:
+                waiting = self._waiting.get(message.id or 0)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
-            elif isinstance(message, ServerRequest):
-                sink = self._sink(message.params) if message.method == protocol.TOOL_CALL else None
+            elif message.id is not None:
+                sink = self._sink(message) if message.method == protocol.TOOL_CALL else None
                 if sink is not None:
                     sink.deliver(message)
                 else:
                     self.refuse(message, f"Toolwire does not grant {message.method}")
             elif message.method in NOTIFICATIONS:
-                sink = self._sink(message.params)
+                sink = self._sink(message)
                 if sink is not None:
                     sink.deliver(message)
             elif message.method == "account/login/completed":
                 self._login = None
 
-    def _sink(self, params: bytes) -> Sink | None:
-        route = protocol.decode(protocol.Route, params)
+    def _sink(self, message: RpcMessage) -> Sink | None:
+        route = protocol.decode(protocol.Route, message.params)
         return self._sinks.get(route.thread_id) if route is not None else None
 
     def _over(self) -> None:
@@ -252,7 +247,6 @@ class CodexWorker(Child):
 
 
 def _family(pid: int) -> list[int]:
-    """The process and its descendants."""
     children: list[str] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,18 +15,13 @@ from toolwire.backends.cursor.bridge import Bridge, share
 from toolwire.backends.cursor.client import CURSOR
 from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import CursorSession
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
-NO_KEY = (
-    "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. "
-    "Keys are made at cursor.com/dashboard."
-)
+NO_KEY = "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. Create one at cursor.com/dashboard."
 MODELS_FRESH_S = 300.0
 
 
 class CursorBackend(AgentBackend[CursorSession]):
-    """One configured model."""
-
     def __init__(self, id: str, options: CursorOptions | None = None) -> None:
         self.options = options or CursorOptions()
         super().__init__(id, self.options)
@@ -34,9 +29,8 @@ class CursorBackend(AgentBackend[CursorSession]):
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge, which starts with its first request."""
         if self.closed:
-            raise ToolwireError("backend_unavailable", "The gateway is closing.")
+            raise unavailable("The gateway is closing.")
         if self._bridge is None:
             target = find_bridge(self.options, os.environ)
             self._bridge = share(target, self.options.start_timeout_s, self.options.request_timeout_s)
@@ -66,42 +60,27 @@ class CursorBackend(AgentBackend[CursorSession]):
         return await CursorSession.create(self.bridge, self.options, self.require_key(), run.turn.offered())
 
 
-class CursorModels:
-    """The models that Cursor offers for a key, requested at most every five minutes."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._ids: tuple[str, ...] | None = None
-        self._asked = 0.0
-
-    async def ids(self, bridge: Bridge, key: str) -> tuple[str, ...]:
-        """Falls back to the last list when a request fails; raises `ToolwireError` without one."""
-        if self._ids is not None and self._clock() - self._asked < MODELS_FRESH_S:
-            return self._ids
-        try:
-            connection = await bridge.connect()
-            body = {"options": {"apiKey": key}} if key else {}
-            items = (await connection.ask(f"{CURSOR}/ListModels", body)).get("items")
-            found = items if isinstance(items, list) else ()
-            self._ids = tuple(item["id"] for item in found if isinstance(item, dict) and item.get("id"))
-        except ToolwireError:
-            if self._ids is None:
-                raise
-        self._asked = self._clock()
-        return self._ids
-
-
 class CursorSource:
-    """All of Cursor's models, on one bridge."""
+    """All of Cursor's models, on one bridge. The list is requested at most every five minutes."""
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id
+        self.clock = time.monotonic
         self._backend = CursorBackend(id, CursorOptions(**options))
         """Holds the bridge; serves no turn."""
-        self._models = CursorModels()
+        self._names: tuple[str, ...] = ()
+        self._fresh_until = 0.0
 
     async def names(self) -> Sequence[str]:
-        return await self._models.ids(self._backend.bridge, self._backend.require_key())
+        if not self._names or self.clock() >= self._fresh_until:
+            key = self._backend.require_key()
+            connection = await self._backend.bridge.connect()
+            body = {"options": {"apiKey": key}} if key else {}
+            items = (await connection.ask(f"{CURSOR}/ListModels", body)).get("items")
+            found = items if isinstance(items, list) else ()
+            self._names = tuple(item["id"] for item in found if isinstance(item, dict) and item.get("id"))
+            self._fresh_until = self.clock() + MODELS_FRESH_S
+        return self._names
 
     def model(self, name: str) -> Backend:
         return CursorBackend(f"{self.id}/{name}", replace(self._backend.options, model=name))

@@ -39,7 +39,7 @@ from toolwire.backends.cursor.client import (
     parse,
 )
 from toolwire.backends.cursor.options import BridgeTarget, check_address
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
@@ -150,7 +150,7 @@ class BridgeProcess(Child):
             await self.end()
             if not problem:
                 raise
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
         self._serves_many = True
         return ready
 
@@ -158,7 +158,6 @@ class BridgeProcess(Child):
         return clean(text)
 
     async def end(self) -> None:
-        """Ends the whole group; safe to call twice."""
         await super().end()
         if not self._ready.cancel() and not self._ready.cancelled():
             self._ready.exception()  # retrieved, so that asyncio does not warn where nobody waited
@@ -173,7 +172,7 @@ class BridgeProcess(Child):
     def _over(self) -> None:
         self.pipe_data_received(2, b"\n")  # the end of the last line
         if not self._ready.done():
-            self._ready.set_exception(ToolwireError("backend_unavailable", self.end_message()))
+            self._ready.set_exception(unavailable(self.end_message()))
 
     def _hear(self, line: str) -> None:
         """The ready line leads to a token: it is parsed, never kept and never logged."""
@@ -187,22 +186,21 @@ class BridgeProcess(Child):
 
 
 def read_ready(words: str) -> BridgeTarget:
-    """The address and token in the ready line."""
     try:
         given: Any = json.loads(words)
         version = (given["schemaVersion"], given["transport"], given["protocol"])
         if version != (1, "tcp", "connect"):
             problem = f"Cursor's bridge speaks an unknown protocol: {version}."
-            raise ToolwireError("backend_unavailable", problem)
+            raise unavailable(problem)
         host = str(given.get("host") or "")
         url = str(given.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{given['port']}")
         check_address(url)
         token = str(given.get("authToken") or "") or Path(given["authTokenFile"]).read_text("utf-8")
     except (ValueError, KeyError, TypeError, OSError):  # never quote the line: a token may be in it
         problem = "Cursor's bridge is ready, but its ready line is in an unknown format."
-        raise ToolwireError("backend_unavailable", problem) from None
+        raise unavailable(problem) from None
     if not token.strip():
-        raise ToolwireError("backend_unavailable", "Cursor's bridge is ready, but gave no token.")
+        raise unavailable("Cursor's bridge is ready, but gave no token.")
     return BridgeTarget(url.rstrip("/"), token.strip())
 
 
@@ -281,7 +279,7 @@ class Bridge:
             return self._connection
         async with self._starting:
             if self._closed:
-                raise ToolwireError("backend_unavailable", "The gateway is closing.")
+                raise unavailable("The gateway is closing.")
             if self._connection is not None and self._connection.alive:
                 return self._connection
             self._backoff.check()
@@ -325,12 +323,12 @@ class Bridge:
                 problem = "Cursor's bridge did not accept its token: check bridge_token."
                 raise ToolwireError("backend_auth", problem) from error
             problem = f"Cursor's bridge does not work: {clean(error.message)}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
         spoken = str(version.get("protocolVersion") or "")
         if spoken != PROTOCOL:
             spoken = clean(spoken) or "an unknown protocol"
             problem = f"Cursor's bridge speaks {spoken}; Toolwire speaks {PROTOCOL}."
-            raise ToolwireError("backend_unavailable", problem)
+            raise unavailable(problem)
 
     async def set_callback(self, connection: BridgeConnection) -> None:
         """Gives the bridge the address for its agents' calls."""
@@ -340,7 +338,7 @@ class Bridge:
             await connection.ask(f"{CONTROL}/SetToolCallback", callback)
         except ConnectError as error:
             problem = f"Cursor's bridge takes no tools: {clean(error.message)}"
-            raise ToolwireError("backend_unavailable", problem) from error
+            raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that only `close` waits for."""
@@ -369,7 +367,6 @@ _SHARED: dict[tuple[asyncio.AbstractEventLoop, BridgeTarget], Bridge] = {}
 
 
 def share(target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> Bridge:
-    """The event loop's one bridge for this target."""
     key = (asyncio.get_running_loop(), target)
     bridge = _SHARED.get(key)
     if bridge is None:

@@ -209,7 +209,6 @@ class BridgeClient:
     async def _post(
         self, method: str, body: bytes, kind: str, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response, if its status is 200."""
         url, name = f"{self._url}/{method}", method.rpartition("/")[2]
         try:
             async with self._session.post(

@@ -16,10 +16,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from toolwire.backends.agents import AgentOptions, check_numbers
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CursorOptions(AgentOptions):
     """A bad value raises `ValueError` with one line that names the key."""
 
@@ -27,11 +27,10 @@ class CursorOptions(AgentOptions):
     """Cursor's name of the model; "*": all of them, each as ID/NAME."""
     params: dict[str, str] = field(default_factory=dict)
     """Parameters of the model, as Cursor lists them."""
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     """Cursor's API key; empty: CURSOR_API_KEY."""
     bridge_url: str = ""
-    """A bridge that already runs on this machine."""
-    bridge_token: str = ""
+    bridge_token: str = field(default="", repr=False)
     bridge_bin: str = ""
     """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
     sandbox: bool = True
@@ -53,7 +52,6 @@ class CursorOptions(AgentOptions):
             check_address(self.bridge_url)
 
     def key(self, environ: Mapping[str, str]) -> str:
-        """The API key in use."""
         return self.api_key or environ.get("CURSOR_API_KEY", "")
 
 
@@ -92,13 +90,13 @@ def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTar
             found = shutil.which(os.path.expanduser(command), path=environ.get("PATH"))
             if found is None:
                 problem = f"Cannot start Cursor's bridge: {key} names {command!r}, which is not a command."
-                raise ToolwireError("backend_unavailable", problem)
+                raise unavailable(problem)
             return BridgeTarget(command=os.path.abspath(found))
     found = bundled() or shutil.which(COMMAND, path=environ.get("PATH"))
     if found is None:
         problem = f"Cursor's bridge is not installed: {COMMAND} was not found."
         how = "Install it with: pip install 'toolwire[cursor]'"
-        raise ToolwireError("backend_unavailable", f"{problem} {how}")
+        raise unavailable(f"{problem} {how}")
     return BridgeTarget(command=found)
 
 
@@ -119,7 +117,7 @@ def _attached(url: str, token: str) -> BridgeTarget:
     try:
         check_address(url)
     except ValueError as error:
-        raise ToolwireError("backend_unavailable", f"Cannot use Cursor's bridge: {error}") from None
+        raise unavailable(f"Cannot use Cursor's bridge: {error}") from None
     if not token:
         problem = "Cursor's bridge needs its token: set bridge_token, or CURSOR_SDK_BRIDGE_TOKEN."
         raise ToolwireError("backend_auth", problem)

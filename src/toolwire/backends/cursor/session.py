@@ -58,7 +58,6 @@ def create_agent(
 
 
 def send(agent: str, text: str, images: Iterable[ImagePart] = ()) -> dict[str, Any]:
-    """The body of Send."""
     message: dict[str, Any] = {"text": text}
     found = [{"data": {"data": data, "mimeType": kind}} for data, kind in filter(None, map(inline, images))]
     if found:
@@ -112,7 +111,7 @@ class SendReader:
         self.run_id = ""
         self.over = False
         self.heard = False
-        """The run has sent a message of its own."""
+        """The run has sent more than keep-alives."""
         self._run = run
         self._tools = tools
         self._text = _TwoChannels()
@@ -144,7 +143,6 @@ class SendReader:
         self._run.alive()
 
     def check(self) -> None:
-        """Raises the failure of the run."""
         if self._failure is not None:
             raise ToolwireError.of(self._failure)
         if not self.over:
@@ -260,7 +258,7 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The message or update, which may be wrapped in an envelope of its own."""
+    """The message or update, which may be wrapped in another envelope."""
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}

@@ -1,4 +1,4 @@
-"""Hosted providers with APIs of their own: Anthropic, Google, and the others that pydantic-ai supports."""
+"""Providers that do not speak OpenAI's API: Anthropic, Google, and the others that pydantic-ai supports."""
 
 from toolwire.backends.hosted.backend import HostedBackend
 from toolwire.backends.hosted.options import HostedOptions

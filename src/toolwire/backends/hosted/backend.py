@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from toolwire.backends.base import Batch
 from toolwire.backends.hosted.options import PROVIDERS, HostedOptions, capabilities
 from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.capabilities import Capabilities, Strategy
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import Turn
 
 if TYPE_CHECKING:
@@ -54,37 +54,30 @@ def load(options: HostedOptions, key: str) -> LibraryModel:
 
 
 def _missing(what: str, install: str) -> ToolwireError:
-    return ToolwireError("backend_unavailable", f"{what} is not installed at the gateway: {install}")
+    return unavailable(f"{what} is not installed at the gateway: {install}")
 
 
 class HostedBackend:
-    """One configured model. `options` is the model's table; a bad one raises `ValueError`."""
-
     aliases: tuple[str, ...] = ()
 
-    def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
+    def __init__(self, id: str, options: HostedOptions) -> None:
         self.id = id
-        self.options = options if isinstance(options, HostedOptions) else parsed(options)
+        self.options = options
         self.memory = CallMemory()
         self._provider = PROVIDERS[self.options.provider]
         self._loaded: LibraryModel | None = None
         self._loading = asyncio.Lock()
-        self._described: tuple[Strategy, Capabilities] = self._describe({})
+        self._describe({})
 
-    def _describe(self, profile: Mapping[str, Any]) -> tuple[Strategy, Capabilities]:
-        tools = self.options.tools
-        native = tools == "native" or (tools == "auto" and bool(profile.get("supports_tools", True)))
-        thinks = self.options.thinking not in ("", "off") or self.options.thinking_budget > 0
+    def _describe(self, profile: Mapping[str, Any]) -> None:
+        options = self.options
+        native = options.tools == "native" or (
+            options.tools == "auto" and bool(profile.get("supports_tools", True))
+        )
+        thinks = options.thinking not in ("", "off") or options.thinking_budget > 0
         able = capabilities(self._provider, profile, native=native, thinks=thinks)
-        return ("native" if native else "emulated"), replace(able, dialects=self.options.dialects or ())
-
-    @property
-    def strategy(self) -> Strategy:
-        return self._described[0]
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._described[1]
+        self.strategy: Strategy = "native" if native else "emulated"
+        self.capabilities: Capabilities = replace(able, dialects=options.dialects or ())
 
     def alias(self, name: str) -> str | None:
         return None
@@ -102,7 +95,7 @@ class HostedBackend:
             async with self._loading:
                 if self._loaded is None:
                     loaded = await asyncio.to_thread(load, self.options, self.key())
-                    self._described = self._describe(loaded.profile)
+                    self._describe(loaded.profile)
                     self._loaded = loaded
         return self._loaded
 
@@ -120,14 +113,6 @@ class HostedBackend:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             await loaded.close()
-
-
-def parsed(given: Mapping[str, Any]) -> HostedOptions:
-    known = {one.name for one in fields(HostedOptions)}
-    for key in given:
-        if key not in known:
-            raise ValueError(f"unknown key {key}; known: {', '.join(sorted(known))}")
-    return HostedOptions(**given)
 
 
 # --- all models of a provider: `model = "anthropic:*"` ---
@@ -174,9 +159,9 @@ LISTINGS: dict[str, ModelListing] = {
 class HostedSource:
     """`options` is the model's table, with `*` for the name."""
 
-    def __init__(self, id: str, options: Mapping[str, Any] | HostedOptions) -> None:
+    def __init__(self, id: str, options: Mapping[str, Any]) -> None:
         self.id = id
-        self.options = options if isinstance(options, HostedOptions) else parsed(options)
+        self.options = HostedOptions(**options)
         provider = self.options.provider
         if provider not in LISTINGS:
             others = " or ".join(LISTINGS)
@@ -196,7 +181,7 @@ class HostedSource:
                     raise ToolwireError("backend", problem)
                 return listing.names(await response.json(content_type=None))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ToolwireError("backend_unavailable", f"{provider} did not list its models.") from None
+            raise unavailable(f"{provider} did not list its models.") from None
 
     def model(self, name: str) -> HostedBackend:
         options = replace(self.options, model=f"{self.options.provider}:{name}")

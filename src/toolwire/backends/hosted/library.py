@@ -20,13 +20,12 @@ from toolwire.backends.hosted.options import PROVIDERS, HostedOptions
 from toolwire.backends.hosted.read import HostedReader, failure_of, usage
 from toolwire.backends.hosted.render import HostedRequest, Target, render
 from toolwire.backends.hosted.thinking import CallMemory
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import unavailable
 from toolwire.core.turn import Turn
 
 log = logging.getLogger("toolwire.hosted")
 CONNECT_S = 10.0
 _opened: ContextVar[list[httpx2.Response]] = ContextVar("_opened")
-"""The HTTP responses of the current request."""
 
 
 class LibraryModel:
@@ -115,7 +114,7 @@ def _provider(
     refused = [name for name in given if name not in taken]
     if refused:
         problem = f"The provider {options.provider} does not take {' and '.join(refused)}."
-        raise ToolwireError("backend_unavailable", problem)
+        raise unavailable(problem)
     return provider_class(**given)
 
 

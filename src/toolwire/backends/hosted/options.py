@@ -47,7 +47,6 @@ class Provider:
     closed_schemas: bool = False
     """Enforces only schemas whose objects are closed."""
     client: bool = False
-    """Takes an HTTP client of ours."""
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -147,7 +146,6 @@ class HostedOptions:
 
     @property
     def name(self) -> str:
-        """The provider's own name for the model."""
         return self.model.partition(":")[2]
 
     def __post_init__(self) -> None:

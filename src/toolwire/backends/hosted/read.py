@@ -123,7 +123,6 @@ class HostedReader:
         return out
 
     def finish(self, response: StreamedResponse) -> list[Event]:
-        """The stream ended by itself."""
         details = response.provider_details or {}
         reason = _finish_reason(response)
         if reason is None:
@@ -155,7 +154,6 @@ def _failed(reason: str | None, details: dict[str, Any]) -> Failure:
 
 
 def usage(response: StreamedResponse) -> list[Event]:
-    """The tokens so far, if any are known."""
     counted = response.usage
     if not counted.input_tokens and not counted.output_tokens:
         return []

@@ -84,7 +84,6 @@ def _image(part: ImagePart, provider: Provider) -> Content:
 
 
 def inline(url: str) -> BinaryContent:
-    """The content of a data: URL."""
     head, comma, data = url.removeprefix("data:").partition(",")
     media_type, *parameters = head.split(";")
     try:

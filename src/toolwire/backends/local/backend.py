@@ -203,8 +203,6 @@ _CAPABILITIES = Capabilities(
 
 
 class LocalBackend:
-    """One model that runs in this process."""
-
     strategy: Strategy = "constrained"
     capabilities = _CAPABILITIES
     aliases: tuple[str, ...] = ()

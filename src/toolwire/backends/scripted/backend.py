@@ -131,7 +131,6 @@ class ScriptedBackend:
         pass
 
     def open(self, turn: Turn) -> ScriptedRun:
-        """A run that can be parked."""
         self.seen.append(turn)
         live = ScriptedRun(self, turn)
         self.live.append(live)
@@ -303,7 +302,6 @@ _EVENTS: dict[str, Callable[[str], Event]] = {
 
 
 def _answers(turn: Turn) -> int:
-    """The number of the assistant's answers so far."""
     count, before = 0, False
     for item in turn.items:
         own = isinstance(item, Call) or (isinstance(item, Message) and item.role == "assistant")
