@@ -11,6 +11,24 @@ from typing import Any, TypedDict
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
+
+    code: str
+    message: str
+    position: int = -1
+    subject: str = field(default="", compare=False)
+    """For a key that is missing or wrong: the object it is in."""
+    key: str = field(default="", compare=False)
+    empty: bool = field(default=False, compare=False)
+    """The key's value is null or empty."""
+
+    def __str__(self) -> str:
+        where = f"frame {self.position}" if self.position >= 0 else "whole"
+        return f"[{self.code}] {where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
 class ValueCheck:
     """`expected` says in words what `holds` tests."""
 
@@ -25,20 +43,24 @@ class ObjectShape:
     optional: Mapping[str, ValueCheck] = field(default_factory=dict)
 
 
-def misfits(shape: ObjectShape, value: object) -> Iterator[tuple[str, str]]:
-    """Every departure of the value from the shape, as (code, message)."""
+def misfits(shape: ObjectShape, value: object, position: int = -1) -> Iterator[Problem]:
+    """Every departure of the value from the shape."""
+
+    def wrong(code: str, message: str, key: str = "", found: object = "x") -> Problem:
+        return Problem(code, shape.name + message, position, shape.name, key, found in (None, "", []))
+
     if not isinstance(value, dict):
-        yield "wrong_value", f"{shape.name} must be an object, not {_show(value)}"
+        yield wrong("wrong_value", f" must be an object, not {_show(value)}")
         return
     for key in shape.required:
         if key not in value:
-            yield "missing_key", f"{shape.name} lacks {key!r}"
+            yield wrong("missing_key", f" lacks {key!r}", key)
     for key, found in value.items():
         check = shape.required.get(key) or shape.optional.get(key)
         if check is None:
-            yield "unknown_key", f"{shape.name} has the unknown key {key!r}"
+            yield wrong("unknown_key", f" has the unknown key {key!r}", key)
         elif not check.holds(found):
-            yield "wrong_value", f"{shape.name}.{key} must be {check.expected}, not {_show(found)}"
+            yield wrong("wrong_value", f".{key} must be {check.expected}, not {_show(found)}", key, found)
 
 
 def _show(value: object) -> str:
@@ -282,20 +304,7 @@ PARTS: dict[str, ObjectShape] = {
 }
 
 
-# --- what a judge reports ---
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
-
-    code: str
-    message: str
-    position: int = -1
-
-    def __str__(self) -> str:
-        where = f"frame {self.position}" if self.position >= 0 else "whole"
-        return f"[{self.code}] {where}: {self.message}"
+# --- what a judge is told, and what it reports ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +342,9 @@ class Findings:
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
         """Reports every misfit. False: the value cannot be judged further (an unknown key alone does no harm)."""
-        usable = True
-        for code, message in misfits(shape, value):
-            self.add(code, message)
-            usable = usable and code == "unknown_key"
-        return usable
+        found = list(misfits(shape, value, self.position))
+        self._found += found
+        return all(problem.code == "unknown_key" for problem in found)
 
     def check(self, condition: bool, code: str, message: str) -> bool:
         if not condition:
