@@ -1,13 +1,13 @@
 """Checks complete arguments against the client's JSON schemas, and whether a decoder enforces a schema fully.
 
-`jsonschema-rs` compiles a schema once for each request. A `$ref` that leaves the schema is refused: following
-it would let a client make the gateway send requests.
+A `$ref` that leaves the schema is refused: following it would let a client make the gateway send requests.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
@@ -28,10 +28,8 @@ def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
     try:
         return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
     except (ValueError, TypeError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise ToolwireError(
-            "invalid_value", f"Invalid schema: {reason}", param=param, code="invalid_json_schema"
-        ) from None
+        message = f"Invalid schema: {str(error).splitlines()[0][:200]}"
+        raise ToolwireError("invalid_value", message, param=param, code="invalid_json_schema") from None
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
@@ -60,68 +58,49 @@ class SchemaCheck:
             value = json.loads(arguments)
         except (ValueError, RecursionError):
             return ("malformed_json",)
-        issues = []
-        for error in validator.iter_errors(value):
-            path = "/".join(str(step) for step in error.instance_path)
-            issues.append(f"schema: {'/' + path if path else 'arguments'}: {error.message[:200]}")
-            if len(issues) == _MOST_ISSUES:
-                break
-        return issues
+        return [_issue(error) for error in islice(validator.iter_errors(value), _MOST_ISSUES)]
+
+
+def _issue(error: Any) -> str:
+    path = "".join(f"/{step}" for step in error.instance_path)
+    return f"schema: {path or 'arguments'}: {error.message[:200]}"
 
 
 # --- what decoders enforce ---
 #
-# Decoders enforce the keywords of `KEPT`. A schema with any other keyword is enforced only in part, so its
-# calls are checked when they are complete.
+# A schema with a keyword outside of `ENFORCED` is enforced only in part, so its calls are checked when they are
+# complete.
 
-ANNOTATIONS = frozenset(
-    {
-        *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
-        *("$comment", "$schema", "$id", "$defs", "definitions"),
-    }
+_ANNOTATIONS = """title description default examples example deprecated readOnly writeOnly
+    $comment $schema $id"""
+_VALUES = "type enum const required $ref minimum maximum minLength maxLength minItems maxItems"
+_ONE, _MANY, _NAMED = (
+    ("items", "additionalProperties"),
+    ("anyOf", "prefixItems"),
+    ("properties", "$defs", "definitions"),
 )
-"""Keywords that constrain no value."""
-WIDE = frozenset(
-    {
-        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *("uniqueItems", "minProperties", "maxProperties"),
-    }
+ENFORCED = frozenset((*_ANNOTATIONS.split(), *_VALUES.split(), *_ONE, *_MANY, *_NAMED))
+OWN = ENFORCED | set(
+    "exclusiveMinimum exclusiveMaximum multipleOf uniqueItems minProperties maxProperties allOf".split()
 )
 """Keywords that a decoder enforces if it runs our own grammar."""
-VALUES = frozenset(
-    {
-        *("type", "enum", "const", "required", "$ref", "minimum", "maximum"),
-        *("minLength", "maxLength", "minItems", "maxItems"),
-    }
-)
-"""Keywords without subschemas that every decoder enforces."""
-ONE = frozenset({"items", "additionalProperties"})
-MANY = frozenset({"anyOf", "prefixItems"})
-NAMED = frozenset({"properties", "$defs", "definitions"})
-KEPT = ANNOTATIONS | VALUES | ONE | MANY | NAMED
 DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether a decoder enforces every keyword of a schema and its subschemas.
-
-    `own`: it runs our own grammar.
-    """
+    """Whether a decoder enforces every keyword of a schema. `own`: it runs our own grammar."""
     if isinstance(schema, bool):
         return schema
-    kept = KEPT | WIDE | {"allOf"} if own else KEPT
-    if (
-        not isinstance(schema, Mapping)
-        or depth > DEEPEST
-        or not kept.issuperset(schema)
-        or not _is_type(schema.get("type", "object"))
-    ):
+    if not isinstance(schema, Mapping) or depth > DEEPEST or not _is_type(schema.get("type", "object")):
         return False
-    many = [schema[key] for key in (*MANY, "allOf") if key in schema]
-    named = [schema[key] for key in NAMED if key in schema]
-    if not all(isinstance(one, list) for one in many) or not all(isinstance(one, Mapping) for one in named):
+    many = [schema[key] for key in (*_MANY, "allOf") if key in schema]
+    named = [schema[key] for key in _NAMED if key in schema]
+    well_formed = all(isinstance(one, list) for one in many) and all(
+        isinstance(one, Mapping) for one in named
+    )
+    if not well_formed or not (OWN if own else ENFORCED).issuperset(schema):
         return False
-    inner = [schema[key] for key in ONE if key in schema and not isinstance(schema[key], bool)]
+    inner = [schema[key] for key in _ONE if key in schema and not isinstance(schema[key], bool)]
     inner += [one for group in many for one in group]
     inner += [one for group in named for one in group.values()]
     return all(exact(one, own, depth + 1) for one in inner)

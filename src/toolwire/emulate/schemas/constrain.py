@@ -13,18 +13,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from toolwire.core.turn import Constraint
-from toolwire.emulate.schemas.bounding import DEFAULT, SchemaLimits, arguments_schema, bounded
+from toolwire.emulate.schemas.bounding import DEFAULT, SchemaLimits, arguments_schema, bounded, closed_object
 from toolwire.emulate.schemas.keywords import Schema
 
 HEADER = "%llguidance {}\n"
-GUIDANCE = {
-    "x-guidance": {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": True,
-    }
-}
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+GUIDANCE = {"x-guidance": {**_SEPARATORS, "lenient": True}}
 """Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
@@ -45,15 +39,7 @@ def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schem
     for index, tool in enumerate(constraint.tools):
         arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{index}_")
         definitions |= arguments.pop("$defs", {})
-        properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}
-        calls.append(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
+        calls.append(closed_object({"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}))
     whole: Schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {**whole, "$defs": definitions} if definitions else whole
 
@@ -69,10 +55,8 @@ def _renamed(schema: Any, prefix: str) -> Any:
         if key == "$ref":
             out[key] = one.replace("#/$defs/", f"#/$defs/{prefix}")
         elif key in ("properties", "patternProperties", "$defs"):
-            out[key] = {
-                (prefix + name if key == "$defs" else name): _renamed(inner, prefix)
-                for name, inner in one.items()
-            }
+            before = prefix if key == "$defs" else ""
+            out[key] = {before + name: _renamed(inner, prefix) for name, inner in one.items()}
         else:
             out[key] = one if key == "enum" else _renamed(one, prefix)
     return out
@@ -97,19 +81,16 @@ def lark(
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
-    begun = [
-        (at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)
-    ]
+    whole = [(at, opening + head) for at, head in enumerate(heads)]
+    begun = [(at, text) for at, text in whole if text.startswith(constraint.begun)]
     more = min(constraint.calls, MOST_CALLS) - 1 if opening else 0
     following = f' ("\\n" {quoted} body){{0,{more}}}' if more > 0 else ""
     if begun and (constraint.required or constraint.begun or not opening):
-        first = (_then(whole[len(constraint.begun) :], f"rest{at}") for at, whole in begun)
+        first = (_then(text[len(constraint.begun) :], f"rest{at}") for at, text in begun)
         rules = [f"start: first{following}", f"first: {' | '.join(first)}"]
     elif answer is not None:
-        rules = [
-            f"start: {ANSWER} | {quoted} body{following}",
-            _json(ANSWER, bounded(answer, limits, portable=False)),
-        ]
+        schema = bounded(answer, limits, portable=False)
+        rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, schema)]
     else:
         text = WORDS if copies and constraint.answered else ANY
         barred = constraint.barred if copies else ()
@@ -121,13 +102,10 @@ def lark(
     if " body" in rules[0]:
         rules.append("body: " + " | ".join(_then(head, f"rest{at}") for at, head in enumerate(heads)))
     for at, tool in enumerate(constraint.tools):
-        schema = arguments_schema(
-            ANY_OBJECT if tool.name in loose else tool.parameters, limits, portable=False
-        )
-        rules += [
-            f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}",
-            _json(f"{ARGUMENTS}{at}", schema),
-        ]
+        parameters = ANY_OBJECT if tool.name in loose else tool.parameters
+        schema = arguments_schema(parameters, limits, portable=False)
+        rules.append(f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}")
+        rules.append(_json(f"{ARGUMENTS}{at}", schema))
     return HEADER + "\n".join(rules) + "\n"
 
 
@@ -137,8 +115,7 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 
 
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
-    """Grammars that test whether llguidance accepts the schemas of a grammar: all at once, and each rule
-    alone.
+    """Grammars that test whether llguidance accepts a grammar's schemas: all at once, and each rule alone.
 
     The answer under each of them begins with a tilde.
     """
