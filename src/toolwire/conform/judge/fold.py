@@ -135,7 +135,7 @@ def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
     frames = frames_of(raw)
     if api is None:
         api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
-    return _fold_chat(frames) if api == "chat" else _fold_responses(frames)
+    return fold_chat(frames) if api == "chat" else _fold_responses(frames)
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -149,7 +149,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 # --- chat ---
 
 
-def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
+def fold_chat(frames: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Accumulates the chunks of a chat completion."""
     body: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[Any, dict[str, Any]] = {}
     places: dict[str, dict[str, int]] = {}
