@@ -81,8 +81,8 @@ def _stream(raw: bytes, api: Api, options: Options) -> Found:
     judge = OrderJudge(api, **asdict(_with_nameless(options)))
     repaired = [
         replace(problem, position=position)
-        for frame, position in zip(made.frames, made.order, strict=True)
-        for problem in judge.feed(frame.data, frame.event)
+        for (frame, event), position in zip(made.frames, made.order, strict=True)
+        for problem in judge.feed(frame, event)
     ]
     return _sorted(as_sent, [*repaired, *judge.finish()], made.problems, made.dropped)
 

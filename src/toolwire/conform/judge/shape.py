@@ -276,32 +276,28 @@ RESPONSE_USAGE = UsageShapes(
 STATUS = only("in_progress", "completed", "incomplete")
 _CALL = {"id": FILLED, "call_id": FILLED, "name": FILLED}
 _CALL_EXTRAS = {"namespace": TEXT, "caller": ANY}
-ITEMS: dict[str, ObjectShape] = {
-    "message": ObjectShape(
-        "message",
-        {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST},
-        {"phase": or_null(only("commentary", "final_answer"))},
-    ),
-    "function_call": ObjectShape(
-        "function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS
-    ),
-    "custom_tool_call": ObjectShape(
+_MESSAGE = {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST}
+_REASONING = {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)}
+
+
+def _shapes(*shapes: ObjectShape) -> dict[str, ObjectShape]:
+    return {shape.name: shape for shape in shapes}
+
+
+ITEMS = _shapes(
+    ObjectShape("message", _MESSAGE, {"phase": or_null(only("commentary", "final_answer"))}),
+    ObjectShape("function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS),
+    ObjectShape(
         "custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}
     ),
-    "reasoning": ObjectShape(
-        "reasoning",
-        {"id": FILLED, "type": ANY, "summary": LIST},
-        {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)},
-    ),
-}
-PARTS: dict[str, ObjectShape] = {
-    "output_text": ObjectShape(
-        "output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}
-    ),
-    "refusal": ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
-    "summary_text": ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
-    "reasoning_text": ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
-}
+    ObjectShape("reasoning", {"id": FILLED, "type": ANY, "summary": LIST}, _REASONING),
+)
+PARTS = _shapes(
+    ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
+    ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
+    ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
+    ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
+)
 
 
 # --- what a judge is told, and what it reports ---
