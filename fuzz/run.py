@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
+_ROOT = Path(__file__).resolve().parent.parent
+sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
 
 from fuzz.properties import PROPERTIES  # noqa: E402
 from fuzz.shrink import failure_of, shrink  # noqa: E402

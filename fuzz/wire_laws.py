@@ -7,9 +7,10 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from doubles.judges import same
 from fuzz import generate, generate_wire
 from fuzz.law import Broken, Case, Law, holds
-from toolwire.conform.judge import judge_body, judge_error, judge_sse, same
+from toolwire.conform.judge import judge_body, judge_error, judge_sse
 from toolwire.core import events as vocabulary
 from toolwire.core.assemble import CallAssembler, Fragment
 from toolwire.core.errors import ToolwireError, error_object, status_of

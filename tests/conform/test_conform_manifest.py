@@ -21,8 +21,6 @@ CONTRACT = [
 """Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
 JUDGE = TESTS.parent / "src" / "toolwire" / "conform" / "judge"
 OF_REPAIR = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
-NOT_ABOUT_ANSWERS = {"stream_differs"}
-"""Codes of the comparison of two answers, which `stream-is-body` makes by meaning."""
 OPENAI_SCHEMAS = (
     "ChatCompletionAllowedToolsChoice",
     "ChatCompletionFunctionCallOption",
@@ -182,9 +180,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
         for code in codes_of(ast.parse(path.read_text("utf-8")))
     }
     said |= {"item_id", "content_index", "summary_index"}  # the judge takes these from the names of keys
-    codes = (
-        said - {*SHAPE, *NOT_ABOUT_ANSWERS} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_REPAIR}
-    )
+    codes = said - {*SHAPE} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_REPAIR}
     claimed = {
         topic for check in CATALOGUE if isinstance(check.judge, WireVerdict) for topic in check.judge.topics
     }

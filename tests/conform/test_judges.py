@@ -13,17 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles.damage import Frames, parse, render, renumbered
-from doubles.judges import Judge, ReplayJudge, SdkJudge
-from toolwire.conform.judge import (
-    DONE,
-    JudgeOptions,
-    OrderJudge,
-    fold,
-    judge_body,
-    judge_error,
-    judge_sse,
-    same,
-)
+from doubles.judges import Judge, ReplayJudge, SdkJudge, same
+from toolwire.conform.judge import DONE, JudgeOptions, OrderJudge, fold, judge_body, judge_error, judge_sse
 from toolwire.conform.judge.channels import EVENTS
 from toolwire.core.turn import Api
 

@@ -12,16 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, Unpack
 
-from toolwire.conform.judge import (
-    JudgeOptions,
-    Problem,
-    fold,
-    frames_of,
-    judge_body,
-    judge_error,
-    judge_sse,
-    same,
-)
+from toolwire.conform.judge import JudgeOptions, Problem, fold, frames_of, judge_body, judge_error, judge_sse
 from toolwire.core.turn import Api
 
 if typing.TYPE_CHECKING:
@@ -284,6 +275,69 @@ def _response_view(response: Mapping[str, Any]) -> dict[str, Any]:
         key: response.get(key)
         for key in ("id", "created_at", "model", "status", "error", "incomplete_details", "usage", "output")
     }
+
+
+# --- stream = body: ids and times differ between two answers to the same question ---
+
+_API_OF: dict[Any, Api] = {"response": "responses", "chat.completion": "chat"}
+IGNORED = {
+    "chat": ("id", "created", "system_fingerprint", "metadata"),
+    "responses": ("id", "created_at", "completed_at", "call_id"),
+}
+
+
+def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
+    """Where the stream and the body say different things. Usage counts only if the stream has it."""
+    if api is None:
+        api = _API_OF.get(body.get("object"))
+    folded = fold(stream_raw, api)
+    api = api or ("responses" if "created_at" in folded else "chat")
+    if set(body) == {"error"}:
+        sent, due = (_mapping(error).get("message") for error in (folded.get("error"), body["error"]))
+        return [] if sent == due else [Problem("stream_differs", f"error: stream {sent!r}, body {due!r}")]
+    if "usage" not in folded and api == "chat":
+        body = {key: value for key, value in body.items() if key != "usage"}
+    lines = _differences(_comparable(folded, api), _comparable(body, api), "")
+    return [Problem("stream_differs", line) for line in lines]
+
+
+def _comparable(value: Any, api: Api) -> Any:
+    """Without ids and times; no text and an empty text mean the same."""
+    if isinstance(value, list):
+        return [_comparable(entry, api) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    plain = {key: _comparable(entry, api) for key, entry in value.items() if key not in IGNORED[api]}
+    if api == "chat" and "role" in plain:
+        for key in ("content", "refusal", "reasoning_content"):
+            plain[key] = plain.get(key) or None
+        if plain.get("annotations") == []:  # only bodies say that there are none
+            del plain["annotations"]
+    return plain
+
+
+def _differences(stream: Any, body: Any, path: str) -> list[str]:
+    if isinstance(stream, dict) and isinstance(body, dict):
+        keys = sorted(stream.keys() | body.keys())
+        steps = [(f".{key}", stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in keys]
+    elif isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
+        steps = [(f"[{index}]", *pair) for index, pair in enumerate(zip(stream, body, strict=True))]
+    else:
+        line = f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"
+        return [] if stream == body else [line]
+    return [line for step, left, right in steps for line in _differences(left, right, path + step)]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 # --- all together ------------------------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ import pytest
 from doubles.schemas import tool_schemas
 from toolwire.core.turn import Constraint, ToolSpec
 from toolwire.emulate.schemas.bounding import SchemaLimits, arguments_schema, bounded, is_held
-from toolwire.emulate.schemas.check import exact
-from toolwire.emulate.schemas.constrain import call_schema, json_lark, lark, probes
+from toolwire.emulate.schemas.constrain import call_schema, exact, json_lark, lark, probes
 from toolwire.emulate.schemas.keywords import Numbers, rust_pattern
 
 SAMPLES = ("ABC", "2024-10", "#00ff00", "v1.2", "a-b.md", "a@b", "http://ab.cd")

@@ -187,8 +187,8 @@ def content_type(expected: str) -> Judge:
     return each(lambda exchange: unseen(exchange) or _has_type(exchange, expected), lenient=True)
 
 
-def answered(exchange: ProbeExchange) -> Verdict:
-    """The request was answered, whatever the answer says."""
+def unmet(exchange: ProbeExchange) -> Verdict | None:
+    """A request that was not answered; unlike in `unseen`, the endpoint may not decline it."""
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")
     if exchange.busy:
@@ -197,7 +197,11 @@ def answered(exchange: ProbeExchange) -> Verdict:
     if not fault and exchange.error:
         fault = f"the answer ends in an error: {exchange.error}"
     fault = fault or exchange.hollow
-    return expect(not fault, exchange, fault)
+    return failed(exchange, fault) if fault else None
+
+
+def answered(exchange: ProbeExchange) -> Verdict:
+    return unmet(exchange) or PASS
 
 
 GRAVE = tuple(
@@ -210,8 +214,7 @@ GRAVE = tuple(
 
 def clean(exchange: ProbeExchange) -> Verdict:
     """Answered, with calls that can be read and run; envelopes and extra keys have their own checks."""
-    verdict = answered(exchange)
-    return WireVerdict(GRAVE)([exchange]) if verdict.result == "pass" else verdict
+    return unmet(exchange) or WireVerdict(GRAVE)([exchange])
 
 
 # --- errors ---
@@ -279,14 +282,12 @@ def done_well(exchange: ProbeExchange) -> Verdict:
 
 
 def arguments_fit(exchange: ProbeExchange) -> Verdict:
-    verdict = missing(exchange) or unseen(exchange)
-    if verdict is not None:
-        return verdict
-    for call in exchange.answer.calls:
-        if not jsonschema_rs.is_valid(CITY, call.object):
-            fault = f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}"
-            return failed(exchange, fault)
-    return PASS
+    misfits = [
+        f"the arguments of {call.name!r} do not fit its schema: {call.arguments[:80]!r}"
+        for call in exchange.answer.calls
+        if not jsonschema_rs.is_valid(CITY, call.object)
+    ]
+    return missing(exchange) or unseen(exchange) or expect(not misfits, exchange, "".join(misfits[:1]))
 
 
 MARKUP = (
@@ -318,22 +319,17 @@ def fresh_ids(seen: Seen) -> Verdict:
 
 def result_reached_model(exchange: ProbeExchange) -> Verdict:
     fault = f"the answer never repeats the result, {SECRET!r}, in {exchange.attempts} attempts"
-    verdict = answered(exchange)
-    if verdict.result != "pass":
-        return verdict
-    return _clean_if(SECRET in exchange.answer.text, exchange, fault)
+    return unmet(exchange) or _clean_if(SECRET in exchange.answer.text, exchange, fault)
 
 
 def fits_schema(exchange: ProbeExchange) -> Verdict:
     text = exchange.answer.text
-    verdict = unanswered(exchange)
-    if verdict is not None:
-        return verdict
+    fault = f"the answer does not fit the schema: {text[:80]!r}"
     try:
         fits = jsonschema_rs.is_valid(SCHEMA, json.loads(text))
     except (ValueError, RecursionError):
-        return failed(exchange, f"the answer is no JSON: {text[:80]!r}")
-    return _clean_if(fits, exchange, f"the answer does not fit the schema: {text[:80]!r}")
+        fits, fault = False, f"the answer is no JSON: {text[:80]!r}"
+    return unanswered(exchange) or _clean_if(fits, exchange, fault)
 
 
 def same_meaning(seen: Seen) -> Verdict:

@@ -18,6 +18,7 @@ from toolwire.conform.judging import (
     not_run,
     refused,
     result_reached_model,
+    unmet,
     unseen,
 )
 from toolwire.conform.questions import ASKED_HEADERS, ORIGIN
@@ -27,27 +28,26 @@ _OF_A_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
 
 def lists_models(seen: Seen) -> Verdict:
     exchange = seen[0]
-    verdict = answered(exchange)
-    if verdict.result != "pass":
-        return verdict
-    entries = exchange.body.get("data")
-    if exchange.body.get("object") != "list" or not isinstance(entries, list) or not entries:
-        return failed(exchange, "the body is no list of models with at least one of them")
+    fault = _fault_of_list(exchange.body)
+    return unmet(exchange) or expect(not fault, exchange, fault)
+
+
+def _fault_of_list(body: Mapping[str, Any]) -> str:
+    entries = body.get("data")
+    if body.get("object") != "list" or not isinstance(entries, list) or not entries:
+        return "the body is no list of models with at least one of them"
     for entry in map(mapping, entries):
         lacking = [key for key, kind in _OF_A_MODEL.items() if not isinstance(entry.get(key), kind)]
         if lacking:
-            return failed(exchange, f"a model lacks {', '.join(lacking)}")
-    return PASS
+            return f"a model lacks {', '.join(lacking)}"
+    return ""
 
 
 def returns_model(seen: Seen) -> Verdict:
     exchange = seen[0]
-    verdict = answered(exchange)
-    if verdict.result != "pass":
-        return verdict
     wanted = exchange.request.path.removeprefix("/models/")
     right = exchange.body.get("id") == wanted and exchange.body.get("object") == "model"
-    return expect(right, exchange, f"the body is not the model {wanted!r}")
+    return unmet(exchange) or expect(right, exchange, f"the body is not the model {wanted!r}")
 
 
 # --- CORS ---
@@ -131,21 +131,16 @@ def _words(item: Mapping[str, Any]) -> tuple[str, str]:
 
 def deletes(seen: Seen) -> Verdict:
     made, deleted, after = seen
-    verdict = _unstored(made, deleted)
-    if verdict is not None:
-        return verdict
-    if after.busy:
-        return busy(after)
-    return expect(after.status == 404, after, f"HTTP {after.status} for a response that was deleted")
+    verdict = _unstored(made, deleted) or (busy(after) if after.busy else None)
+    fault = f"HTTP {after.status} for a response that was deleted"
+    return verdict or expect(after.status == 404, after, fault)
 
 
 def stores_nothing(seen: Seen) -> Verdict:
     made, got = seen
-    verdict = unseen(made)
-    if verdict is not None:
-        return verdict
     found = got.ok and not got.error
-    return failed(got, "a response with store: false can be fetched") if found else refused(404)([got])
+    fetched = failed(got, "a response with store: false can be fetched")
+    return unseen(made) or (fetched if found else refused(404)([got]))
 
 
 def echoes_previous(seen: Seen) -> Verdict:

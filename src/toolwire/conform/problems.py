@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -29,9 +28,6 @@ SUBJECTS = {
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
 """The topic of a misfit by the object it is found in; the rest is `shape`."""
-_SUBJECT = re.compile(
-    r"(?P<name>.+?)(?: lacks '(?P<lacks>\w+)'| has the unknown key |\.(?P<key>\w+) must be | must be )"
-)
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
@@ -50,11 +46,7 @@ def problems_of(exchange: ProbeExchange) -> Found:
         legacy="functions" in asked,
         tools=_declared(asked),
         allow_done_on_responses=True,
-        # an object names the tool, unless its type is `allowed_tools`, which is like `required`
-        may_stop=any(
-            isinstance(choice, dict) and choice.get("type") != "allowed_tools"
-            for choice in (asked.get("tool_choice"), asked.get("function_call"))
-        ),
+        may_stop=any(_names_tool(asked.get(key)) for key in ("tool_choice", "function_call")),
     )
     judge = _stream if exchange.streamed else _body
     try:
@@ -62,6 +54,11 @@ def problems_of(exchange: ProbeExchange) -> Found:
     except Exception as error:  # an answer that breaks a judge is itself wrong
         form = "stream" if exchange.streamed else "body"
         return _unreadable(f"the {form} cannot be read: {type(error).__name__}")
+
+
+def _names_tool(choice: Any) -> bool:
+    """An object names the tool, unless its type is `allowed_tools`, which is like `required`."""
+    return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
 
 def _declared(asked: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -84,8 +81,8 @@ def _stream(raw: bytes, api: Api, options: Options) -> Found:
     judge = OrderJudge(api, **asdict(_with_nameless(options)))
     repaired = [
         replace(problem, position=position)
-        for frame, position in zip(made.frames, made.order, strict=True)
-        for problem in judge.feed(frame.data, frame.event)
+        for (frame, event), position in zip(made.frames, made.order, strict=True)
+        for problem in judge.feed(frame, event)
     ]
     return _sorted(as_sent, [*repaired, *judge.finish()], made.problems, made.dropped)
 
@@ -107,32 +104,19 @@ def _body(raw: bytes, api: Api, options: Options) -> Found:
 def _sorted(
     as_sent: list[Problem], repaired: list[Problem], repairs: list[Problem], dropped: Dropped
 ) -> Found:
-    kept = [
-        problem
-        for problem in as_sent
-        if problem.code in AS_SENT and (problem.position, _empty_key(problem)) not in dropped
-    ]
+    kept = [problem for problem in as_sent if problem.code in AS_SENT]
+    kept = [one for one in kept if not (one.empty and (one.position, one.key) in dropped)]
     problems = sorted(dict.fromkeys([*repairs, *kept, *repaired]), key=lambda problem: problem.position)
     return tuple((topic(problem), problem) for problem in problems[:MOST_PROBLEMS])
 
 
-def _empty_key(problem: Problem) -> str:
-    """The key whose value is wrong because it is null or empty."""
-    empty = problem.message.endswith((", not None", ", not []", ", not ''"))
-    found = _SUBJECT.match(problem.message) if empty else None
-    return (found["key"] or "") if found is not None else ""
-
-
 def topic(problem: Problem) -> str:
     """The code; for a misfit, the topic of the object it is found in."""
-    if problem.code == "unknown_key" or problem.code not in SHAPE:
+    if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
-    found = _SUBJECT.match(problem.message)
-    if found is None:
-        return "shape"
-    if found["name"] in ("call opener", "call") and "id" in (found["lacks"], found["key"]):
+    if problem.subject in ("call opener", "call") and problem.key == "id":
         return "call_id"
-    if found["key"] == "arguments":
+    if problem.code == "wrong_value" and problem.key == "arguments":
         return "invalid_arguments"
-    inner = SUBJECTS.get(found["lacks"] or found["key"] or "") if found["name"] == "usage" else None
-    return inner or SUBJECTS.get(found["name"], "shape")
+    inner = SUBJECTS.get(problem.key) if problem.subject == "usage" else None
+    return inner or SUBJECTS.get(problem.subject, "shape")

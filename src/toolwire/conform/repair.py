@@ -57,7 +57,7 @@ Dropped = set[tuple[int, str]]
 class Repaired:
     """The repaired frames, the problems, and the position of each frame in the stream as it was sent."""
 
-    frames: list[Frame]
+    frames: list[tuple[dict[str, Any] | str, str | None]]
     problems: list[Problem]
     dropped: Dropped
     order: list[int]
@@ -74,12 +74,12 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
     if moved:
         repairer.position = min(moved)
         repairer.say(repairer.mixed, "one of two calls or items continues after the other has begun")
-    repaired, numbers = [], count()
+    numbers = count()
     for position in order:
         value = values[position]
         if value is not None and "sequence_number" in value:
             value["sequence_number"] = next(numbers)
-        repaired.append(frames[position] if value is None else _written(value, frames[position]))
+    repaired = [(values[at] or frames[at].data, frames[at].event) for at in order]
     return Repaired(repaired, repairer.problems, repairer.dropped, order)
 
 
@@ -109,13 +109,6 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _written(value: Any, frame: Frame) -> Frame:
-    try:
-        return Frame(json.dumps(value), frame.event)
-    except RecursionError:  # nested almost too deeply to be read
-        return frame
-
-
 class _Repairer:
     def __init__(self) -> None:
         self.position = -1
@@ -133,19 +126,6 @@ class _Repairer:
         if isinstance(value, dict):
             for key in [key for key, entry in value.items() if entry is None and key not in keep]:
                 self.drop(value, where, key)
-
-    mixed = ""
-    """The code for mixed frames of different calls or items."""
-
-    def place(self, value: Mapping[str, Any]) -> int | None:
-        """The index of the call or item that a frame belongs to."""
-        raise NotImplementedError
-
-    def frame(self, value: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-    def body(self, value: dict[str, Any]) -> None:
-        raise NotImplementedError
 
 
 def _fill(value: Any, defaults: Mapping[str, Any]) -> None:
@@ -193,6 +173,7 @@ class _Chat(_Repairer):
     mixed = "calls_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
+        """The index of the call that a frame belongs to."""
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
         only_calls = set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
@@ -217,15 +198,16 @@ class _Chat(_Repairer):
             assert isinstance(choice, dict)
             _fill(choice, {"index": 0, "finish_reason": None, "delta": {}})
             choice["finish_reason"] = choice["finish_reason"] or None
-            if choice["delta"] is None:
-                choice["delta"] = {}
-            delta = choice["delta"]
+            delta = choice["delta"] = {} if choice["delta"] is None else choice["delta"]
             if isinstance(delta, dict):
                 self.drop_nulls(delta, "delta", NULLABLE if isinstance(delta.get("role"), str) else ())
-                if delta.get("tool_calls") == []:
-                    self.drop(delta, "delta", "tool_calls")
+                self._drop_no_calls(delta, "delta")
                 for call in mappings(delta.get("tool_calls")):
                     self._call(choice["index"] if isinstance(choice["index"], int) else 0, call)
+
+    def _drop_no_calls(self, value: Any, where: str) -> None:
+        if isinstance(value, dict) and value.get("tool_calls") == []:
+            self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
         """Replaces an envelope that cannot be read by the last one, so that its choices can be judged."""
@@ -286,10 +268,8 @@ class _Chat(_Repairer):
             message = choice.get("message")
             self.drop_nulls(message, "message", (*NULLABLE, "audio", "reasoning_content"))
             _fill(message, {"content": None, "refusal": None})
-            calls = mapping(message).get("tool_calls")
-            if isinstance(message, dict) and calls == []:
-                self.drop(message, "message", "tool_calls")
-            for number, call in enumerate(mappings(calls)):
+            self._drop_no_calls(message, "message")
+            for number, call in enumerate(mappings(mapping(message).get("tool_calls"))):
                 assert isinstance(call, dict)
                 if not call.get("id"):
                     call["id"] = f"repaired_{number}"
@@ -302,6 +282,7 @@ class _Responses(_Repairer):
     mixed = "items_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
+        """The index of the item that a frame belongs to."""
         return value["output_index"] if isinstance(value.get("output_index"), int) else None
 
     def __init__(self) -> None:

@@ -3,12 +3,11 @@
 prompt.py      describes the tools and writes the history, for a model without tools
 dialects/      the formats of calls as data, and how each is written
 scanner.py     finds calls in the model's text: markers (openers.py), then a grammar, then text again
+openers.py     where a call may begin: at a marker, outside of code and quotations
 grammars/      read the block after a marker: the tool's name and its arguments
 arguments.py   turns the JSON that models write into strict JSON
 native.py      does the same for servers with native tools
-quotations.py  keeps quotations and code from making calls
 thoughts.py    separates reasoning from the answer
-registry.py    matches the name that a model wrote to a declared tool
-freeform.py    offers custom tools as functions
-schemas/       checks calls against the client's schemas, and constrains decoders to them
+tools.py       matches the name that a model wrote to a declared tool; custom tools as functions
+schemas/       constrains decoders to the client's schemas, and checks calls against them
 """

@@ -39,10 +39,7 @@ BARE = ""
 """Instead of a dialect's name: the whole answer is one call as JSON."""
 
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
-"""Our own markup up to the token, which small models copy with mistakes.
-
-A constrained decoder bars it from text.
-"""
+"""Our own markup up to the token. Small models copy it with mistakes, so a constrained decoder bars it from text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +124,9 @@ def tools_prompt(
     """
     block = form.dialect != BARE
     token = " " + _TOKEN.format(nonce=form.nonce) if form.dialect == "sentinel" else ""
+    rule = _CHOICE["required" if choice.mode == "required" else "auto"]
     rules = [
-        _NAMED.format(name=choice.name)
-        if choice.name
-        else _CHOICE["required" if choice.mode == "required" else "auto"],
+        _NAMED.format(name=choice.name) if choice.name else rule,
         *([_PARALLEL if parallel else _SINGLE] if block else []),
         '"arguments" is one JSON object. Use only the tools listed above, by their exact names.',
         *([_STRICT] if any(tool.strict for tool in tools) else []),
@@ -174,9 +170,8 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
     block = f"<tool_call:{form.nonce}> block" if form.dialect == "sentinel" else "call"
     if issues:
         reasons = "; ".join(issues)
-        return (
-            f"Your tool call was not accepted: {reasons}. Write the corrected {block} now, and nothing else."
-        )
+        correct = f"Write the corrected {block} now, and nothing else."
+        return f"Your tool call was not accepted: {reasons}. {correct}"
     required = "You did not call a tool, but a call is required."
     return f"{required} Call {what} now: write the {block} and nothing else."
 
@@ -224,9 +219,8 @@ def _result_parts(result: Result, name: str | None, form: Form) -> Iterator[Part
             words.append(f"[{part.kind}]")
     named = f' name="{name}"' if name and _PLAIN.match(name) else ""
     id = result.call_id if _PLAIN.match(result.call_id) else "?"
-    yield TextPart(
-        f'<tool_result:{form.nonce} id="{id}"{named}>\n' + "\n".join(words) + f"\n</tool_result:{form.nonce}>"
-    )
+    text = "\n".join(words)
+    yield TextPart(f'<tool_result:{form.nonce} id="{id}"{named}>\n{text}\n</tool_result:{form.nonce}>')
     yield from images
 
 
@@ -257,19 +251,15 @@ def _join(parts: list[Part]) -> tuple[Part, ...]:
     for part in parts:
         last = out[-1] if out else None
         if isinstance(part, TextPart) and isinstance(last, TextPart):
-            out[-1] = TextPart(
-                f"{last.text}\n\n{part.text}" if last.text and part.text else last.text + part.text
-            )
+            gap = "\n\n" if last.text and part.text else ""
+            out[-1] = TextPart(last.text + gap + part.text)
         else:
             out.append(part)
     return tuple(out)
 
 
 def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message, ...]:
-    """The whole request as alternating messages.
-
-    The system message has the client's text first, then ours.
-    """
+    """The whole request as alternating messages. The system message has the client's text first, then ours."""
     head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
     groups: list[tuple[Role, list[Part]]] = []
     for message in _messages(turn, form):
@@ -286,10 +276,5 @@ def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message,
 
 def text_only(turn: Turn, messages: tuple[Message, ...]) -> Turn:
     """The turn for a backend without tools."""
-    return replace(
-        turn,
-        instructions=None,
-        items=messages,
-        tools=(),
-        tool_choice=replace(turn.tool_choice, mode="none", name=None, allowed=None),
-    )
+    no_tools = replace(turn.tool_choice, mode="none", name=None, allowed=None)
+    return replace(turn, instructions=None, items=messages, tools=(), tool_choice=no_tools)

@@ -1,35 +1,33 @@
 """The scanner finds tool calls in a model's text, which arrives in chunks of any size.
 
-`openers.py` finds a marker, which begins a *candidate*. The opener's shape selects the grammar that reads
-it and calls `open_call`, `write` and `close_call`. A candidate that breaks its grammar before a known tool's
-name is text; scanning resumes one character after its start (law 5), if it is short (law 7). Recovery
-dialects do not fire inside code or on the request's own text (law 12). Cuts decide nothing (law 4).
+A marker (`openers.py`) begins a *candidate*. The opener's shape selects the grammar, which reads it and calls
+`open_call`, `write` and `close_call`. A candidate that breaks its grammar before a known tool's name is text;
+scanning resumes one character after its start (law 5), if it is short (law 7). Recovery dialects do not fire
+inside code or on the request's own text (law 12). Cuts decide nothing (law 4).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Literal
 
-from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text, Thought
+from toolwire.core.events import CallBegin, Event, Text, Thought
 from toolwire.core.turn import ToolSpec
 from toolwire.emulate.dialects import DEFAULT, Dialect, JsonBlock, Opener, TagBlock
 from toolwire.emulate.dialects.shapes import ElementBlock, GemmaBlock, HeadedBlock, PythonBlock
 from toolwire.emulate.grammars.json_block import headed_block, json_block
 from toolwire.emulate.grammars.literals import gemma_block
 from toolwire.emulate.grammars.python_block import python_block
-from toolwire.emulate.grammars.reading import LONGEST, Reading, peek
+from toolwire.emulate.grammars.reading import LONGEST, Check, Reading, Scan, ScanLimits, peek
 from toolwire.emulate.grammars.tag_block import element_block, tag_block
 from toolwire.emulate.openers import FenceTracker, Quotations, openers_of
 from toolwire.emulate.thoughts import Markers, Mentions, opening, thought
 from toolwire.emulate.tools import ToolRegistry
 
-Check = Callable[[ToolSpec, str], Sequence[str]]
-"""Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
+__all__ = ["Check", "ScanLimits", "ToolCallParser", "parse"]
 
-GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
+GRAMMARS: dict[type, Callable[[Any, Any], Reading]] = {
     JsonBlock: json_block,
     TagBlock: tag_block,
     HeadedBlock: headed_block,
@@ -37,45 +35,16 @@ GRAMMARS: dict[type, Callable[[ToolCallParser, Any], Reading]] = {
     PythonBlock: python_block,
     GemmaBlock: gemma_block,
 }
-"""The grammar that reads a block, by the shape of its opener."""
 _MANY = 1024  # this many small slices are joined into one
 RESCAN = 4096  # a failed candidate up to this length is scanned again; a longer one is text as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class ScanLimits:
-    """How many characters and calls the scanner holds at most. A block that exceeds a limit is text."""
-
-    header: int = 65_536
-    """Characters from the marker to a known tool's name."""
-    held: int = 8_388_608
-    """Characters of a call that is held until it is complete; at least `header`."""
-    calls: int = 1024
-    """Calls of one run; anything that looks like a further one is text."""
-
-
-@dataclass(slots=True)
-class OpenCall:
-    """The call that is being read. `held`: its events wait until it is complete."""
-
-    tool: ToolSpec
-    name: str
-    held: bool
-    parts: list[str]
-    issues: list[str]
-    refused: bool = False
-    sent: bool = False
-    id: str | None = None
-
-
-class ToolCallParser:
+class ToolCallParser(Scan):
     """Finds the calls of `tools` in a model's text. No text makes `feed` or `finish` raise.
 
     `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
     Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
-
-    `thoughts`: separates reasoning from the answer. The function says whether the request's messages contain
-    a text. None: reasoning stays text.
+    `thoughts`: separates reasoning from the answer; the function says whether the request contains a text.
     """
 
     def __init__(
@@ -91,59 +60,40 @@ class ToolCallParser:
         check: Check | None = None,
         thoughts: Mentions | None = None,
     ) -> None:
-        self.registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        self.unknown: list[str] = []
-        self._validated = arguments == "validated"
-        self.limits = limits or ScanLimits()
-        self._small = self.limits.header - 2 * LONGEST  # a chunk this short cannot pass a limit unnoticed
-        self._unknown_tool = unknown_tool
-        self._check = check
+        registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         chosen = DEFAULT if dialects is None else tuple(dialects)
-        self._openers = openers_of(chosen, nonce, self.registry.tools)
-        self._quoted = Quotations(quoted, self._openers.words)
-        self._at_answer_start = self._openers.has_answer_start  # until then, every chunk is scanned
-        self._may_begin: Callable[[str], Any] = bool if self._at_answer_start else self._openers.may_begin
-        self._may_begin_inline: Callable[[str], Any] = (
-            bool if self._at_answer_start else self._openers.may_begin_inline
-        )
+        self._openers = openers_of(chosen, nonce, registry.tools)
+        quotations = Quotations(quoted, self._openers.words)
+        super().__init__(registry, limits or ScanLimits(), quotations, check)
+        self._validated, self._unknown_tool = arguments == "validated", unknown_tool
+        self._small = self.limits.header - 2 * LONGEST  # a chunk this short cannot pass a limit unnoticed
+        self._at_answer_start = self._openers.has_answer_start
         self._fence = FenceTracker()
-        self._count = 0
-        self._out: list[Event] = []
-        self._pending: list[str] = []  # text that is sent next, as one event
-        # The buffer holds unconsumed text, and the open candidate from `_start` on.
-        self.buffer = ""
-        self.position = 0
-        self.ended = False
-        self.reason = "eof"
-        self.call: OpenCall | None = None
-        self._start = -1
-        self._spill: list[str] = []
-        self._spilled = 0
         self._finished = False
         self.mentions = thoughts
         self._thought_may_open = thoughts is not None
         self._scanning = bool(self._openers) and (bool(self.registry) or unknown_tool == "forward")
-        self._machine: Generator[None, None, None] | None = (
-            self._scan() if self._scanning or self._thought_may_open else None
-        )
+        self._machine: Generator[None, None, None] | None = None
+        if self._scanning or self._thought_may_open:
+            self._machine = self._scan()
         self._idle = self._scanning and not self._thought_may_open
 
     # --- public ---
 
     def feed(self, text: str) -> list[Event]:
         """Takes the next chunk of text and returns its events."""
-        if self._machine is None or self._finished:
+        if self._machine is None or self._finished or not text:
             return [Text(text)] if text else []
-        if self._idle and not (
-            self._may_begin if self._fence.blank or "\n" in text else self._may_begin_inline
-        )(text):
-            if not text:
-                return []
-            self._fence.feed(text)
-            return [Text(text)]
-        if len(text) <= self._small and (
-            self._start < 0 or (self.call is not None and self._held_size() + len(text) <= self.limits.held)
-        ):
+        if self._idle and not self._at_answer_start:
+            openers = self._openers
+            anywhere = self._fence.blank or "\n" in text
+            if not (openers.may_begin if anywhere else openers.may_begin_inline)(text):
+                self._fence.feed(text)
+                return [Text(text)]
+        fits = self._start < 0 or (
+            self.call is not None and self._held_size() + len(text) <= self.limits.held
+        )
+        if fits and len(text) <= self._small:
             self._push(text)
             return self._taken()
         start = 0
@@ -160,10 +110,7 @@ class ToolCallParser:
         return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
-        """Ends the text and returns the events that were held back.
-
-        `reason`: `eof`, `length` or `cancelled`.
-        """
+        """Ends the text and returns the events that were held back. `reason`: `eof`, `length`, `cancelled`."""
         if self._machine is None or self._finished:
             return []
         self._finished = True
@@ -174,15 +121,9 @@ class ToolCallParser:
         return self._taken()
 
     def _taken(self) -> list[Event]:
-        """The events that are ready."""
         self._end_text()
         out, self._out = self._out, []
         return out
-
-    def _end_text(self) -> None:
-        if self._pending:
-            self._out.append(Text(self._pending[0] if len(self._pending) == 1 else "".join(self._pending)))
-            self._pending.clear()
 
     @property
     def transparent(self) -> bool:
@@ -223,7 +164,7 @@ class ToolCallParser:
     def _room(self) -> int:
         """How many characters may be pushed before a limit must be checked again.
 
-        With a candidate: until it exceeds its limit. Without one: until a new one could exceed it unnoticed.
+        Without a candidate that is until a new one could exceed its limit unnoticed.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -236,38 +177,11 @@ class ToolCallParser:
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
-        self._add_text(self._candidate_text())
+        self.add_text(self._candidate_text())
         self._end_candidate()
         next(self._machine)
 
-    def _candidate_text(self) -> str:
-        return "".join(self._spill) + self.buffer[self._start : self.position]
-
-    def _end_candidate(self) -> None:
-        """Closes the candidate; its text has been sent or belongs to a call."""
-        self._start = -1
-        self._spill = []
-        self._spilled = 0
-
-    @property
-    def at_call_limit(self) -> bool:
-        """Whether the run has as many calls as it may have."""
-        return self._count >= self.limits.calls
-
-    @property
-    def candidate_open(self) -> bool:
-        """Whether a candidate is open.
-
-        Right after `close_call`: whether the call was made, not turned into text.
-        """
-        return self._start >= 0
-
-    def checkpoint(self) -> None:
-        """A call is complete: if the block does not continue, only the text from here on is text again."""
-        self._end_candidate()
-        self._start = self.position
-
-    def _add_text(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         if text:
             self._thought_may_open = False
             self._pending.append(text)
@@ -279,21 +193,19 @@ class ToolCallParser:
         """The answer has its first word: drops the openers that count only before it."""
         self._at_answer_start = False
         self._openers = self._openers.without_answer_start()
-        self._may_begin = self._openers.may_begin
-        self._may_begin_inline = self._openers.may_begin_inline
 
     # --- text ---
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
-            while self._thought_may_open:
+            while self._thought_may_open:  # `opening` finds none if thoughts are not separated
                 markers = yield from opening(self)
                 if markers is None:
                     self._thought_may_open = False
                 else:
                     yield from self._thought(markers)
             if not self._scanning:
-                self._add_text(self.buffer[self.position :])
+                self.add_text(self.buffer[self.position :])
                 self.position = len(self.buffer)
                 self._machine = None
                 yield
@@ -301,14 +213,14 @@ class ToolCallParser:
             found = self._next_opener()
             if found is None:
                 tail = len(self.buffer) if self.ended else self._openers.hold_back(self.buffer, self.position)
-                self._add_text(self.buffer[self.position : tail])
+                self.add_text(self.buffer[self.position : tail])
                 self.position = tail
                 if self.ended:
                     return
                 self._idle = tail == len(self.buffer)
                 yield
                 continue
-            self._add_text(self.buffer[self.position : found.start()])
+            self.add_text(self.buffer[self.position : found.start()])
             self.position = found.start()
             marker = found.group()
             openers = [pair for pair in self._openers.table.get(marker, ()) if self._may_open(*pair)]
@@ -316,30 +228,25 @@ class ToolCallParser:
                 yield from self._candidate(marker, openers)
             else:
                 self.position += 1
-                self._add_text(marker[0])
+                self.add_text(marker[0])
 
     def _next_opener(self) -> re.Match[str] | None:
-        """The next marker.
-
-        Inside a line, markers that count only at a line's start are skipped in one search.
-        """
+        """The next marker. Inside a line, markers that count only at a line's start are skipped."""
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1
             found = self._openers.search_inline(self.buffer, self.position, stop or len(self.buffer))
             if found is not None or not stop:
                 return found
-            self._add_text(self.buffer[self.position : stop])
+            self.add_text(self.buffer[self.position : stop])
             self.position = stop
         return self._openers.search(self.buffer, self.position)
 
     def _may_open(self, dialect: Dialect, opener: Opener) -> bool:
-        if (
-            self.at_call_limit
-            or (opener.line_start and not self._fence.line_start)
-            or (opener.answer_start and not self._at_answer_start)
-        ):
+        if self.at_call_limit or (opener.line_start and not self._fence.line_start):
             return False
-        return not dialect.recovery or not self._fence.inside
+        if opener.answer_start and not self._at_answer_start:
+            return False
+        return not (dialect.recovery and self._fence.inside)
 
     # --- thoughts ---
 
@@ -363,9 +270,10 @@ class ToolCallParser:
 
     def call_may_open(self, stop: int) -> bool:
         """Whether a call may open before `stop`. Sends the thought up to that marker, or up to `stop`."""
-        while (
-            self._scanning and (found := self._openers.search(self.buffer, self.position, stop)) is not None
-        ):
+        while self._scanning:
+            found = self._openers.search(self.buffer, self.position, stop)
+            if found is None:
+                break
             marker, start = found.group(), found.start()
             self.add_thought(self.buffer[self.position : start])
             self.position = start
@@ -376,10 +284,7 @@ class ToolCallParser:
         return False
 
     def reread(self, text: str) -> Generator[None, None, None]:
-        """The answer ended inside a thought: scans `text`, its end, for calls.
-
-        Text before the first one is thought.
-        """
+        """The answer ended inside a thought: scans its end, `text`, for calls. What precedes them is thought."""
         before = self._taken()
         self.buffer, self.position, self._thought_may_open = text, 0, False
         yield from self._scan()
@@ -411,98 +316,27 @@ class ToolCallParser:
         self.call = None
         if self._start < 0:
             return
-        if kept or self._count > before:
-            # The position is after the last complete call. A block without its closer ends there too.
-            if not kept:
-                if self._spilled or self.position - self._start > RESCAN:
-                    self._add_text(self._candidate_text())
-                else:
-                    self.position = self._start
-            self._end_candidate()
-        else:
+        if not kept and self._count == before:
             self._fail()
+            return
+        # The position is after the last complete call. A block without its closer ends there too.
+        if not kept:
+            self._to_text(self._start)
+        self._end_candidate()
 
     def _fail(self) -> None:
         """The candidate is text. A short one is scanned again from its second character on."""
         self.call = None
-        if self._spilled or self.position - self._start > RESCAN:
-            self._add_text(self._candidate_text())
-        else:
-            self.position = self._start + 1
-            self._add_text(self.buffer[self._start])
+        self._to_text(self._start + 1)
         self._end_candidate()
 
-    # --- called by the grammars ---
-
-    def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
-        """The grammar has read a tool's name (and an `id`, in dialects that have ids).
-
-        An unheld call begins here.
-        """
-        tool = self.registry.resolve(written)
-        refused = False
-        if tool is None:
-            self.unknown.append(written)
-            refused = self._unknown_tool != "forward"
-            tool = ToolSpec(written)
-        held = (
-            hold
-            or refused
-            or self._validated
-            or tool.strict
-            or (self._dialect.recovery and bool(self._quoted))
-        )
-        self.call = OpenCall(tool, tool.name, held, [], [], refused, id=id)
-        if not held:
-            self._end_text()
-            self._out.append(CallBegin(self._count, tool.name, id))
-            self._end_candidate()
-
-    def write(self, text: str) -> None:
-        """Adds the next piece of the call's arguments."""
-        call = self.call
-        assert call is not None
-        if not text:
-            return
-        call.sent = True
-        if call.held:
-            call.parts.append(text)
+    def _to_text(self, again: int) -> None:
+        """Sends the candidate as text: all of it, or if it is short only up to `again`, to scan the rest."""
+        if self._spilled or self.position - self._start > RESCAN:
+            self.add_text(self._candidate_text())
         else:
-            self._out.append(CallArgs(self._count, text))
-
-    def close_call(self, status: CallStatus = "ok") -> bool:
-        """Ends the call. False: it is not a call after all, and all of it is text."""
-        call = self.call
-        assert call is not None
-        self.call = None
-        if call.held and (
-            call.refused
-            or status == "invalid"
-            or (status == "truncated" and self.reason != "length")
-            or (self._dialect.recovery and self._quoted and self._candidate_text() in self._quoted)
-        ):
-            self._add_text(self._candidate_text())
-            self._end_candidate()
-            return False
-        self._end_text()
-        if not call.sent and status != "truncated":
-            call.parts = ["{}"]
-        if call.held:
-            self._out.append(CallBegin(self._count, call.name, call.id))
-        if call.parts:
-            self._out.append(CallArgs(self._count, "".join(call.parts)))
-        if call.held and status in ("ok", "repaired") and call.tool.strict and self._check is not None:
-            wrong = self._check(call.tool, "".join(call.parts))
-            if wrong:
-                status = "invalid"
-                call.issues += wrong
-        if status == "ok" and call.issues:
-            status = "repaired"
-        self._out.append(CallEnd(self._count, status, tuple(call.issues)))
-        self._count += 1
-        self._thought_may_open = self.mentions is not None
-        self.checkpoint()
-        return True
+            self.position = again
+            self.add_text(self.buffer[self._start : again])
 
 
 def parse(

@@ -35,7 +35,7 @@ from toolwire.emulate.dialects import DEFAULT
 from toolwire.emulate.prompt import BARE, MARKUP, Form, text_only, transcript
 from toolwire.emulate.scanner import ToolCallParser
 from toolwire.emulate.schemas.bounding import is_held
-from toolwire.emulate.schemas.check import exact
+from toolwire.emulate.schemas.constrain import exact
 from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
@@ -341,7 +341,7 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:
         return False
-    from toolwire.emulate.schemas.check import is_schema
+    from toolwire.emulate.schemas.constrain import is_schema
 
     return not is_schema(tool.parameters) if held else tool.strict or is_schema(tool.parameters)
 
@@ -357,7 +357,7 @@ def _scanner(
 ) -> Callable[[], ToolCallParser]:
     check = None
     if any(tool.strict for tool in tools):
-        from toolwire.emulate.schemas.check import SchemaCheck
+        from toolwire.emulate.schemas.constrain import SchemaCheck
 
         check = SchemaCheck(tools)
     chosen = ("sentinel",) if settings.strict_sentinel and form.dialect == "sentinel" else dialects

@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from toolwire.conform.judge.fold import fold_chat
+
 Chunk = dict[str, Any]
 CallScript = tuple[str, str, str]
 """A scripted call: id, name, arguments."""
@@ -69,28 +71,7 @@ def answer(
 
 def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
     """The same answer as the body of a request that does not stream."""
-    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-    calls: dict[int, dict[str, Any]] = {}
-    finish, usage = None, None
-    for entry in chunks:
-        usage = entry.get("usage") or usage
-        for choice in entry["choices"]:
-            finish = choice["finish_reason"] or finish
-            delta = choice["delta"]
-            for key in ("content", "refusal", "reasoning_content"):
-                if delta.get(key):
-                    message[key] = (message.get(key) or "") + delta[key]
-            for call in delta.get("tool_calls") or ():
-                opened = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-                known = calls.setdefault(call["index"], opened)
-                known["id"] = call.get("id") or known["id"]
-                for key in ("name", "arguments"):
-                    known["function"][key] += call["function"].get(key) or ""
-    if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
-    body = {**chunk({}), "object": "chat.completion", "choices": [choice]}
-    return body if usage is None else {**body, "usage": usage}
+    return fold_chat(chunks)
 
 
 # --- quirks ---

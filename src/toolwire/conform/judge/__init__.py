@@ -10,7 +10,7 @@ import json
 from typing import Any, Unpack
 
 from toolwire.conform.judge.chat import ChatJudge, check_completion
-from toolwire.conform.judge.fold import DONE, Frame, fold, frames_of, same, split_sse
+from toolwire.conform.judge.fold import DONE, Frame, fold, frames_of, split_sse
 from toolwire.conform.judge.responses import ResponsesJudge, check_response
 from toolwire.conform.judge.shape import ERROR, ERROR_BODY, Findings, JudgeOptions, Options, Problem
 from toolwire.core.turn import Api
@@ -27,7 +27,6 @@ __all__ = [
     "judge_body",
     "judge_error",
     "judge_sse",
-    "same",
     "split_sse",
 ]
 

@@ -1,7 +1,7 @@
-"""What a client holds when a stream is over: its frames folded into a body, and the comparison with a body.
+"""What a client holds when a stream is over: its frames folded into a body.
 
 The fold never raises and never judges. It trusts deltas over events that repeat them, because deltas are what a
-client shows and runs. `same` ignores what differs between two answers to the same question: ids and times.
+client shows and runs.
 """
 
 from __future__ import annotations
@@ -115,11 +115,6 @@ def _read(block: list[str], whole_standard: bool) -> tuple[Frame | None, list[st
 
 ENVELOPE = ("id", "created", "model", "service_tier", "system_fingerprint")
 TEXTS = ("content", "refusal", "reasoning_content")
-_API_OF: dict[Any, Api] = {"response": "responses", "chat.completion": "chat"}
-IGNORED = {
-    "chat": ("id", "created", "system_fingerprint", "metadata"),
-    "responses": ("id", "created_at", "completed_at", "call_id"),
-}
 
 
 def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
@@ -140,7 +135,7 @@ def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
     frames = frames_of(raw)
     if api is None:
         api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
-    return _fold_chat(frames) if api == "chat" else _fold_responses(frames)
+    return fold_chat(frames) if api == "chat" else _fold_responses(frames)
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -154,7 +149,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 # --- chat ---
 
 
-def _fold_chat(frames: list[dict[str, Any]]) -> dict[str, Any]:
+def fold_chat(frames: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Accumulates the chunks of a chat completion."""
     body: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[Any, dict[str, Any]] = {}
     places: dict[str, dict[str, int]] = {}
@@ -254,56 +250,3 @@ def _with_text(item: dict[str, Any], index: str, texts: dict[tuple[str, str, str
                 field = "refusal" if part.get("type") == "refusal" else "text"
                 rebuilt[key].append({**part, field: texts.get((index, key, str(number)), "")})
     return rebuilt
-
-
-# --- stream = body ---
-
-
-def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
-    """Where the stream and the body say different things. Usage counts only if the stream has it."""
-    if api is None:
-        api = _API_OF.get(body.get("object"))
-    folded = fold(stream_raw, api)
-    api = api or ("responses" if "created_at" in folded else "chat")
-    if set(body) == {"error"}:
-        sent, due = (_object(error).get("message") for error in (folded.get("error"), body["error"]))
-        return [] if sent == due else [Problem("stream_differs", f"error: stream {sent!r}, body {due!r}")]
-    if "usage" not in folded and api == "chat":
-        body = {key: value for key, value in body.items() if key != "usage"}
-    lines = _differences(_plain(folded, api), _plain(body, api), "")
-    return [Problem("stream_differs", line) for line in lines]
-
-
-def _plain(value: Any, api: Api) -> Any:
-    """Without ids and times; no text and an empty text mean the same."""
-    if isinstance(value, list):
-        return [_plain(entry, api) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    plain = {key: _plain(entry, api) for key, entry in value.items() if key not in IGNORED[api]}
-    if api == "chat" and "role" in plain:
-        for key in TEXTS:
-            plain[key] = plain.get(key) or None
-        if plain.get("annotations") == []:  # only bodies say that there are none
-            del plain["annotations"]
-    return plain
-
-
-def _differences(stream: Any, body: Any, path: str) -> list[str]:
-    if isinstance(stream, dict) and isinstance(body, dict):
-        keys = sorted(stream.keys() | body.keys())
-        steps = [(f".{key}", stream.get(key, _ABSENT), body.get(key, _ABSENT)) for key in keys]
-    elif isinstance(stream, list) and isinstance(body, list) and len(stream) == len(body):
-        steps = [(f"[{index}]", *pair) for index, pair in enumerate(zip(stream, body, strict=True))]
-    else:
-        line = f"{path.lstrip('.')}: stream {str(stream)[:80]!r}, body {str(body)[:80]!r}"
-        return [] if stream == body else [line]
-    return [line for step, left, right in steps for line in _differences(left, right, path + step)]
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-_ABSENT = _Absent()

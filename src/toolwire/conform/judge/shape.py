@@ -11,6 +11,24 @@ from typing import Any, TypedDict
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
+
+    code: str
+    message: str
+    position: int = -1
+    subject: str = field(default="", compare=False)
+    """For a key that is missing or wrong: the object it is in."""
+    key: str = field(default="", compare=False)
+    empty: bool = field(default=False, compare=False)
+    """The key's value is null or empty."""
+
+    def __str__(self) -> str:
+        where = f"frame {self.position}" if self.position >= 0 else "whole"
+        return f"[{self.code}] {where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
 class ValueCheck:
     """`expected` says in words what `holds` tests."""
 
@@ -25,20 +43,24 @@ class ObjectShape:
     optional: Mapping[str, ValueCheck] = field(default_factory=dict)
 
 
-def misfits(shape: ObjectShape, value: object) -> Iterator[tuple[str, str]]:
-    """Every departure of the value from the shape, as (code, message)."""
+def misfits(shape: ObjectShape, value: object, position: int = -1) -> Iterator[Problem]:
+    """Every departure of the value from the shape."""
+
+    def wrong(code: str, message: str, key: str = "", found: object = "x") -> Problem:
+        return Problem(code, shape.name + message, position, shape.name, key, found in (None, "", []))
+
     if not isinstance(value, dict):
-        yield "wrong_value", f"{shape.name} must be an object, not {_show(value)}"
+        yield wrong("wrong_value", f" must be an object, not {_show(value)}")
         return
     for key in shape.required:
         if key not in value:
-            yield "missing_key", f"{shape.name} lacks {key!r}"
+            yield wrong("missing_key", f" lacks {key!r}", key)
     for key, found in value.items():
         check = shape.required.get(key) or shape.optional.get(key)
         if check is None:
-            yield "unknown_key", f"{shape.name} has the unknown key {key!r}"
+            yield wrong("unknown_key", f" has the unknown key {key!r}", key)
         elif not check.holds(found):
-            yield "wrong_value", f"{shape.name}.{key} must be {check.expected}, not {_show(found)}"
+            yield wrong("wrong_value", f".{key} must be {check.expected}, not {_show(found)}", key, found)
 
 
 def _show(value: object) -> str:
@@ -254,48 +276,31 @@ RESPONSE_USAGE = UsageShapes(
 STATUS = only("in_progress", "completed", "incomplete")
 _CALL = {"id": FILLED, "call_id": FILLED, "name": FILLED}
 _CALL_EXTRAS = {"namespace": TEXT, "caller": ANY}
-ITEMS: dict[str, ObjectShape] = {
-    "message": ObjectShape(
-        "message",
-        {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST},
-        {"phase": or_null(only("commentary", "final_answer"))},
-    ),
-    "function_call": ObjectShape(
-        "function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS
-    ),
-    "custom_tool_call": ObjectShape(
+_MESSAGE = {"id": FILLED, "type": ANY, "status": STATUS, "role": only("assistant"), "content": LIST}
+_REASONING = {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)}
+
+
+def _shapes(*shapes: ObjectShape) -> dict[str, ObjectShape]:
+    return {shape.name: shape for shape in shapes}
+
+
+ITEMS = _shapes(
+    ObjectShape("message", _MESSAGE, {"phase": or_null(only("commentary", "final_answer"))}),
+    ObjectShape("function_call", {"type": ANY, "status": STATUS, "arguments": TEXT, **_CALL}, _CALL_EXTRAS),
+    ObjectShape(
         "custom_tool_call", {"type": ANY, "input": TEXT, **_CALL}, {"status": STATUS, **_CALL_EXTRAS}
     ),
-    "reasoning": ObjectShape(
-        "reasoning",
-        {"id": FILLED, "type": ANY, "summary": LIST},
-        {"content": LIST, "status": STATUS, "encrypted_content": or_null(TEXT)},
-    ),
-}
-PARTS: dict[str, ObjectShape] = {
-    "output_text": ObjectShape(
-        "output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}
-    ),
-    "refusal": ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
-    "summary_text": ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
-    "reasoning_text": ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
-}
+    ObjectShape("reasoning", {"id": FILLED, "type": ANY, "summary": LIST}, _REASONING),
+)
+PARTS = _shapes(
+    ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
+    ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
+    ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
+    ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),
+)
 
 
-# --- what a judge reports ---
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
-
-    code: str
-    message: str
-    position: int = -1
-
-    def __str__(self) -> str:
-        where = f"frame {self.position}" if self.position >= 0 else "whole"
-        return f"[{self.code}] {where}: {self.message}"
+# --- what a judge is told, and what it reports ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +338,9 @@ class Findings:
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
         """Reports every misfit. False: the value cannot be judged further (an unknown key alone does no harm)."""
-        usable = True
-        for code, message in misfits(shape, value):
-            self.add(code, message)
-            usable = usable and code == "unknown_key"
-        return usable
+        found = list(misfits(shape, value, self.position))
+        self._found += found
+        return all(problem.code == "unknown_key" for problem in found)
 
     def check(self, condition: bool, code: str, message: str) -> bool:
         if not condition:

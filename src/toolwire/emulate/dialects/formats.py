@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import string
 from string import ascii_letters, digits
+from typing import Any
 
 from toolwire.emulate.dialects.shapes import (
     NONCE,
@@ -19,11 +19,20 @@ from toolwire.emulate.dialects.shapes import (
     TagBlock,
 )
 
+
+def _dialect(name: str, note: str, *openers: Opener) -> Dialect:
+    return Dialect(name, openers, note=note)
+
+
+def _json(marker: str, *closers: str, **more: Any) -> Opener:
+    return Opener(marker, JsonBlock(closers=closers, **more))
+
+
 # --- JSON objects with the name in them: `{"name": …, "arguments": …}` ---
 
 _FENCED = JsonBlock(closers=("```",), exact=True)
 _FENCE_WORDS = ("json", "tool_call", "tool_calls", "tool", "")
-_HERMES = Opener("<tool_call>", JsonBlock(closers=("</tool_call>",)))
+_HERMES = _json("<tool_call>", "</tool_call>")
 _LLAMA_CLOSERS = ("<|eom_id|>", "<|eot_id|>")
 _BARE = Opener(
     "{",
@@ -31,43 +40,33 @@ _BARE = Opener(
     whole=True,
     line_start=True,
 )
+_SENTINEL = _json(f"<tool_call:{NONCE}>", f"</tool_call:{NONCE}>", "</tool_call>")
 
 ENVELOPED = (
-    Dialect(
-        "sentinel",
-        (Opener(f"<tool_call:{NONCE}>", JsonBlock(closers=(f"</tool_call:{NONCE}>", "</tool_call>"))),),
-        recovery=False,
-        note="what Toolwire teaches; its token is fresh for every request",
-    ),
-    Dialect("hermes", (_HERMES,), note="Hermes 2/3, Qwen2.5, Qwen3, Granite 4 and many fine-tunes"),
-    Dialect("bare", (_BARE,), note="small models that leave the markers out"),
-    Dialect(
+    Dialect("sentinel", (_SENTINEL,), False, "what Toolwire teaches; its token is fresh for every request"),
+    _dialect("hermes", "Hermes 2/3, Qwen2.5, Qwen3, Granite 4 and many fine-tunes", _HERMES),
+    _dialect("bare", "small models that leave the markers out", _BARE),
+    _dialect(
         "fenced",
-        tuple(Opener(f"```{word}\n", _FENCED, line_start=True) for word in _FENCE_WORDS),
-        note="a call in a code fence",
+        "a call in a code fence",
+        *(Opener(f"```{word}\n", _FENCED, line_start=True) for word in _FENCE_WORDS),
     ),
-    Dialect(
+    _dialect(
         "llama_json",
-        (
-            Opener("<|python_tag|>", JsonBlock(closers=_LLAMA_CLOSERS, separators=",;", open_ended=True)),
-            _BARE,
-        ),
-        note="Llama 3.1, 3.2, 3.3",
+        "Llama 3.1, 3.2, 3.3",
+        _json("<|python_tag|>", *_LLAMA_CLOSERS, separators=",;", open_ended=True),
+        _BARE,
     ),
-    Dialect(
+    _dialect(
         "cohere",
-        (
-            Opener(
-                "<|START_ACTION|>",
-                JsonBlock(closers=("<|END_ACTION|>",), name_keys=frozenset({"tool_name", "name"})),
-            ),
-        ),
-        note="Command R7B, Command A and later",
+        "Command R7B, Command A and later",
+        _json("<|START_ACTION|>", "<|END_ACTION|>", name_keys=frozenset({"tool_name", "name"})),
     ),
-    Dialect(
+    _dialect(
         "granite",
-        (Opener("<|tool_call|>", JsonBlock(closers=("<|end_of_text|>",), open_ended=True)), _HERMES),
-        note="Granite 3; Granite 4 writes hermes",
+        "Granite 3; Granite 4 writes hermes",
+        _json("<|tool_call|>", "<|end_of_text|>", open_ended=True),
+        _HERMES,
     ),
 )
 
@@ -89,10 +88,7 @@ _MISTRAL_COMPACT = HeadedBlock(
     open_ended=True,
     first=_NAME_START,
 )
-_MISTRAL = (
-    Opener("[TOOL_CALLS]", JsonBlock(closers=(_MISTRAL_CLOSE,), open_ended=True)),
-    Opener("[TOOL_CALLS]", _MISTRAL_COMPACT),
-)
+_MISTRAL = (_json("[TOOL_CALLS]", _MISTRAL_CLOSE, open_ended=True), Opener("[TOOL_CALLS]", _MISTRAL_COMPACT))
 
 _DEEPSEEK_BLOCK = HeadedBlock(
     headers=(
@@ -140,35 +136,25 @@ _HARMONY = HeadedBlock(
     first=_NAME_START,
 )
 
-HEADED: tuple[Dialect, ...] = (
-    Dialect("mistral", _MISTRAL, note="Mistral 7B v0.3, Mixtral, Nemo, Small 2, Large 2: an array"),
-    Dialect(
-        "mistral_compact",
-        _MISTRAL,
-        note="Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral: the name before its arguments",
-    ),
-    Dialect("deepseek_v3", _DEEPSEEK, note="DeepSeek V3, R1"),
-    Dialect("deepseek_v31", _DEEPSEEK, note="DeepSeek V3.1"),
-    Dialect(
+_KIMI_MARKERS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>")
+_COMPACT = "Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral: the name before its arguments"
+
+HEADED = (
+    _dialect("mistral", "Mistral 7B v0.3, Mixtral, Nemo, Small 2, Large 2: an array", *_MISTRAL),
+    _dialect("mistral_compact", _COMPACT, *_MISTRAL),
+    _dialect("deepseek_v3", "DeepSeek V3, R1", *_DEEPSEEK),
+    _dialect("deepseek_v31", "DeepSeek V3.1", *_DEEPSEEK),
+    _dialect(
         "kimi",
-        tuple(
-            Opener(marker, _KIMI)
-            for marker in (
-                "<|tool_calls_section_begin|>",
-                "<|tool_call_section_begin|>",
-                "<|tool_call_begin|>",
-            )
-        ),
-        note="Kimi K2; the id that it writes is the call's",
+        "Kimi K2; the id that it writes is the call's",
+        *(Opener(marker, _KIMI) for marker in _KIMI_MARKERS),
     ),
-    Dialect(
+    _dialect(
         "harmony",
-        (
-            Opener("<|channel|>", _HARMONY),
-            Opener("<|start|>", _HARMONY),
-            Opener("to=functions.", _HARMONY, whole=True, answer_start=True),
-        ),
-        note="gpt-oss",
+        "gpt-oss",
+        Opener("<|channel|>", _HARMONY),
+        Opener("<|start|>", _HARMONY),
+        Opener("to=functions.", _HARMONY, whole=True, answer_start=True),
     ),
 )
 
@@ -213,7 +199,7 @@ _GLM = TagBlock(
     key_tags=("</arg_key>", "<arg_value>"),
     parameter_start="<arg_key>",
     not_inside=("<arg_value>",),
-    first="_" + string.ascii_letters + string.digits,
+    first=_NAME_START,
 )
 _MINIMAX = TagBlock(
     call_tag=re.compile(r"<invoke" + _LOOSE_NAME),
@@ -260,69 +246,51 @@ _ELEMENT = ElementBlock(
     )
 )
 
+
+def _tagged(name: str, note: str, block: TagBlock, wrappers: tuple[str, ...], *tags: str) -> Dialect:
+    """`wrappers` come before the call's tag, `tags` are its beginning."""
+    openers = [Opener(marker, block) for marker in wrappers]
+    return Dialect(name, (*openers, *(Opener(marker, block, whole=True) for marker in tags)), note=note)
+
+
+_DSML_WRAPPERS = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+
 TAGGED = (
-    Dialect(
-        "use_tool",
-        (Opener("<use_tool>", _USE_TOOL, whole=True), Opener("<use_tool ", _USE_TOOL, whole=True)),
-        note="older Obsidian Copilot prompts",
-    ),
-    Dialect(
-        "qwen_xml",
-        (Opener("<tool_call>", _QWEN), Opener("<function=", _QWEN, whole=True)),
-        note="Qwen3-Coder, Qwen3.5, Nemotron 3, MiMo",
-    ),
-    Dialect(
-        "anthropic",
-        (Opener("<function_calls>", _ANTHROPIC), Opener("<invoke ", _ANTHROPIC, whole=True)),
-        note="Claude-trained habit",
-    ),
-    Dialect("glm", (Opener("<tool_call>", _GLM),), note="GLM-4.5, 4.6 and 4.7"),
-    Dialect("minimax", (Opener("<minimax:tool_call>", _MINIMAX),), note="MiniMax M2"),
-    Dialect(
-        "dsml",
-        (
-            Opener("<｜DSML｜function_calls>", _DSML),
-            Opener("<｜DSML｜tool_calls>", _DSML),
-            Opener("<｜DSML｜invoke ", _DSML, whole=True),
-        ),
-        note="DeepSeek V3.2 and V4",
-    ),
-    Dialect(
-        "kimi_k3",
-        (Opener("<|open|>tools<|sep|>", _KIMI_K3), Opener("<|open|>call ", _KIMI_K3, whole=True)),
-        note="Kimi K3",
-    ),
-    Dialect(
+    _tagged("use_tool", "older Obsidian Copilot prompts", _USE_TOOL, (), "<use_tool>", "<use_tool "),
+    _tagged("qwen_xml", "Qwen3-Coder, Qwen3.5, Nemotron 3, MiMo", _QWEN, ("<tool_call>",), "<function="),
+    _tagged("anthropic", "Claude-trained habit", _ANTHROPIC, ("<function_calls>",), "<invoke "),
+    _tagged("glm", "GLM-4.5, 4.6 and 4.7", _GLM, ("<tool_call>",)),
+    _tagged("minimax", "MiniMax M2", _MINIMAX, ("<minimax:tool_call>",)),
+    _tagged("dsml", "DeepSeek V3.2 and V4", _DSML, _DSML_WRAPPERS, "<｜DSML｜invoke "),
+    _tagged("kimi_k3", "Kimi K3", _KIMI_K3, ("<|open|>tools<|sep|>",), "<|open|>call "),
+    _dialect(
         "tag_is_tool",
-        (Opener(f"<{TOOL}>", _ELEMENT, whole=True),),
-        note="Cline- and Roo-like prompts, XML and YAML middleware",
+        "Cline- and Roo-like prompts, XML and YAML middleware",
+        Opener(f"<{TOOL}>", _ELEMENT, whole=True),
     ),
 )
 
 
 # --- literals: Python calls, and Gemma's own ---
 
-LITERAL: tuple[Dialect, ...] = (
-    Dialect(
+
+def _python(marker: str, closer: str) -> Opener:
+    return Opener(marker, PythonBlock((closer,)))
+
+
+LITERAL = (
+    _dialect(
         "pythonic",
-        (
-            Opener(f"[{TOOL}(", PythonBlock(exact=True), whole=True, line_start=True),
-            Opener("<|python_start|>", PythonBlock(("<|python_end|>",))),
-            Opener("<function_calls>", PythonBlock(("</function_calls>",))),
-        ),
-        note="Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 between tags",
+        "Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 between tags",
+        Opener(f"[{TOOL}(", PythonBlock(exact=True), whole=True, line_start=True),
+        _python("<|python_start|>", "<|python_end|>"),
+        _python("<function_calls>", "</function_calls>"),
     ),
-    Dialect(
-        "lfm2",
-        (Opener("<|tool_call_start|>", PythonBlock(("<|tool_call_end|>",))),),
-        note="LiquidAI LFM2 and LFM2.5",
-    ),
-    Dialect(
+    _dialect("lfm2", "LiquidAI LFM2 and LFM2.5", _python("<|tool_call_start|>", "<|tool_call_end|>")),
+    _dialect(
         "gemma",
-        (
-            Opener("<|tool_call>", GemmaBlock('<|"|>', ("<tool_call|>", "<turn|>"))),
-            Opener("<start_function_call>", GemmaBlock("<escape>", ("<end_function_call>",), untyped=True)),
-        ),
-        note="Gemma 4, FunctionGemma",
+        "Gemma 4, FunctionGemma",
+        Opener("<|tool_call>", GemmaBlock('<|"|>', ("<tool_call|>", "<turn|>"))),
+        Opener("<start_function_call>", GemmaBlock("<escape>", ("<end_function_call>",), untyped=True)),
     ),
 )

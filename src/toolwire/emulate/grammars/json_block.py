@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from toolwire.emulate.arguments import HEX, SPACE, JsonFlow
 from toolwire.emulate.dialects import JsonBlock
@@ -16,6 +15,7 @@ from toolwire.emulate.grammars.reading import (
     LONGEST,
     OK,
     Reading,
+    Scan,
     cut_off,
     discard,
     end_call,
@@ -28,9 +28,6 @@ from toolwire.emulate.grammars.reading import (
     peek,
     string,
 )
-
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
 
 
 class Envelope:
@@ -46,7 +43,7 @@ class Envelope:
         self.nested = False  # its arguments contain objects, so a missing brace may be one of theirs
 
 
-def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
+def json_block(scan: Scan, block: JsonBlock) -> Reading:
     """Reads one or several envelopes, also as an array, and the closer. False: there was no closer."""
     array = False
     calls = 0
@@ -74,7 +71,7 @@ def json_block(scan: ToolCallParser, block: JsonBlock) -> Reading:
             return bool(block.closers) and (yield from literal(scan, block.closers)) is not None
 
 
-def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
+def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
     """Reads one envelope. True: it is a call."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
@@ -86,8 +83,7 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
         scan.open_call(envelope.name, hold=block.exact)
         for part in envelope.parts:
             scan.write(part)
-    call = scan.call
-    assert call is not None
+    call = scan.open
     call.issues += envelope.issues
     if read == CUT and envelope.nested:  # the missing brace may be one of the arguments'
         return scan.close_call("truncated")
@@ -101,7 +97,7 @@ def envelope_call(scan: ToolCallParser, block: JsonBlock) -> Reading:
     return scan.close_call("ok" if envelope.object else "invalid")
 
 
-def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+def members(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
     """Reads the members of the object that begins here."""
     scan.position += 1
     char = yield from peek(scan)
@@ -121,7 +117,7 @@ def members(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: 
     return OK
 
 
-def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
+def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
     """Reads one key and its value."""
     key = yield from string(scan, bare=True)
     if key is None:
@@ -152,14 +148,14 @@ def member(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, nested: b
     return (yield from json_value(scan, JsonFlow(), discard))  # a value that is not part of the call
 
 
-def _may_be_argument(scan: ToolCallParser, envelope: Envelope, key: str) -> bool:
+def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
     """Whether a member after the arguments may belong to them, because they ended too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
 
 
-def arguments(scan: ToolCallParser, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
+def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
     """Reads the arguments: an object, a string that contains JSON, or null for none."""
     if envelope.complete:
         return FAIL
@@ -309,7 +305,7 @@ class StringFlow:
 _FENCE = "```"
 
 
-def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
     """Reads calls one after another. Always ends after the last closer, or after the last complete call."""
     calls = 0
     while (yield from peek(scan)):
@@ -322,7 +318,7 @@ def headed_block(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     return False
 
 
-def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+def headed_call(scan: Scan, block: HeadedBlock) -> Reading:
     """Reads one call and its closers. True: it is a call."""
     text = yield from header(scan, block)
     char = yield from peek(scan)
@@ -348,7 +344,7 @@ def headed_call(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     return is_call
 
 
-def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
+def header(scan: Scan, block: HeadedBlock) -> Reading:
     """Consumes the words and markers of a header; "" if they exceed `LONGEST`."""
     text = ""
     marks = block.marks
@@ -368,7 +364,7 @@ def header(scan: ToolCallParser, block: HeadedBlock) -> Reading:
     return ""
 
 
-def match_header(scan: ToolCallParser, block: HeadedBlock, text: str) -> re.Match[str] | None:
+def match_header(scan: Scan, block: HeadedBlock, text: str) -> re.Match[str] | None:
     """The match of a header; one with a known tool comes first, because names may contain separators."""
     readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
     known = [found for found in readings if scan.registry.resolve(found["name"]) is not None]
@@ -380,7 +376,7 @@ def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:
     return (*((_FENCE,) if _FENCE in header else ()), block.call_close, *block.wrapper_closers)
 
 
-def skip_closers(scan: ToolCallParser, left: tuple[str, ...]) -> Reading:
+def skip_closers(scan: Scan, left: tuple[str, ...]) -> Reading:
     while left:
         yield from peek(scan)
         found = yield from literal(scan, left)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from toolwire.emulate.arguments import MAX_DEPTH, JsonFlow
 from toolwire.emulate.dialects.shapes import GemmaBlock
@@ -19,6 +19,7 @@ from toolwire.emulate.grammars.reading import (
     FAIL,
     OK,
     Reading,
+    Scan,
     bare_name,
     end_call,
     json_value,
@@ -29,9 +30,6 @@ from toolwire.emulate.grammars.reading import (
     until,
 )
 from toolwire.emulate.grammars.tag_values import escaped, property_schema, typed
-
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
 
 Emit = Callable[[str], None]
 
@@ -49,9 +47,9 @@ class Language(Protocol):
     @property
     def brackets(self) -> dict[str, str]: ...
 
-    def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading: ...
+    def key(self, scan: Scan, emit: Emit, depth: int) -> Reading: ...
 
-    def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading: ...
+    def scalar(self, scan: Scan, emit: Emit, depth: int) -> Reading: ...
 
 
 class _Open:
@@ -127,7 +125,7 @@ class _Nesting:
             self.write("}" if last.closer == "}" else "]")
 
 
-def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Reading:
+def literal_value(scan: Scan, language: Language, emit: Emit) -> Reading:
     """Reads one value and returns OK, CUT (the text ended) or FAIL (it is no literal)."""
     nesting = _Nesting(emit)
     stack = nesting.stack
@@ -165,7 +163,7 @@ def literal_value(scan: ToolCallParser, language: Language, emit: Emit) -> Readi
             return OK
 
 
-def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> Reading:
+def member_key(scan: Scan, language: Language, nesting: _Nesting) -> Reading:
     """Reads a key and its colon. A repeated key makes the value ambiguous: FAIL."""
     nesting.separate()
     parts: list[str] = []
@@ -185,7 +183,7 @@ def member_key(scan: ToolCallParser, language: Language, nesting: _Nesting) -> R
     return OK
 
 
-def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
+def json_string(scan: Scan, emit: Emit) -> Reading:
     flow = JsonFlow()
     read = yield from json_value(scan, flow, emit)
     if read == OK:
@@ -193,14 +191,13 @@ def json_string(scan: ToolCallParser, emit: Emit) -> Reading:
     return read
 
 
-def note_repair(scan: ToolCallParser, *issues: str) -> None:
+def note_repair(scan: Scan, *issues: str) -> None:
     """Adds repairs to the call's issues, each once."""
-    call = scan.call
-    assert call is not None
+    call = scan.open
     call.issues += [issue for issue in issues if issue not in call.issues]
 
 
-def streamed(scan: ToolCallParser, parts: list[str], reading: Reading) -> Reading:
+def streamed(scan: Scan, parts: list[str], reading: Reading) -> Reading:
     """Runs a reading that emits into `parts`, and sends the JSON of each chunk of text as one piece."""
     result, running = None, True
     while running:
@@ -228,7 +225,7 @@ _GEMMA_WORDS = {**WORDS, "none": "null"}
 _TYPES = ("integer", "number", "boolean", "array", "object", "null")
 
 
-def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
+def gemma_block(scan: Scan, block: GemmaBlock) -> Reading:
     """Reads calls one after another and the closer. False: there was no closer."""
     calls = 0
     while True:
@@ -242,14 +239,14 @@ def gemma_block(scan: ToolCallParser, block: GemmaBlock) -> Reading:
         calls += 1
 
 
-def gemma_call(scan: ToolCallParser, block: GemmaBlock) -> Reading:
+def gemma_call(scan: Scan, block: GemmaBlock) -> Reading:
     """Reads one call. True: it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False
     scan.open_call(name)
     parts: list[str] = []
-    language = Gemma(block, scan.call.tool.parameters)  # type: ignore[union-attr]
+    language = Gemma(block, scan.open.tool.parameters)
     read = yield from streamed(scan, parts, literal_value(scan, language, parts.append))
     return (yield from end_call(scan, read, block.wrapper_closers))
 
@@ -264,7 +261,7 @@ class Gemma:
         self._schema = schema if block.untyped else {}
         self._key = ""  # of the current argument
 
-    def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+    def key(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         if (yield from literal(scan, (self._quote,))) is not None:
             key = yield from short_text(scan, self._quote)
             if key is None:
@@ -281,7 +278,7 @@ class Gemma:
         emit(json.dumps(key, ensure_ascii=False))
         return OK
 
-    def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+    def scalar(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         if (yield from literal(scan, (self._quote,))) is not None:
             return (yield from self._string(scan, emit, depth))
         if scan.buffer.startswith('"', scan.position):
@@ -298,7 +295,7 @@ class Gemma:
         emit(written)
         return OK
 
-    def _string(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+    def _string(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         """Reads a string; its text is sent at once, unless the schema says that another type is in quotes."""
         pieces: list[str] = []
         is_typed = depth == 1 and property_schema(self._schema, self._key).get("type") in _TYPES

@@ -10,7 +10,6 @@ import ast
 import json
 import re
 import unicodedata
-from typing import TYPE_CHECKING
 
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import PythonBlock
@@ -22,6 +21,7 @@ from toolwire.emulate.grammars.reading import (
     LONGEST,
     OK,
     Reading,
+    Scan,
     bare_name,
     cut_name,
     end_call,
@@ -31,9 +31,6 @@ from toolwire.emulate.grammars.reading import (
     peek,
 )
 from toolwire.emulate.grammars.tag_values import escaped
-
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
 
 # --- values ---
 #
@@ -65,7 +62,7 @@ class Python:
 
     brackets = {"{": "}", "[": "]", "(": ")"}  # noqa: RUF012
 
-    def key(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+    def key(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         if (yield from at_string(scan)):
             return (yield from string(scan, emit))
         token = yield from match(scan, _TOKEN, _LONGEST_TOKEN)
@@ -76,7 +73,7 @@ class Python:
         emit(f'"{int(written)}"')
         return OK
 
-    def scalar(self, scan: ToolCallParser, emit: Emit, depth: int) -> Reading:
+    def scalar(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         if (yield from at_string(scan)):
             return (yield from string(scan, emit))
         token = yield from match(scan, _TOKEN, _LONGEST_TOKEN)
@@ -104,7 +101,7 @@ def number(token: str) -> str | None:
         return None
 
 
-def at_string(scan: ToolCallParser) -> Reading:
+def at_string(scan: Scan) -> Reading:
     """Whether a string begins here, with or without a prefix."""
     char = scan.buffer[scan.position]
     if char not in _PREFIXES:
@@ -112,7 +109,7 @@ def at_string(scan: ToolCallParser) -> Reading:
     return (yield from more(scan, 2)) and scan.buffer[scan.position + 1] in _QUOTES
 
 
-def string(scan: ToolCallParser, emit: Emit) -> Reading:
+def string(scan: Scan, emit: Emit) -> Reading:
     """Reads a string and the strings that follow it, which Python joins."""
     emit('"')
     while True:
@@ -124,7 +121,7 @@ def string(scan: ToolCallParser, emit: Emit) -> Reading:
             return OK
 
 
-def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
+def one_string(scan: Scan, emit: Emit) -> Reading:
     """Reads one string, without writing its quotes."""
     raw = scan.buffer[scan.position] in "rR"
     scan.position += scan.buffer[scan.position] not in _QUOTES
@@ -165,7 +162,7 @@ def one_string(scan: ToolCallParser, emit: Emit) -> Reading:
             scan.position += 1
 
 
-def escape(scan: ToolCallParser, emit: Emit, raw: bool) -> Reading:
+def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
     """Reads an escape; one that Python does not know keeps its backslash."""
     if not (yield from more(scan, 2)):
         return CUT
@@ -209,7 +206,7 @@ def _character(found: re.Match[str]) -> str | None:
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
-def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
+def python_block(scan: Scan, block: PythonBlock) -> Reading:
     """Reads calls, in a list or one after another, and the closer. False: the block has no proper end."""
     listed = False
     ready = True  # a call may begin here
@@ -243,14 +240,14 @@ def python_block(scan: ToolCallParser, block: PythonBlock) -> Reading:
             calls += 1
 
 
-def any_call(scan: ToolCallParser, block: PythonBlock, char: str) -> Reading:
+def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
     """Reads one call, also as a JSON envelope. True: it is a call."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
-def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
+def python_call(scan: Scan, block: PythonBlock) -> Reading:
     """Reads one `NAME(…)`. True: it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
@@ -276,7 +273,7 @@ def python_call(scan: ToolCallParser, block: PythonBlock) -> Reading:
     return (yield from end_call(scan, done, block.wrapper_closers))
 
 
-def first_argument(scan: ToolCallParser) -> Reading:
+def first_argument(scan: Scan) -> Reading:
     """Reads the beginning of the arguments: `keyword`'s result, `**` before a dict, or "" without arguments."""
     char = yield from peek(scan)
     if char == ")":
@@ -289,7 +286,7 @@ def first_argument(scan: ToolCallParser) -> Reading:
     return (yield from keyword(scan))
 
 
-def keyword(scan: ToolCallParser) -> Reading:
+def keyword(scan: Scan) -> Reading:
     """Consumes a keyword and its sign and returns `=` and the keyword; else CUT or FAIL."""
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)
@@ -311,7 +308,7 @@ def keyword(scan: ToolCallParser) -> Reading:
     return "=" + found.group() if char and char != "=" else FAIL if char else CUT
 
 
-def keyword_arguments(scan: ToolCallParser, first: str, emit: Emit) -> Reading:
+def keyword_arguments(scan: Scan, first: str, emit: Emit) -> Reading:
     """Reads keywords and values up to the closing parenthesis, which is not consumed."""
     if not first:
         return OK

@@ -1,21 +1,25 @@
-"""The steps that grammars are built from: generators that read the scanner's buffer and yield for more text.
+"""The scanner as grammars see it, and the steps that grammars are built from.
 
-A generator decides nothing before it has the characters that decide it, so the cuts between chunks do not
-matter (law 4). It does not yield once the end of the text is known. Text that it consumed without making a
-call becomes text again, because the scanner knows where the block began.
+A step is a generator that reads the scanner's buffer and yields for more text.
+It decides nothing before it has the characters that decide it, so the cuts between chunks do not matter (law
+4). It does not yield once the end of the text is known. Text that it consumed without making a call becomes
+text again, because the scanner knows where the block began.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallStatus, Event, Text
+from toolwire.core.turn import ToolSpec
 from toolwire.emulate.arguments import JsonFlow
-
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
+from toolwire.emulate.dialects import Dialect
+from toolwire.emulate.openers import Quotations
+from toolwire.emulate.tools import ToolRegistry
 
 Reading = Generator[None, None, Any]
 
@@ -37,7 +41,161 @@ _MEMBER = re.compile(r"[\w-]+\s*[:=]")
 _LEFT_OVER = re.compile(r"'[}\])]")
 
 
-def peek(scan: ToolCallParser) -> Reading:
+Check = Callable[[ToolSpec, str], Sequence[str]]
+"""Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLimits:
+    """How many characters and calls the scanner holds at most. A block that exceeds a limit is text."""
+
+    header: int = 65_536
+    """Characters from the marker to a known tool's name."""
+    held: int = 8_388_608
+    """Characters of a call that is held until it is complete; at least `header`."""
+    calls: int = 1024
+    """Calls of one run; anything that looks like a further one is text."""
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """The call that is being read. `held`: its events wait until it is complete."""
+
+    tool: ToolSpec
+    name: str
+    held: bool
+    parts: list[str]
+    issues: list[str]
+    refused: bool = False
+    sent: bool = False
+    id: str | None = None
+
+
+class Scan:
+    """The text of an answer, and the calls that grammars make of it."""
+
+    _dialect: Dialect
+    _validated = False
+    _unknown_tool = "text"
+    _thought_may_open = False
+
+    def __init__(
+        self, registry: ToolRegistry, limits: ScanLimits, quoted: Quotations, check: Check | None
+    ) -> None:
+        self.registry, self.limits, self._quoted, self._check = registry, limits, quoted, check
+        self.unknown: list[str] = []
+        self._count = 0
+        self._out: list[Event] = []
+        self._pending: list[str] = []  # text that is sent next, as one event
+        # The buffer holds unconsumed text, and the open candidate from `_start` on.
+        self.buffer = ""
+        self.position = 0
+        self.ended = False
+        self.reason = "eof"
+        self.call: OpenCall | None = None
+        self._start = -1
+        self._spill: list[str] = []
+        self._spilled = 0
+
+    @property
+    def open(self) -> OpenCall:
+        """The call that is being read."""
+        assert self.call is not None
+        return self.call
+
+    def add_text(self, text: str) -> None:
+        raise NotImplementedError
+
+    def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
+        """The grammar has read a tool's name (and an `id`, in dialects that have ids)."""
+        tool = self.registry.resolve(written)
+        refused = False
+        if tool is None:
+            self.unknown.append(written)
+            refused = self._unknown_tool != "forward"
+            tool = ToolSpec(written)
+        quotable = self._dialect.recovery and bool(self._quoted)
+        held = hold or refused or self._validated or tool.strict or quotable
+        self.call = OpenCall(tool, tool.name, held, [], [], refused, id=id)
+        if not held:
+            self._end_text()
+            self._out.append(CallBegin(self._count, tool.name, id))
+            self._end_candidate()
+
+    def write(self, text: str) -> None:
+        if not text:
+            return
+        call = self.open
+        call.sent = True
+        if call.held:
+            call.parts.append(text)
+        else:
+            self._out.append(CallArgs(self._count, text))
+
+    def close_call(self, status: CallStatus = "ok") -> bool:
+        """Ends the call. False: it is not a call after all, and all of it is text."""
+        call, self.call = self.open, None
+        cut = status == "truncated" and self.reason != "length"
+        if call.held and (call.refused or status == "invalid" or cut or self._is_quotation()):
+            self.add_text(self._candidate_text())
+            self._end_candidate()
+            return False
+        self._end_text()
+        if not call.sent and status != "truncated":
+            call.parts = ["{}"]
+        if call.held:
+            self._out.append(CallBegin(self._count, call.name, call.id))
+        if call.parts:
+            self._out.append(CallArgs(self._count, "".join(call.parts)))
+        if call.tool.strict and self._check is not None and status in ("ok", "repaired"):
+            wrong = self._check(call.tool, "".join(call.parts))
+            status = "invalid" if wrong else status
+            call.issues += wrong
+        if status == "ok" and call.issues:
+            status = "repaired"
+        self._out.append(CallEnd(self._count, status, tuple(call.issues)))
+        self._count += 1
+        self._thought_may_open = True
+        self.checkpoint()
+        return True
+
+    def _is_quotation(self) -> bool:
+        return self._dialect.recovery and bool(self._quoted) and self._candidate_text() in self._quoted
+
+    # --- the candidate ---
+
+    def _candidate_text(self) -> str:
+        return "".join(self._spill) + self.buffer[self._start : self.position]
+
+    def _end_candidate(self) -> None:
+        self._start = -1
+        self._spill = []
+        self._spilled = 0
+
+    @property
+    def at_call_limit(self) -> bool:
+        return self._count >= self.limits.calls
+
+    @property
+    def candidate_open(self) -> bool:
+        """Whether a candidate is open; right after `close_call`, whether the call was made."""
+        return self._start >= 0
+
+    def checkpoint(self) -> None:
+        """A call is complete: if the block does not continue, only the text from here on is text again."""
+        self._end_candidate()
+        self._start = self.position
+
+    def _end_text(self) -> None:
+        if self._pending:
+            self._out.append(Text(self._pending[0] if len(self._pending) == 1 else "".join(self._pending)))
+            self._pending.clear()
+
+
+# --- steps ---
+
+
+def peek(scan: Scan) -> Reading:
     """Skips white space and returns the next character, which is not consumed; "" at the end of the text."""
     while True:
         scan.position = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
@@ -48,7 +206,7 @@ def peek(scan: ToolCallParser) -> Reading:
         yield
 
 
-def more(scan: ToolCallParser, size: int = 1) -> Reading:
+def more(scan: Scan, size: int = 1) -> Reading:
     """Whether `size` characters follow, once that is known."""
     while len(scan.buffer) - scan.position < size:
         if scan.ended:
@@ -57,7 +215,7 @@ def more(scan: ToolCallParser, size: int = 1) -> Reading:
     return True
 
 
-def match(scan: ToolCallParser, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
+def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
     """The text that the pattern matches, not consumed; None if there is none, or it is too long or cut."""
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)
@@ -70,14 +228,14 @@ def match(scan: ToolCallParser, pattern: re.Pattern[str], limit: int = LONGEST) 
         yield
 
 
-def bare_name(scan: ToolCallParser) -> Reading:
+def bare_name(scan: Scan) -> Reading:
     """Consumes a name without quotes; None if there is none."""
     name = yield from match(scan, _NAME)
     scan.position += len(name or "")
     return name or None
 
 
-def short_text(scan: ToolCallParser, closer: str) -> Reading:
+def short_text(scan: Scan, closer: str) -> Reading:
     """Consumes the text up to `closer`, and the closer; None if it is too long or the text ends first."""
     while (end := scan.buffer.find(closer, scan.position)) < 0:
         if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
@@ -90,7 +248,7 @@ def short_text(scan: ToolCallParser, closer: str) -> Reading:
     return text
 
 
-def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
+def literal(scan: Scan, options: tuple[str, ...]) -> Reading:
     """Consumes the first of `options` that is here and returns it; None, and nothing consumed, if none is."""
     while True:
         for option in options:
@@ -103,7 +261,7 @@ def literal(scan: ToolCallParser, options: tuple[str, ...]) -> Reading:
         yield
 
 
-def tag(scan: ToolCallParser) -> Reading:
+def tag(scan: Scan) -> Reading:
     """The whole tag at this position, not consumed; None if there is none."""
     while scan.buffer.startswith("<", scan.position):
         stop = _TAG.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
@@ -117,7 +275,7 @@ def tag(scan: ToolCallParser) -> Reading:
     return None
 
 
-def string(scan: ToolCallParser, bare: bool = False) -> Reading:
+def string(scan: Scan, bare: bool = False) -> Reading:
     """Consumes and decodes a short string; None if there is none. `bare`: a word without quotes counts too."""
     char = scan.buffer[scan.position]
     pattern = _LITERAL if char == '"' else _SINGLE if char == "'" else _WORD if bare else None
@@ -141,7 +299,7 @@ def string(scan: ToolCallParser, bare: bool = False) -> Reading:
     return value
 
 
-def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Callable[[str], None]) -> Reading:
+def until(scan: Scan, closers: tuple[str, ...], keep: int, emit: Callable[[str], None]) -> Reading:
     """Passes the text before the first closer to `emit` and consumes the closer. False: the text ended first.
 
     Holds back `keep` characters that may be the beginning of a closer.
@@ -165,7 +323,7 @@ def until(scan: ToolCallParser, closers: tuple[str, ...], keep: int, emit: Calla
         yield
 
 
-def json_value(scan: ToolCallParser, flow: Any, emit: Callable[[str], None]) -> Reading:
+def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
     """Reads one JSON value and passes it to `emit` as strict JSON. Returns OK, CUT or FAIL."""
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
@@ -180,17 +338,17 @@ def json_value(scan: ToolCallParser, flow: Any, emit: Callable[[str], None]) -> 
         yield
 
 
-def object_arguments(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
+def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Reads arguments that are one JSON object. `closers`: the texts that end arguments that are not JSON."""
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:
-        scan.call.issues += flow.issues  # type: ignore[union-attr]
+        scan.open.issues += flow.issues
         return OK
     return (yield from give_up(scan, closers)) if read == FAIL else cut_off(scan, with_rest=True)
 
 
-def cut_off(scan: ToolCallParser, *, with_rest: bool = False) -> str:
+def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
     """Closes a call whose text ended inside it. `with_rest`: the rest of the text belongs to the arguments."""
     if with_rest:
         scan.write(scan.buffer[scan.position :])
@@ -199,7 +357,7 @@ def cut_off(scan: ToolCallParser, *, with_rest: bool = False) -> str:
     return CLOSED
 
 
-def cut_name(scan: ToolCallParser, name: str) -> bool:
+def cut_name(scan: Scan, name: str) -> bool:
     """The text ended right after a name: a truncated call if the token limit cut it off, else no call."""
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
@@ -208,7 +366,7 @@ def cut_name(scan: ToolCallParser, name: str) -> bool:
     return scan.candidate_open
 
 
-def end_call(scan: ToolCallParser, read: str, closers: tuple[str, ...]) -> Reading:
+def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
     """Closes the call after its arguments, of which `read` is the result. True: it is a call."""
     if read == CUT:
         cut_off(scan)
@@ -221,7 +379,7 @@ def end_call(scan: ToolCallParser, read: str, closers: tuple[str, ...]) -> Readi
     return scan.candidate_open
 
 
-def is_complete(scan: ToolCallParser) -> Reading:
+def is_complete(scan: Scan) -> Reading:
     """Whether a call whose arguments just ended really ends here; consumes nothing.
 
     If the line continues with another member or with the end of a string, the arguments ended too early: at
@@ -240,10 +398,9 @@ def is_complete(scan: ToolCallParser) -> Reading:
         yield
 
 
-def give_up(scan: ToolCallParser, closers: tuple[str, ...]) -> Reading:
+def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Closes a call whose arguments cannot be repaired: a held one becomes text, else the rest is sent."""
-    call = scan.call
-    assert call is not None
+    call = scan.open
     keep = max(map(len, closers)) - 1
     call.refused = call.held
     if not call.held:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from toolwire.core.yaml import read_mapping
 from toolwire.emulate.arguments import JsonFlow
@@ -19,6 +18,7 @@ from toolwire.emulate.grammars.reading import (
     LONGEST,
     OK,
     Reading,
+    Scan,
     bare_name,
     cut_name,
     cut_off,
@@ -33,11 +33,8 @@ from toolwire.emulate.grammars.reading import (
 )
 from toolwire.emulate.grammars.tag_values import attribute, declared, parameter, unescape, wants_string
 
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
 
-
-def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
+def tag_block(scan: Scan, block: TagBlock) -> Reading:
     """Reads calls one after another and the wrapper's closer. False: there was no closer."""
     if block.bare_name:
         return (yield from named_call(scan, block))
@@ -62,7 +59,7 @@ def tag_block(scan: ToolCallParser, block: TagBlock) -> Reading:
             return True
 
 
-def whole_tag(scan: ToolCallParser, block: TagBlock) -> Reading:
+def whole_tag(scan: Scan, block: TagBlock) -> Reading:
     """The whole tag at this position, not consumed; None if there is none."""
     if block.tag_end == ">":
         return (yield from tag(scan))
@@ -77,7 +74,7 @@ def whole_tag(scan: ToolCallParser, block: TagBlock) -> Reading:
         yield
 
 
-def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: str) -> Reading:
+def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Reading:
     """Reads one call after its tag. True: it is a call."""
     if name is None:
         if (yield from peek(scan)) == "{":
@@ -94,7 +91,7 @@ def tag_call(scan: ToolCallParser, block: TagBlock, name: str | None, opened: st
     return (yield from tag_arguments(scan, block))
 
 
-def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
+def named_call(scan: Scan, block: TagBlock) -> Reading:
     """Reads one call whose name is the text before the first tag. What follows the name must fit a call."""
     name = yield from bare_name(scan)
     if name is None:
@@ -107,7 +104,7 @@ def named_call(scan: ToolCallParser, block: TagBlock) -> Reading:
     return (yield from tag_arguments(scan, block))
 
 
-def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
+def name_child(scan: Scan, block: TagBlock) -> Reading:
     """The tool's name from a child element such as `<name>`; None if there is none."""
     yield from peek(scan)
     if (yield from tag(scan)) != f"<{block.name_child}>":
@@ -117,7 +114,7 @@ def name_child(scan: ToolCallParser, block: TagBlock) -> Reading:
     return None if name is None else unescape(name)
 
 
-def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
+def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
     """Reads the arguments, and closes the call. True: it is a call."""
     read = yield from tag_members(scan, block)
     if read == FAIL:  # neither a parameter nor the end: the text ended inside a tag, or breaks the grammar
@@ -127,7 +124,7 @@ def tag_arguments(scan: ToolCallParser, block: TagBlock) -> Reading:
     return scan.candidate_open
 
 
-def tag_members(scan: ToolCallParser, block: TagBlock) -> Reading:
+def tag_members(scan: Scan, block: TagBlock) -> Reading:
     """Reads the parameters and the call's closing tag."""
     given: set[str] = set()
     while True:
@@ -161,32 +158,32 @@ def tag_members(scan: ToolCallParser, block: TagBlock) -> Reading:
             return CLOSED
 
 
-def _ends_unclosed(scan: ToolCallParser, block: TagBlock, text: str | None, given: set[str]) -> bool:
+def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str]) -> bool:
     """Whether the call's closing tag is missing: the wrapper closes here, or the next call begins."""
     if not text or not _has_required(scan, given):
         return False
     if text not in block.wrapper_closers and not (given and block.call_tag.fullmatch(text)):
         return False
-    scan.call.issues.append("unclosed")  # type: ignore[union-attr]
+    scan.open.issues.append("unclosed")
     return True
 
 
-def _end_between(scan: ToolCallParser, given: set[str]) -> str:
+def _end_between(scan: Scan, given: set[str]) -> str:
     """The text ended after a parameter. With all required parameters only the closing tags are missing."""
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
         return CLOSED
     scan.write("}" if given else "")
-    scan.call.issues.append("unclosed")  # type: ignore[union-attr]
+    scan.open.issues.append("unclosed")
     return OK
 
 
-def _has_required(scan: ToolCallParser, given: set[str]) -> bool:
-    required = scan.call.tool.parameters.get("required")  # type: ignore[union-attr]
+def _has_required(scan: Scan, given: set[str]) -> bool:
+    required = scan.open.tool.parameters.get("required")
     return all(key in given for key in required) if isinstance(required, list | tuple) else True
 
 
-def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
+def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
     """Consumes a key between its own tags, and the tag that opens its value; None if they are not here."""
     key = yield from short_text(scan, tags[0])
     if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<":
@@ -194,7 +191,7 @@ def key_between(scan: ToolCallParser, tags: tuple[str, str]) -> Reading:
     return key.strip() if (yield from literal(scan, (tags[1],))) else None
 
 
-def json_body(scan: ToolCallParser, block: TagBlock) -> Reading:
+def json_body(scan: Scan, block: TagBlock) -> Reading:
     """Reads arguments that are one JSON object, and the call's closing tag."""
     read = yield from object_arguments(scan, (block.call_close,))
     if read != OK:
@@ -222,7 +219,7 @@ _WHITE = re.compile(r"\s*")
 _LINE = re.compile(r"[^<>\n]*")
 
 
-def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
+def element_block(scan: Scan, block: ElementBlock) -> Reading:
     """Reads one call. True: it is a call."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
@@ -240,7 +237,7 @@ def element_block(scan: ToolCallParser, block: ElementBlock) -> Reading:
     return (yield from yaml_call(scan, f"</{name}>", indent))
 
 
-def white_space(scan: ToolCallParser) -> Reading:
+def white_space(scan: Scan) -> Reading:
     """Skips white space and returns the part of it that is on the last line."""
     indent = ""
     while True:
@@ -253,7 +250,7 @@ def white_space(scan: ToolCallParser) -> Reading:
         yield
 
 
-def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Reading:
+def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
     """Reads a call whose arguments are child elements."""
     text = yield from tag(scan)
     children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
@@ -267,12 +264,12 @@ def children_call(scan: ToolCallParser, block: ElementBlock, name: str) -> Readi
     return (yield from tag_arguments(scan, children))
 
 
-def json_call(scan: ToolCallParser, closer: str) -> Reading:
+def json_call(scan: Scan, closer: str) -> Reading:
     """Reads a call whose arguments are one JSON object, with nothing after it before the closing tag."""
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:
-        scan.call.issues += flow.issues  # type: ignore[union-attr]
+        scan.open.issues += flow.issues
         yield from peek(scan)
         if (yield from literal(scan, (closer,))) is not None:
             return scan.close_call()
@@ -282,7 +279,7 @@ def json_call(scan: ToolCallParser, closer: str) -> Reading:
     return scan.close_call("invalid")
 
 
-def at_key(scan: ToolCallParser) -> Reading:
+def at_key(scan: Scan) -> Reading:
     """Whether the line begins with a key and its colon."""
     while True:
         found = _FIRST_KEY.match(scan.buffer, scan.position)
@@ -294,10 +291,9 @@ def at_key(scan: ToolCallParser) -> Reading:
         yield
 
 
-def yaml_call(scan: ToolCallParser, closer: str, indent: str) -> Reading:
+def yaml_call(scan: Scan, closer: str, indent: str) -> Reading:
     """Reads a call whose arguments are a YAML mapping (`core/yaml.py`)."""
-    call = scan.call
-    assert call is not None
+    call = scan.open
     pieces = [indent]
     if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):
         return scan.close_call("truncated")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolwire.emulate.arguments import JsonFlow
 from toolwire.emulate.dialects import TagBlock
-from toolwire.emulate.grammars.reading import LONGEST, OK, Reading, cut_off, give_up, more
-
-if TYPE_CHECKING:
-    from toolwire.emulate.scanner import ToolCallParser
+from toolwire.emulate.grammars.reading import LONGEST, OK, Reading, Scan, cut_off, give_up, more
 
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 _PARTIAL_ENTITY = re.compile(r"&(?:[a-z]{0,4}|#[0-9]{0,7}|#[xX][0-9a-fA-F]{0,6})\Z")
@@ -28,14 +25,14 @@ def attribute(block: TagBlock, text: str | None) -> str | None:
     return unescape(text) if text and block.attribute_entities else text
 
 
-def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
+def parameter(scan: Scan, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
     """Reads one value. A string's text is sent while the model writes it, other values when complete.
 
     `kind`: the type that the model wrote, in dialects that write types; else the schema decides. `given`: the
     parameters so far, with this one.
     """
     verbatim = kind in _TEXT_KINDS
-    is_string = verbatim or (kind is None and wants_string(scan.call.tool.parameters, key))  # type: ignore[union-attr]
+    is_string = verbatim or (kind is None and wants_string(scan.open.tool.parameters, key))
     yield from more(scan)
     if block.trim_newline and scan.buffer.startswith("\n", scan.position):
         scan.position += 1
@@ -66,7 +63,7 @@ def parameter(scan: ToolCallParser, block: TagBlock, key: str, kind: str | None,
 
 
 def value_text(
-    scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
+    scan: Scan, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
 ) -> Reading:
     """Passes a value's text to `emit` and consumes its closer.
 
@@ -88,7 +85,7 @@ def value_text(
             if ends is None:
                 return None
             if ends:
-                scan.call.issues.append("unclosed_parameter")  # type: ignore[union-attr]
+                scan.open.issues.append("unclosed_parameter")
                 return True
             value.pass_on(scan.position + value.held + 1)
             continue
@@ -109,7 +106,7 @@ class _Value:
     """
 
     def __init__(
-        self, scan: ToolCallParser, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
+        self, scan: Scan, block: TagBlock, key: str, given: set[str], emit: Callable[[str], None]
     ) -> None:
         self._scan, self._block, self._given, self._emit = scan, block, given, emit
         self.closer = block.parameter_close.replace("{key}", key)
@@ -206,7 +203,7 @@ class _Value:
         return True
 
 
-def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
+def _is_quoted(scan: Scan, entities: bool) -> Reading:
     """Whether the value begins with a quote, also as an entity: only its end shows if it is a JSON string."""
     while entities and _PARTIAL_ENTITY.fullmatch(scan.buffer, scan.position) and not scan.ended:
         yield
@@ -217,7 +214,7 @@ def _is_quoted(scan: ToolCallParser, entities: bool) -> Reading:
 class _Held:
     """Sends text as the inside of a JSON string. Holds back a newline or part of an entity at its end."""
 
-    def __init__(self, scan: ToolCallParser, block: TagBlock) -> None:
+    def __init__(self, scan: Scan, block: TagBlock) -> None:
         self._scan = scan
         self._entities = block.entities
         self._trim = block.trim_newline and not block.entities
@@ -259,16 +256,16 @@ def wants_string(schema: Mapping[str, Any], key: str) -> bool:
     return property_schema(schema, key).get("type") in ("string", ["string"])
 
 
-def declared(scan: ToolCallParser, key: str | None) -> Mapping[str, Any] | None:
+def declared(scan: Scan, key: str | None) -> Mapping[str, Any] | None:
     """The schema of a parameter of the called tool; None if the tool does not declare it."""
-    parameters = scan.call.tool.parameters  # type: ignore[union-attr]
+    parameters = scan.open.tool.parameters
     properties = parameters.get("properties")
     if key is None or not isinstance(properties, Mapping) or key not in properties:
         return None
     return property_schema(parameters, key)
 
 
-def _is_malformed(scan: ToolCallParser, key: str, kind: str | None, raw: str) -> bool:
+def _is_malformed(scan: Scan, key: str, kind: str | None, raw: str) -> bool:
     """Whether a value that must be JSON, by the model's or the schema's type, cannot be read as JSON."""
     text = raw.strip()
     wanted = text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
@@ -300,7 +297,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def typed(scan: ToolCallParser, raw: str, is_string: bool) -> str:
+def typed(scan: Scan, raw: str, is_string: bool) -> str:
     """A value as JSON: valid JSON stays, common mistakes are repaired, anything else is a string."""
     text = raw.strip()
     try:
@@ -310,6 +307,6 @@ def typed(scan: ToolCallParser, raw: str, is_string: bool) -> str:
     except (ValueError, RecursionError):
         flow = None if is_string else repaired(text)
         if flow is not None:
-            scan.call.issues += flow.issues  # type: ignore[union-attr]
+            scan.open.issues += flow.issues
             return flow.take()
     return json.dumps(raw, ensure_ascii=False)

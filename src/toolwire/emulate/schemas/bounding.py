@@ -7,12 +7,10 @@
 - Finite: strings, arrays, free-form objects, digits and recursion end at `SchemaLimits`.
 - Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
 
-llguidance does part of this itself. It enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds,
-patterns and formats, also in combination. It bounds nothing: a string, a number or a recursion goes on as
-long as the model likes. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
-`propertyNames` and `dependentRequired`, and refuses a schema with a broken reference or a keyword of the
-wrong type. The engines of other servers do less. So all get the same narrowed schema, apart from a few
-keywords (`portable`).
+llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself, but
+bounds nothing. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`, `propertyNames`,
+`dependentRequired`, broken references and keywords of the wrong type. Other engines do less. So all get the
+same narrowed schema, apart from a few keywords (`portable`).
 """
 
 from __future__ import annotations
@@ -67,15 +65,8 @@ _ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # of a JSON pointer
 
 # Formats that llguidance knows, with a bound on their length; 0: the format itself has one.
 FORMATS = {
-    "date": 0,
-    "ipv4": 0,
-    "ipv6": 0,
-    "uuid": 0,
-    "time": 18,
-    "date-time": 32,
-    "duration": 24,
-    "email": 48,
-    "hostname": 48,
+    **dict.fromkeys(("date", "ipv4", "ipv6", "uuid"), 0),
+    **{"time": 18, "date-time": 32, "duration": 24, "email": 48, "hostname": 48},
 }
 # A pattern for a format that the llguidance of llama.cpp does not know.
 FORMAT_PATTERNS = {"uri": "^https?://[a-z0-9]{1,20}([.][a-z0-9]{1,20}){1,3}(/[A-Za-z0-9_.-]{0,30}){0,4}$"}
@@ -150,9 +141,8 @@ class _Bounding:
             rest = [{"anyOf": group} for group in groups[1:]]
             base = [keywords] if keywords else []
             return _any_of([self.value({"allOf": [*base, option, *rest]}, scope) for option in groups[0]])
-        types = keywords.get("type") or [
-            next((type for type, about in ABOUT.items() if not keywords.keys().isdisjoint(about)), "")
-        ]
+        about = (type for type, words in ABOUT.items() if not keywords.keys().isdisjoint(words))
+        types = keywords.get("type") or [next(about, "")]
         if "enum" in keywords:
             return self._enum(keywords, types)
         return _any_of([self._typed(type, keywords, scope) for type in types])
@@ -244,41 +234,28 @@ class _Bounding:
             return self._array(keywords, inner)
         if type == "string":
             return self._string(keywords)
-        if type in ("number", "integer"):
-            return (
-                Numbers(keywords).as_integer()
-                if type == "integer"
-                else Numbers(keywords).as_number(self._portable)
-            )
+        if type == "integer":
+            return Numbers(keywords).as_integer()
+        if type == "number":
+            return Numbers(keywords).as_number(self._portable)
         return {"type": type} if type else self._any_value(1)
 
     def _any_value(self, deep: int) -> Schema | None:
         """Any value: a scalar, or an array or object of scalars."""
-        scalars = [
-            self._string({}),
-            Numbers({}).as_number(self._portable),
-            {"type": "boolean"},
-            {"type": "null"},
-        ]
-        if not deep:
-            return _any_of(scalars)
-        inner = self._any_value(deep - 1)
-        return _any_of(
-            [
-                *scalars,
-                {"type": "array", "items": inner, "maxItems": self._limits.items},
-                self._map(inner, 0, self._limits.keys),
-            ]
-        )
+        number = Numbers({}).as_number(self._portable)
+        options = [self._string({}), number, {"type": "boolean"}, {"type": "null"}]
+        if deep:
+            inner = self._any_value(deep - 1)
+            options.append({"type": "array", "items": inner, "maxItems": self._limits.items})
+            options.append(self._map(inner, 0, self._limits.keys))
+        return _any_of(options)
 
     def _enum(self, keywords: Schema, types: list[str]) -> Schema | None:
         refused = set(map(identity, listed_values(keywords.get("not"))))
-        typed = [
-            one
-            for one in keywords["enum"]
-            if "type" not in keywords or any(is_a(one, type) for type in types)
-        ]
-        left = within_bounds([one for one in typed if not refused or identity(one) not in refused], keywords)
+        listed = keywords["enum"]
+        if "type" in keywords:
+            listed = [one for one in listed if any(is_a(one, type) for type in types)]
+        left = within_bounds([one for one in listed if identity(one) not in refused], keywords)
         self.sound = self.sound and is_judged(left, keywords)
         return {"enum": left} if left else None
 
@@ -290,9 +267,8 @@ class _Bounding:
         form = keywords.get("format", "")
         clipped = max(self._limits.string, fewest)
         out: Schema = {"type": "string"}
-        pattern = keywords.get("pattern") or (
-            FORMAT_PATTERNS.get(form) if not fewest and most is None else None
-        )
+        unbounded = not fewest and most is None
+        pattern = keywords.get("pattern") or (FORMAT_PATTERNS.get(form) if unbounded else None)
         written = (portable_pattern if self._portable else rust_pattern)(pattern) if pattern else None
         if written is not None:
             out["pattern"] = written
@@ -336,11 +312,8 @@ class _Bounding:
             out["minItems"] = fewest
         if firsts:
             out["prefixItems"] = firsts
-        return (
-            out
-            if inner is not None or firsts
-            else {"type": "array", "items": {"type": "null"}, "maxItems": 0}
-        )
+        empty = {"type": "array", "items": {"type": "null"}, "maxItems": 0}
+        return empty if inner is None and not firsts else out
 
     def _object(self, keywords: Schema, scope: _Scope) -> Schema | None:
         extra = keywords.get("additionalProperties", True)
@@ -352,9 +325,8 @@ class _Bounding:
         properties.update({name: extra for name in required if name not in properties})
         fewest = max(0, math.ceil(keywords.get("minProperties", 0)))
         most = math.floor(min(keywords.get("maxProperties", LARGEST), LARGEST))
-        if not properties and not (
-            "properties" in keywords and "additionalProperties" not in keywords and not fewest
-        ):
+        none_named = "properties" in keywords and "additionalProperties" not in keywords and not fewest
+        if not properties and not none_named:
             return self._free_keys(keywords, extra, fewest, most, scope)
         kept: Schema = {}
         for name, one in properties.items():
@@ -368,31 +340,23 @@ class _Bounding:
         if not fewest <= len(required) <= most:
             return None
         kept = {name: one for name, one in kept.items() if name in required or name in optional}
-        return {"type": "object", "properties": kept, "required": required, "additionalProperties": False}
+        return closed_object(kept, required)
 
     def _free_keys(
         self, keywords: Schema, extra: Any, fewest: int, most: int, scope: _Scope
     ) -> Schema | None:
         """An object whose keys the model chooses."""
-        patterns = {
-            key_pattern(pattern): one for pattern, one in keywords.get("patternProperties", {}).items()
-        }
-        named = (
-            key_pattern(names["pattern"])
-            if isinstance(names := keywords.get("propertyNames"), Mapping)
-            and isinstance(names.get("pattern"), str)
-            else None
-        )
-        pattern = next((one for one in patterns if one), None) or named or KEY
+        given = keywords.get("patternProperties", {})
+        patterns = {key_pattern(pattern): one for pattern, one in given.items()}
+        names = keywords.get("propertyNames")
+        name = names.get("pattern") if isinstance(names, Mapping) else None
+        named = key_pattern(name) if isinstance(name, str) else None
+        pattern = next(filter(None, patterns), None) or named or KEY
         inner = self.value(patterns.get(pattern, False if patterns and extra is False else extra), scope)
         if extra is True and pattern not in patterns:
             inner = self._any_value(1 if scope.depth <= 2 else 0)
         if inner is None:
-            return (
-                None
-                if fewest
-                else {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-            )
+            return None if fewest else closed_object({})
         most = min(most, max(self._limits.keys, fewest))
         return self._map(inner, fewest, most, pattern) if fewest <= most else None
 
@@ -401,6 +365,12 @@ class _Bounding:
         if not self._portable:
             out |= {"patternProperties": {pattern: inner}, "additionalProperties": False}
         return {**out, "minProperties": fewest} if fewest else out
+
+
+def closed_object(properties: Schema, required: list[str] | None = None) -> Schema:
+    """An object with these properties and no others, all of them required unless named."""
+    needed = list(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
 
 def _any_of(options: list[Schema | None]) -> Schema | None:

@@ -1,30 +1,28 @@
-"""Writes the schema or grammar that constrains a decoder to valid tool calls.
+"""Enforces the client's schemas: constrains decoders to valid tool calls, and checks complete calls.
 
 `Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark`
 one grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write
 without end. In a grammar, text is free up to a call's opening marker and constrained from there on, and the
-answer ends after the last call.
+answer ends after the last call. `SchemaCheck` checks what a decoder does not enforce.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from toolwire.core.turn import Constraint
-from toolwire.emulate.schemas.bounding import DEFAULT, SchemaLimits, arguments_schema, bounded
-from toolwire.emulate.schemas.keywords import Schema
+import jsonschema_rs
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import Constraint, ToolSpec
+from toolwire.emulate.schemas.bounding import DEFAULT, SchemaLimits, arguments_schema, bounded, closed_object
+from toolwire.emulate.schemas.keywords import TYPES, Schema
 
 HEADER = "%llguidance {}\n"
-GUIDANCE = {
-    "x-guidance": {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": True,
-    }
-}
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+GUIDANCE = {"x-guidance": {**_SEPARATORS, "lenient": True}}
 """Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
@@ -45,15 +43,7 @@ def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schem
     for index, tool in enumerate(constraint.tools):
         arguments = _renamed(arguments_schema(tool.parameters, limits), f"t{index}_")
         definitions |= arguments.pop("$defs", {})
-        properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}
-        calls.append(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
+        calls.append(closed_object({"name": {"type": "string", "enum": [tool.name]}, "arguments": arguments}))
     whole: Schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {**whole, "$defs": definitions} if definitions else whole
 
@@ -69,10 +59,8 @@ def _renamed(schema: Any, prefix: str) -> Any:
         if key == "$ref":
             out[key] = one.replace("#/$defs/", f"#/$defs/{prefix}")
         elif key in ("properties", "patternProperties", "$defs"):
-            out[key] = {
-                (prefix + name if key == "$defs" else name): _renamed(inner, prefix)
-                for name, inner in one.items()
-            }
+            before = prefix if key == "$defs" else ""
+            out[key] = {before + name: _renamed(inner, prefix) for name, inner in one.items()}
         else:
             out[key] = one if key == "enum" else _renamed(one, prefix)
     return out
@@ -97,19 +85,16 @@ def lark(
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
-    begun = [
-        (at, opening + head) for at, head in enumerate(heads) if (opening + head).startswith(constraint.begun)
-    ]
+    whole = [(at, opening + head) for at, head in enumerate(heads)]
+    begun = [(at, text) for at, text in whole if text.startswith(constraint.begun)]
     more = min(constraint.calls, MOST_CALLS) - 1 if opening else 0
     following = f' ("\\n" {quoted} body){{0,{more}}}' if more > 0 else ""
     if begun and (constraint.required or constraint.begun or not opening):
-        first = (_then(whole[len(constraint.begun) :], f"rest{at}") for at, whole in begun)
+        first = (_then(text[len(constraint.begun) :], f"rest{at}") for at, text in begun)
         rules = [f"start: first{following}", f"first: {' | '.join(first)}"]
     elif answer is not None:
-        rules = [
-            f"start: {ANSWER} | {quoted} body{following}",
-            _json(ANSWER, bounded(answer, limits, portable=False)),
-        ]
+        schema = bounded(answer, limits, portable=False)
+        rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, schema)]
     else:
         text = WORDS if copies and constraint.answered else ANY
         barred = constraint.barred if copies else ()
@@ -121,13 +106,10 @@ def lark(
     if " body" in rules[0]:
         rules.append("body: " + " | ".join(_then(head, f"rest{at}") for at, head in enumerate(heads)))
     for at, tool in enumerate(constraint.tools):
-        schema = arguments_schema(
-            ANY_OBJECT if tool.name in loose else tool.parameters, limits, portable=False
-        )
-        rules += [
-            f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}",
-            _json(f"{ARGUMENTS}{at}", schema),
-        ]
+        parameters = ANY_OBJECT if tool.name in loose else tool.parameters
+        schema = arguments_schema(parameters, limits, portable=False)
+        rules.append(f"rest{at}: {ARGUMENTS}{at} {json.dumps('}' + constraint.closing)}")
+        rules.append(_json(f"{ARGUMENTS}{at}", schema))
     return HEADER + "\n".join(rules) + "\n"
 
 
@@ -137,8 +119,7 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 
 
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
-    """Grammars that test whether llguidance accepts the schemas of a grammar: all at once, and each rule
-    alone.
+    """Grammars that test whether llguidance accepts a grammar's schemas: all at once, and each rule alone.
 
     The answer under each of them begins with a tilde.
     """
@@ -159,3 +140,101 @@ def _without(*texts: str) -> str:
 
 def _json(rule: str, schema: Schema) -> str:
     return f"{rule}: %json {json.dumps({**schema, **GUIDANCE})}"
+
+
+# --- the check of complete calls ---
+
+_MOST_ISSUES = 3
+
+
+def _refuse(uri: str) -> Any:
+    # following a reference that leaves the schema would let a client make the gateway send requests
+    raise ValueError("a schema may only refer to its own definitions")
+
+
+def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
+    """The validator of a schema; raises a 400 that names the field if it is not valid."""
+    try:
+        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"Invalid schema: {str(error).splitlines()[0][:200]}"
+        raise ToolwireError("invalid_value", message, param=param, code="invalid_json_schema") from None
+
+
+def is_schema(schema: Mapping[str, Any]) -> bool:
+    try:
+        compile_schema(schema, "")
+    except ToolwireError:
+        return False
+    return True
+
+
+class SchemaCheck:
+    """Checks the complete arguments of strict tools; the scanner's `Check`."""
+
+    def __init__(self, tools: Iterable[ToolSpec]) -> None:
+        self._validators = {
+            tool.name: compile_schema(tool.parameters, f"tools[{index}].parameters")
+            for index, tool in enumerate(tools)
+            if tool.strict and tool.kind == "function" and tool.parameters
+        }
+
+    def __call__(self, tool: ToolSpec, arguments: str) -> Sequence[str]:
+        validator = self._validators.get(tool.name)
+        if validator is None:
+            return ()
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return ("malformed_json",)
+        return [_issue(error) for error in islice(validator.iter_errors(value), _MOST_ISSUES)]
+
+
+def _issue(error: Any) -> str:
+    path = "".join(f"/{step}" for step in error.instance_path)
+    return f"schema: {path or 'arguments'}: {error.message[:200]}"
+
+
+# --- what decoders enforce ---
+#
+# A schema with a keyword outside of `ENFORCED` is enforced only in part, so its calls are checked when they are
+# complete.
+
+_ANNOTATIONS = """title description default examples example deprecated readOnly writeOnly
+    $comment $schema $id"""
+_VALUES = "type enum const required $ref minimum maximum minLength maxLength minItems maxItems"
+_ONE, _MANY, _NAMED = (
+    ("items", "additionalProperties"),
+    ("anyOf", "prefixItems"),
+    ("properties", "$defs", "definitions"),
+)
+ENFORCED = frozenset((*_ANNOTATIONS.split(), *_VALUES.split(), *_ONE, *_MANY, *_NAMED))
+OWN = ENFORCED | set(
+    "exclusiveMinimum exclusiveMaximum multipleOf uniqueItems minProperties maxProperties allOf".split()
+)
+"""Keywords that a decoder enforces if it runs our own grammar."""
+DEEPEST = 64
+
+
+def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
+    """Whether a decoder enforces every keyword of a schema. `own`: it runs our own grammar."""
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, Mapping) or depth > DEEPEST or not _is_type(schema.get("type", "object")):
+        return False
+    many = [schema[key] for key in (*_MANY, "allOf") if key in schema]
+    named = [schema[key] for key in _NAMED if key in schema]
+    well_formed = all(isinstance(one, list) for one in many) and all(
+        isinstance(one, Mapping) for one in named
+    )
+    if not well_formed or not (OWN if own else ENFORCED).issuperset(schema):
+        return False
+    inner = [schema[key] for key in _ONE if key in schema and not isinstance(schema[key], bool)]
+    inner += [one for group in many for one in group]
+    inner += [one for group in named for one in group.values()]
+    return all(exact(one, own, depth + 1) for one in inner)
+
+
+def _is_type(given: Any) -> bool:
+    """Whether this is one or several of JSON Schema's types."""
+    return all(one in TYPES for one in given) and given != [] if isinstance(given, list) else given in TYPES

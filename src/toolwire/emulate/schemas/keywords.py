@@ -54,17 +54,13 @@ def _common_types(one: list[str], other: list[str]) -> list[str]:
 def _coarser(one: float, other: float) -> float:
     """The step that is a multiple of both."""
     a, b = Fraction(str(one)), Fraction(str(other))
-    step = Fraction(
-        math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator
-    )
+    multiple = math.lcm(a.numerator * b.denominator, b.numerator * a.denominator)
+    step = Fraction(multiple, a.denominator * b.denominator)
     return step.numerator if step.denominator == 1 else float(step)
 
 
 def _properties(one: Schema, other: Schema) -> Schema:
-    return {
-        **one,
-        **{name: _both(one[name], inner) if name in one else inner for name, inner in other.items()},
-    }
+    return {**one, **{name: _both(one.get(name, inner), inner) for name, inner in other.items()}}
 
 
 # keyword → the type that its value must have, and how two values are joined where both must hold
@@ -94,20 +90,16 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     `dependentRequired`) becomes one of the `groups`.
     """
     given = {name: value for name, value in schema.items() if name != "groups"}
-    for bound, strict in (
-        ("minimum", "exclusiveMinimum"),
-        ("maximum", "exclusiveMaximum"),
-    ):  # flags in draft 4
+    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if given.get(strict) is True and bound in given:
-            given[strict] = given.pop(bound)
+            given[strict] = given.pop(bound)  # a flag in draft 4
     if isinstance(given.get("items"), list):  # before draft 2020-12
         given["prefixItems"], given["items"] = given["items"], given.get("additionalItems", True)
     if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
         del given["multipleOf"]
     types = given.get("type")
-    given["type"] = [
-        one for one in TYPES if one == types or (isinstance(types, list) and one in types)
-    ] or None
+    types = types if isinstance(types, list) else [types]
+    given["type"] = [one for one in TYPES if one in types] or None
     out = {name: given[name] for name, (kind, _) in JOINED.items() if _has_type(given.get(name), kind)}
     if "const" in given:
         out["enum"] = _common([given["const"]], out.get("enum", [given["const"]]))
@@ -122,11 +114,9 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
 def _has_type(value: Any, kind: Any) -> bool:
     if kind is not NUMBER:
         return isinstance(value, kind)
-    return (
-        isinstance(value, NUMBER)
-        and not isinstance(value, bool)
-        and (isinstance(value, int) or math.isfinite(value))
-    )
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def join(one: Schema, other: Schema) -> Schema | None:
@@ -208,14 +198,6 @@ def _is_short(value: Any, most: float) -> bool:
     return len(value) <= most
 
 
-def _is_varied(value: list[Any], wanted: bool) -> bool:
-    return not wanted or len(distinct(value)) == len(value)
-
-
-def _has(value: Mapping[str, Any], names: Iterable[Any]) -> bool:
-    return all(name in value for name in names if isinstance(name, str))
-
-
 # keyword → the type of values that it applies to, and whether such a value satisfies it
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minimum": ("number", operator.ge),
@@ -227,10 +209,13 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "maxLength": ("string", _is_short),
     "minItems": ("array", _is_long),
     "maxItems": ("array", _is_short),
-    "uniqueItems": ("array", _is_varied),
     "minProperties": ("object", _is_long),
     "maxProperties": ("object", _is_short),
-    "required": ("object", _has),
+    "uniqueItems": ("array", lambda value, unique: not unique or len(distinct(value)) == len(value)),
+    "required": (
+        "object",
+        lambda value, names: all(name in value for name in names if isinstance(name, str)),
+    ),
 }
 NOT_JUDGED = {
     **dict.fromkeys(("pattern", "format"), "string"),
@@ -282,9 +267,9 @@ class Numbers:
         self.open_high = below is not None and (high is None or below <= high)
         low = above if self.open_low else low
         high = below if self.open_high else high
-        self.low = (
-            Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10) if low is None else low
-        )
+        if low is None:
+            low = Fraction(-LARGEST if high is None or high >= -LARGEST else high * 10)
+        self.low = low
         self.high = Fraction(LARGEST if self.low <= LARGEST else self.low * 10) if high is None else high
         step = _fraction(keywords.get("multipleOf"))
         self.step = step if step and step > 0 else None
@@ -304,8 +289,7 @@ class Numbers:
         low, high = self._multiples(step)
         if low > high and self.step:
             return None
-        empty = self.low > self.high or (self.low == self.high and (self.open_low or self.open_high))
-        if empty:
+        if self.low > self.high or (self.low == self.high and (self.open_low or self.open_high)):
             return None
         if low <= high < 0 and not portable:
             return _listed(low, high, step)
