@@ -146,8 +146,8 @@ class Conversation:
                 yield Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
                 return
             # Every call has a result from the start: without one the conversation could not continue.
-            error = "not run: the tools of this turn are used up" if last else "interrupted"
-            self.messages += [_result(call, json.dumps({"error": error})) for call in calls]
+            not_run = "not run: the tools of this turn are used up" if last else "interrupted"
+            self.messages += [_result(call, json.dumps({"error": not_run})) for call in calls]
             if last:
                 yield Ended("budget", "the tools of one turn are used up", answer.usage)
                 return

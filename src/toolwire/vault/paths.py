@@ -126,7 +126,7 @@ class Vault:
             self._fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except OSError as error:
             kind = "missing" if error.errno == errno.ENOENT else "unreadable"
-            raise PathRefused(str(root), f"the vault cannot be opened: {error.strerror}", kind) from None
+            raise PathRefused(str(root), f"the folder cannot be opened: {error.strerror}", kind) from None
 
     def close(self) -> None:
         if self._fd >= 0:

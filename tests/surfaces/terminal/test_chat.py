@@ -184,7 +184,7 @@ def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_mo
     one.say("Fail")
     one.see("This call cannot work: it can not be planned")
     one.answer(QUESTION, "a")
-    one.answer("a approve, only to tell the reason", "a")
+    one.answer("a approve, only to send the reason", "a")
     one.see(
         "Unknown tool: rm_rf",
         "Tool execution error: the disk is full",

@@ -316,8 +316,7 @@ def test_what_somebody_added_before_the_disk_failed_stays(
     appender.close()
     assert path.read_text() == "Qone mine" and appender.words == "one"
     assert (
-        appender.failed
-        == f"Input/output error; a part of the answer stands in {path}: it was changed meanwhile"
+        appender.failed == f"Input/output error; a part of the answer is in {path}: it was changed meanwhile"
     )
 
 
