@@ -108,7 +108,7 @@ async def _opened(
         async with Store(settings.store.url) as store, opened(settings, root) as tools:
             approvals = Approvals(store, lifetime_s=arguments.lifetime)
             ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_tell, **ways)
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_tell, **ways)
             try:
                 yield server
             finally:

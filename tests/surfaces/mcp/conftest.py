@@ -108,7 +108,7 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
         told: list[str] = []
         approvals = Approvals(store, lifetime_s=lifetime_s)
         made.append(
-            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, told=told.append)
+            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, notify=told.append)
         )
         return Served(made[-1], approvals, url, vault, told)
 

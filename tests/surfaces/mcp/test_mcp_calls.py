@@ -308,7 +308,7 @@ async def test_without_elicitation_and_without_inbox_the_call_is_refused(
     async with served.client(mode) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
     assert result.is_error
-    assert text(result) == mcp_server.NO_WAY
+    assert text(result) == mcp_server.NO_CHANNEL
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
@@ -329,7 +329,7 @@ async def test_a_remembered_grant_answers_where_nobody_can_be_asked(
         assert data(await client.call_tool("vault_tags", {}))["result"] == {"tags": []}
         (grant,) = await silent.approvals.records.grants()
         assert await silent.approvals.revoke(grant.id)
-        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_WAY
+        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_CHANNEL
 
 
 @both_eras
