@@ -23,7 +23,6 @@ from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scop
 from toolwire.tools.executor import Toolbox
 
 T = TypeVar("T")
-LOOK_EVERY_S = 0.3
 SETTLE_S = 0.5
 APPROVE_PROBLEM = "approve, only to send the reason"
 
@@ -102,23 +101,17 @@ class PersonSurface(RuleSurface):
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
         """The person's answer. Raises `_Elsewhere` if the question was settled before they gave it."""
-        settled = asyncio.ensure_future(self._settled(approval))
+        decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)
         try:
-            await asyncio.wait({settled, answer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({decided, answer}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise _Elsewhere
             return answer.result()
         finally:
-            settled.cancel()
+            decided.cancel()
             answer.cancel()
-            await asyncio.gather(settled, answer, return_exceptions=True)
-
-    async def _settled(self, approval: Approval) -> None:
-        current: Approval | None = approval
-        while current is not None and current.status == "pending":
-            await asyncio.sleep(LOOK_EVERY_S)
-            current = await self.approvals.records.get(approval.id)
+            await asyncio.gather(decided, answer, return_exceptions=True)
 
     async def stopped(self) -> None:
         """Ctrl-C: the turn is cancelled from outside."""
