@@ -117,8 +117,6 @@ class Vault:
         exclude: Iterable[str] = (),
         limits: VaultLimits | None = None,
     ) -> None:
-        if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
-            raise OSError("a vault needs a system that opens files relative to a folder (POSIX)")
         self.root = Path(os.path.realpath(os.path.expanduser(root)))
         self.policy = PathPolicy(include, exclude, limits)
         self.limits = self.policy.limits

@@ -1,4 +1,4 @@
-"""What a person is shown, and what rules allow."""
+"""Cards, the picker, `--allow` rules and written answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def files(*paths: str, pick: bool = True) -> Preview:
     )
 
 
-# --- cards -----------------------------------------------------------------------------------------------------------------------------------------
+# --- cards --------------------------------------------------------------------------------------
 
 
 def test_a_card_says_who_asks_for_what_with_which_arguments_and_files(notes: Notes) -> None:
@@ -172,7 +172,7 @@ def test_what_became_of_a_call_is_one_line(status: str, notice: str, line: str) 
     assert [text for _, text in cards.did(outcome)] == [line]
 
 
-# --- the picker ------------------------------------------------------------------------------------------------------------------------------------
+# --- the picker ---------------------------------------------------------------------------------
 
 
 def pressed(*keys: str) -> Picker:
@@ -245,7 +245,7 @@ def test_what_is_there_and_can_not_be_read_says_so_where_its_size_would_stand() 
     )
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------------------------------------
+# --- rules --------------------------------------------------------------------------------------
 
 KNOWN = ("vault_search", "file_read", "note_write")
 
@@ -362,7 +362,7 @@ def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
     assert words in str(raised.value)
 
 
-# --- answers by lines ------------------------------------------------------------------------------------------------------------------------------
+# --- answers by lines ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ class Painter:
         write: Callable[[str], object],
         size: Callable[[], tuple[int, int]],
         render: Render,
-        later: Callable[[float, Callable[[], None]], object] = lambda seconds, call: None,
+        later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._size, self._render, self._later, self._clock = write, size, render, later, clock

@@ -1,7 +1,7 @@
 """Asks a person for a decision by single keys, by lines, or lets `--allow` rules decide.
 
-Each class is a `Surface` of the approvals. Law 11: an approval carries the token of what was shown, and a
-grant is remembered only by keys of its own. Ctrl-C is no decision: the turn stops, and its questions expire.
+Each class is a `Surface` of the approvals. Law 11: an approval carries the token of what was shown, and
+remembering a grant takes another key. Ctrl-C is no decision: the turn stops, and its questions expire.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from toolwire.core.display import as_json, one_line
@@ -31,15 +31,13 @@ class _Elsewhere(Exception):
     """The question was decided elsewhere, or has expired."""
 
 
+@dataclass
 class RuleSurface:
     """Nobody can be asked: the rules decide, and a call that they do not cover is denied."""
 
-    def __init__(
-        self, approvals: Approvals, allowed: Sequence[rules.Rule], toolbox: Callable[[], Toolbox | None]
-    ) -> None:
-        self.approvals = approvals
-        self.allowed = allowed
-        self._toolbox = toolbox
+    approvals: Approvals
+    allowed: Sequence[rules.Rule]
+    toolbox: Callable[[], Toolbox | None]
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         for approval in approvals:
@@ -52,26 +50,20 @@ class RuleSurface:
         return rules.decision(self.allowed, approval, tool.effect if tool is not None else None)
 
     def tool(self, approval: Approval) -> Tool | None:
-        toolbox = self._toolbox()
+        toolbox = self.toolbox()
         return toolbox.tools.get(approval.tool) if toolbox is not None else None
 
 
+@dataclass
 class PersonSurface(RuleSurface):
-    """The rules decide about the calls that they cover; a person is asked about the others."""
+    """The rules decide about the calls that they cover; a person is asked about the others.
 
-    def __init__(
-        self,
-        approvals: Approvals,
-        allowed: Sequence[rules.Rule],
-        toolbox: Callable[[], Toolbox | None],
-        screen: Screen,
-        stop: Callable[[], object],
-        by: str,
-    ) -> None:
-        super().__init__(approvals, allowed, toolbox)
-        self.screen = screen
-        self._by = by
-        self._stop = stop
+    `stop` stops the turn. `by`: the name that decisions are stored with.
+    """
+
+    screen: Screen
+    stop: Callable[[], object]
+    by: str
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
@@ -113,15 +105,10 @@ class PersonSurface(RuleSurface):
             answer.cancel()
             await asyncio.gather(decided, answer, return_exceptions=True)
 
-    async def stopped(self) -> None:
-        """Ctrl-C: the turn is cancelled from outside."""
-        self._stop()
-        await asyncio.Event().wait()
-
     async def settle(self, approval: Approval, decision: Decision) -> None:
         """Stores the decision and shows it."""
         try:
-            await self.approvals.decide(approval.id, approval.token, decision, by=self._by)
+            await self.approvals.decide(approval.id, approval.token, decision, by=self.by)
         except ToolwireError as error:
             self.screen.rows([("warning", str(error))])
             return
@@ -140,7 +127,7 @@ class KeySurface(PersonSurface):
         from toolwire.surfaces.terminal import keyboard
 
         self._keyboard = keyboard
-        draft = _Draft(approval)
+        draft = _Draft(approval, approval.shown)
         actions = {"a": self._approve, "d": self._deny, "e": self._edit, "r": self._remember, "v": self._view}
         try:
             while not draft.done:
@@ -149,7 +136,8 @@ class KeySurface(PersonSurface):
                 choosing = keyboard.choose(f"{question}  {text} · ctrl-c stop", choices)
                 await actions[await self.unless_decided(approval, choosing)](draft)
         except keyboard.Stopped:
-            await self.stopped()
+            self.stop()
+            await asyncio.Event().wait()  # until the turn is cancelled
 
     async def _approve(self, draft: _Draft) -> None:
         picked: tuple[str, ...] | None = None
@@ -173,7 +161,7 @@ class KeySurface(PersonSurface):
             draft.done = True
 
     async def _edit(self, draft: _Draft) -> None:
-        tool, toolbox = self.tool(draft.approval), self._toolbox()
+        tool, toolbox = self.tool(draft.approval), self.toolbox()
         if tool is None or toolbox is None:
             return
 
@@ -210,16 +198,16 @@ class KeySurface(PersonSurface):
         self.screen.card(cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True))
 
 
+@dataclass(slots=True)
 class _Draft:
     """A decision while the person makes it."""
 
-    def __init__(self, approval: Approval) -> None:
-        self.approval = approval
-        self.edited: Arguments | None = None
-        self.shown: Preview = approval.shown
-        self.remember: Scope = "once"
-        self.folder = ""
-        self.done = False
+    approval: Approval
+    shown: Preview
+    edited: Arguments | None = None
+    remember: Scope = "once"
+    folder: str = ""
+    done: bool = False
 
     @property
     def picks(self) -> bool:
