@@ -57,7 +57,7 @@ Use = Callable[..., Any]
 
 @pytest.fixture
 def use(library: Library, approvals: Approvals) -> Use:
-    """`await use(tool, decision, …, argument=…)`: one call with these decisions (callables decide when asked)."""
+    """`await use(tool, decision, …, argument=…)`: one call, decided like this (or by a callable)."""
 
     async def used(name: str, *decisions: Any, **arguments: Any) -> Outcome:
         person = Deciding(approvals, *decisions)
