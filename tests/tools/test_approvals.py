@@ -1,4 +1,4 @@
-"""Approvals: written down before anybody is asked, decided once, by exactly what was shown; what is remembered, and taken back."""
+"""Approvals: stored before anyone is asked, decided once, bound to what was shown; grants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def asked(
     asking: Asking = ASKING,
     **options: Any,
 ) -> Approval:
-    """One question, decided as said."""
+    """Asks one question and decides it."""
     return (await approvals.ask(asking, [question(shown=shown, **options)], Person(approvals, *decisions)))[0]
 
 
@@ -88,13 +88,13 @@ async def test_a_question_tells_who_asks_for_what_and_what_it_would_touch(approv
     assert kept.decision is not None and kept.decision.picked == ("a",)
 
 
-# --- the token -------------------------------------------------------------------------------------------------------------------------------------
+# --- the token ----------------------------------------------------------------------------------
 
 
 async def pending(
     approvals: Approvals, shown: Preview | None = None, **arguments: Any
 ) -> tuple[Approval, asyncio.Task[list[Approval]]]:
-    """A question that waits in the inbox, and whoever waits for it."""
+    """A question that waits in the inbox, and the task that waits for it."""
     task = asyncio.ensure_future(approvals.ask(ASKING, [question(shown=shown, **arguments)], None))
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
@@ -168,7 +168,7 @@ async def test_what_was_not_shown_can_not_be_granted(approvals: Approvals) -> No
     assert (await task)[0].status == "approved"
 
 
-# --- no answer is a no, but not a denial -----------------------------------------------------------------------------------------------------------
+# --- no answer is a no, but not a denial --------------------------------------------------------
 
 
 async def test_a_surface_that_leaves_a_question_to_nobody_lets_it_expire(approvals: Approvals) -> None:
@@ -260,18 +260,18 @@ async def test_a_question_decided_elsewhere_ends_the_surface_s_asking(approvals:
     assert (await task)[0].status == "approved" and ended == ["asking"]
 
 
-# --- remembered grants -----------------------------------------------------------------------------------------------------------------------------
+# --- remembered grants --------------------------------------------------------------------------
 
 
 async def covered(approvals: Approvals, **options: Any) -> bool:
-    """Whether a like question is answered without being asked."""
+    """Whether a similar question is answered without asking."""
     return (await asked(approvals, **options)).status == "approved"
 
 
 async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so(
     approvals: Approvals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits sees the decision as soon as it is written down, which is before the surface comes back from deciding."""
+    """The waiting task sees the decision when it is stored, before the surface returns from deciding."""
     said: list[str] = []
     look = approvals.records.get
 
@@ -295,7 +295,7 @@ async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so
 
 
 async def test_a_yes_that_can_not_be_remembered_is_no_yes(store: Store) -> None:
-    """Decision and grant are one: there is never the one without the other."""
+    """A decision and its grant are stored together or not at all."""
     ids = counting_ids()
     approvals = Approvals(store, ids=lambda prefix: "grant_same" if prefix == "grant_" else ids(prefix))
     forever = Decision(True, remember="tool")
@@ -391,7 +391,7 @@ async def test_grants_and_decisions_outlive_the_process(approvals: Approvals, st
         await again.close()
 
 
-# --- the audit log ---------------------------------------------------------------------------------------------------------------------------------
+# --- the audit log ------------------------------------------------------------------------------
 
 
 async def test_the_audit_log_tells_every_decision_by_hashes_and_no_contents(approvals: Approvals) -> None:
@@ -427,7 +427,7 @@ async def test_a_question_of_a_process_that_is_gone_expires_with_a_line_of_its_o
     ] == ["appr_left", kept.id]
 
 
-# --- what a decision may not say -------------------------------------------------------------------------------------------------------------------
+# --- what a decision may not say ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

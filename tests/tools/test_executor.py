@@ -1,4 +1,4 @@
-"""The executor: nothing runs before its grant, what is granted is what runs, and the model is told the truth."""
+"""The executor: nothing runs before its grant, what is granted is what runs, and results are correct."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call(name: str, number: int = 1, **arguments: Any) -> ToolCall:
 
 
 class Desk:
-    """A person at a desk full of notes."""
+    """An executor over a folder of notes, and a person who decides."""
 
     def __init__(self, approvals: Approvals, notes: Notes) -> None:
         self.approvals = approvals
@@ -165,7 +165,7 @@ async def test_a_write_is_shown_as_a_diff_and_done_once_granted(desk: Desk) -> N
     assert outcome.shared == ("Diary.md",)
 
 
-# --- several calls ---------------------------------------------------------------------------------------------------------------------------------
+# --- several calls ------------------------------------------------------------------------------
 
 
 async def test_the_calls_of_one_turn_are_asked_for_together_and_run_in_order(desk: Desk) -> None:
@@ -192,7 +192,7 @@ async def test_calls_run_one_after_the_other(desk: Desk) -> None:
     assert desk.notes.steps == [f"write {name}" for name in names]
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------------------------------------
+# --- what goes wrong ----------------------------------------------------------------------------
 
 
 async def test_an_unknown_tool_is_said_to_be_unknown_and_nobody_is_asked(desk: Desk) -> None:
@@ -232,7 +232,7 @@ async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
 async def test_the_error_of_a_tool_that_breaks_is_for_the_person_the_model_gets_a_constant(
     desk: Desk,
 ) -> None:
-    """The text of an unexpected error may hold contents that nobody granted: a search runs before its results are shared."""
+    """An unexpected error may contain text that nobody granted, for example results of a search."""
     outcome = await desk.one(call("fails", how="badly"), YES)
     assert (outcome.result, outcome.notice) == ({"error": UNEXPECTED}, "Tool execution error: a bug")
 
@@ -258,7 +258,7 @@ async def test_the_text_of_an_unexpected_error_is_not_in_the_question(desk: Desk
     assert "a bug" not in str(desk.person.shown)
 
 
-# --- what is refused without a question -------------------------------------------------------------------------------------------------------------
+# --- what is refused without a question ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ async def test_the_results_of_a_search_past_the_limit_are_not_shared(
         assert (await desk.one(call("vault_search", query=query), YES)).result == {"error": TOO_MANY}
 
 
-# --- grants that were given beforehand --------------------------------------------------------------------------------------------------------------
+# --- grants that were given beforehand ----------------------------------------------------------
 
 
 async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Desk) -> None:
@@ -362,7 +362,7 @@ async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Des
 
 
 async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: Desk) -> None:
-    """`toolwire approvals approve --arguments` shows no preview of what was written there."""
+    """`toolwire approvals approve --arguments` shows no preview of the edited arguments."""
     outcome = await desk.one(
         call("vault_search", query="x"), Decision(True, arguments={"query": "alpha"}), NO
     )

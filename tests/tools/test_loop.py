@@ -1,4 +1,4 @@
-"""The loop: any model, rounds of tools, budgets, and a history that can go on whatever happens."""
+"""The loop: any model, rounds of tools, budgets, and a history that stays valid in every case."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Talk:
         return self.conversation.messages
 
     def whole(self) -> None:
-        """Every call in the history has its result, right behind it."""
+        """Every call in the history is followed by its result."""
         wanted: list[str] = []
         for message in self.messages:
             if message["role"] == "tool":
@@ -206,7 +206,7 @@ async def test_a_conversation_that_ends_with_the_person_s_words_is_continued_as_
     assert said(await one.turn(None)) == "You said this"
 
 
-# --- budgets ---------------------------------------------------------------------------------------------------------------------------------------
+# --- budgets ------------------------------------------------------------------------------------
 
 
 async def test_when_the_rounds_are_used_up_the_model_answers_without_tools(
@@ -229,7 +229,7 @@ async def test_when_the_rounds_are_used_up_the_model_answers_without_tools(
 
 
 class Obstinate:
-    """Calls a tool whatever it is told; or, `silent`, says nothing more once it may not."""
+    """Always calls a tool; with `silent` it returns nothing once it may not call."""
 
     def __init__(self, silent: bool = False) -> None:
         self._silent = silent
@@ -279,7 +279,7 @@ async def test_a_model_that_takes_too_long_is_stopped_with_what_it_said(talk: Ca
     assert one.messages[-1] == {"role": "assistant", "content": "So far."}
 
 
-# --- what goes wrong, and stopping -----------------------------------------------------------------------------------------------------------------
+# --- what goes wrong, and stopping --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

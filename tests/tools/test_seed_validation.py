@@ -1,4 +1,4 @@
-"""The checklist of the vault tools' first specification, each line a test of the whole: a model behind the gateway, the loop, consent, the vault."""
+"""The checklist of the first specification of the vault tools, tested end to end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ YES = Decision(True)
 
 
 class Modal:
-    """Stands for the person: sees what the screen would show, and answers as told. Counts what the model had been sent by then."""
+    """A scripted person. Records what the screen would show, and what had been sent to the model by then."""
 
     def __init__(self, approvals: Approvals, answers: Sequence[Any]) -> None:
         self.approvals = approvals
@@ -82,7 +82,7 @@ class Chat:
         return cards.plain(cards.card(approval, self.toolbox.tools[approval.tool]))
 
     def told(self, number: int = -1) -> Any:
-        """What the model was told by a tool, read from its own history."""
+        """The result of a tool, read from the history of the model."""
         results = [message["content"] for message in self.conversation.messages if message["role"] == "tool"]
         found = re.fullmatch(
             r"\[untrusted data (\w+): .*\]\n(.*)\n\[end of data \1\]", results[number], re.DOTALL
@@ -137,7 +137,7 @@ def read(*paths: str) -> str:
     return f"call file_read {json.dumps({'filePaths': paths})}"
 
 
-# --- Functional Validation -----------------------------------------------------------------------------------------------------------------------
+# --- Functional Validation ----------------------------------------------------------------------
 
 
 async def test_vault_search_finds_files_by_name(chat: Callable[..., Chat]) -> None:
@@ -270,7 +270,7 @@ async def test_several_calls_of_one_answer_are_shown_together_and_run_in_order(
     assert one.told(1) == {"error": "User cancelled tool execution", "reason": "only React"}
 
 
-# --- Error Handling ------------------------------------------------------------------------------------------------------------------------------
+# --- Error Handling -----------------------------------------------------------------------------
 
 
 async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(
@@ -314,14 +314,14 @@ async def test_a_file_that_can_not_be_read_is_a_partial_result(
     assert told["Notes/React.md"]["size"] > 0
 
 
-# --- the flow, end to end ------------------------------------------------------------------------------------------------------------------------
+# --- the flow, end to end -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
 async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(
     chat: Callable[..., Chat], approvals: Approvals, tools: str
 ) -> None:
-    """A message; tools offered; the model calls; the person decides; the tool runs; the model answers with the result; and the next message."""
+    """Message, tools, call, decision, run, answer with the result, and the next message."""
     script = f"say Let me look.\n{search('javascript library')}\n---\n{read('Notes/React.md')}\n---\n"
     script += "say React is a library.\n---\nsay You are welcome."
     one = chat(script, YES, only("Notes/React.md"), everything, tools=tools)

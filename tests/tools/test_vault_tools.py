@@ -1,4 +1,4 @@
-"""The vault's tools, each through its grants: what they tell, what they show before, and what they refuse."""
+"""The vault's tools: their previews, their results after a grant, and their refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Use = Callable[..., Any]
 
 @pytest.fixture
 def use(library: Library, approvals: Approvals) -> Use:
-    """`await use(tool, decision, …, argument=…)`: one call by a person who decides so. A callable decides when it is asked."""
+    """`await use(tool, decision, …, argument=…)`: one call, decided like this (or by a callable)."""
 
     async def used(name: str, *decisions: Any, **arguments: Any) -> Outcome:
         person = Deciding(approvals, *decisions)
@@ -72,7 +72,7 @@ def use(library: Library, approvals: Approvals) -> Use:
 
 
 class Deciding(Person):
-    """A person some of whose decisions depend on what is shown."""
+    """A person whose decisions may depend on what is shown."""
 
     def __init__(self, approvals: Approvals, *decisions: Any) -> None:
         super().__init__(approvals)
@@ -101,12 +101,12 @@ def sha(data: bytes) -> str:
 
 
 def problem(use: Use) -> str:
-    """What the person was shown to be wrong with the last call."""
+    """The problem of the last call, as the person saw it."""
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     return str(approval.shown.problem)
 
 
-# --- search --------------------------------------------------------------------------------------------------------------------------------------
+# --- search -------------------------------------------------------------------------------------
 
 
 async def found(use: Use, query: str, **arguments: Any) -> list[dict[str, Any]]:
@@ -201,7 +201,7 @@ async def test_what_was_written_a_moment_ago_is_found(use: Use, folder: Path) ->
 
 
 async def ruled(library: Library, approvals: Approvals, *written: str, **arguments: Any) -> Outcome:
-    """A search that only rules decide about."""
+    """Runs a search that only rules decide about."""
     toolbox = Toolbox(tools_of(library))
     surface = RuleSurface(approvals, rules.parse(written, toolbox.tools), lambda: toolbox)
     (outcome,) = await Executor(toolbox, approvals, surface).execute(
@@ -268,7 +268,7 @@ async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
 async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(
     library: Library, approvals: Approvals, use: Use
 ) -> None:
-    """A remembered grant let the search run over the whole vault; the rule shares what lies in one folder."""
+    """A remembered grant allowed a search of the whole vault; the rule shares results of one folder."""
     await use("vault_search", Decision(True, remember="tool"), NO, query="waterwheel")
     toolbox = Toolbox(tools_of(library))
     allowed = rules.parse(["vault_search:Rivers/**"], toolbox.tools)
@@ -332,7 +332,7 @@ async def test_a_standing_grant_answers_every_change_that_fails_alike(
     assert (folder / "Mill.md").read_text() == "The mill.\n"
 
 
-# --- reading -------------------------------------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 async def test_a_file_is_read_as_it_stands_with_its_size_and_hash(use: Use, folder: Path) -> None:
@@ -520,7 +520,7 @@ async def test_edited_paths_grant_no_more_than_was_picked(use: Use) -> None:
     assert [one["path"] for one in outcome.result["result"]] == ["Rivers/Mill.md"]
 
 
-# --- what the index knows ------------------------------------------------------------------------------------------------------------------------
+# --- what the index knows -----------------------------------------------------------------------
 
 
 async def test_a_folder_is_listed_with_sizes(use: Use, folder: Path) -> None:
@@ -617,7 +617,7 @@ async def test_every_tool_says_before_what_it_would_tell_and_tells_nothing_when_
     assert outcome.result == {"error": "User cancelled tool execution", "reason": "private"}
 
 
-# --- changes -------------------------------------------------------------------------------------------------------------------------------------
+# --- changes ------------------------------------------------------------------------------------
 
 
 async def test_a_new_note_is_shown_as_a_difference_and_written(use: Use, folder: Path) -> None:
@@ -815,7 +815,7 @@ async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_
     assert (folder / "Rivers/Mill.md").read_text() == "first"
 
 
-# --- all of them ---------------------------------------------------------------------------------------------------------------------------------
+# --- all of them --------------------------------------------------------------------------------
 
 
 async def test_the_tools_of_a_vault_open_with_the_settings_patterns(

@@ -1,4 +1,4 @@
-"""Changes: a plan touches nothing and shows all; applied it does exactly that, once, or says why not; and no kill leaves half a note."""
+"""Changes: a plan touches no file, applying it does exactly that, a kill leaves no partial note."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# --- plans ---------------------------------------------------------------------------------------
+# --- plans --------------------------------------------------------------------------------------
 
 
 def test_a_plan_touches_nothing_and_shows_the_change(root: Path, edits: Edits) -> None:
@@ -235,7 +235,7 @@ def test_content_that_is_no_text_or_too_large_is_refused(root: Path) -> None:
             assert refused.value.kind == kind
 
 
-# --- what stays as it was ------------------------------------------------------------------------
+# --- what stays as it was -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_an_edit_changes_no_other_byte(before: str, old: str, new: str, after: s
     assert unix(changed) == unix(f"{before}<{new}>{after}")
 
 
-# --- kills and failures --------------------------------------------------------------------------
+# --- kills and failures -------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -315,7 +315,7 @@ def whole(text: str) -> bool:
 
 
 def kill_while_writing(root: Path, rounds: int, seed: int) -> int:
-    """Kills writers at random moments; gives how many temporary files were left and cleaned."""
+    """Kills writers at random moments; returns the number of temporary files that were left and removed."""
     rng = random.Random(seed)
     (root / "note.md").write_text("turn 0\n" + "line 0\n" * 4000)
     left = 0

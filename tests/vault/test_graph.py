@@ -1,4 +1,4 @@
-"""Links, tags, folders, tasks and properties, as the index knows them; and the note of a day."""
+"""Links, tags, folders, tasks and properties of the index, and daily notes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
     ]
 
 
-# --- the note of a day ---------------------------------------------------------------------------
+# --- the note of a day --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

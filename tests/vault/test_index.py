@@ -1,4 +1,4 @@
-"""The index keeps up with the files, heals whatever happens to it, and belongs to its owner alone."""
+"""The index follows the files, is rebuilt after any damage, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def database(index: Index) -> Path:
 
 
 def intact(index: Index) -> None:
-    """What the index says is what a fresh one says."""
+    """Checks that the index answers like a newly built one."""
     with closing(sqlite3.connect(database(index))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -85,7 +85,7 @@ def _vocabulary(connection: sqlite3.Connection) -> bool:
     return True
 
 
-# --- keeping up ----------------------------------------------------------------------------------
+# --- keeping up ---------------------------------------------------------------------------------
 
 
 def test_a_first_refresh_takes_all_notes_and_a_second_none(index: Index) -> None:
@@ -220,7 +220,7 @@ def test_the_index_of_another_policy_is_forgotten_in_time(root: Path, tmp_path: 
     assert not forgotten.exists()
 
 
-# --- the file ------------------------------------------------------------------------------------
+# --- the file -----------------------------------------------------------------------------------
 
 
 def test_only_the_owner_can_read_the_index(index: Index) -> None:
@@ -272,7 +272,7 @@ def _foreign(path: Path) -> None:
 
 
 def _holes(path: Path) -> None:
-    """Pages in the middle are overwritten: the head of the file is fine."""
+    """Overwrites pages in the middle; the head of the file stays intact."""
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.seek(4096 * 3)
@@ -324,7 +324,7 @@ def test_a_reader_goes_on_when_the_index_is_replaced(root: Path, index: Index) -
     assert paths(index, "word9") == ["n9.md"]
 
 
-# --- where no index can be kept ------------------------------------------------------------------
+# --- where no index can be kept -----------------------------------------------------------------
 
 
 def test_a_folder_that_can_not_be_made_is_told_in_one_line_that_says_how_to_choose_another(
@@ -410,7 +410,7 @@ def test_a_folder_that_can_not_be_read_is_skipped_and_told(
     )
 
 
-# --- several at a time ---------------------------------------------------------------------------
+# --- several at a time --------------------------------------------------------------------------
 
 
 def test_readers_see_whole_notes_while_another_writes(root: Path, index: Index) -> None:
@@ -482,9 +482,9 @@ with Vault(sys.argv[1]) as vault, Index(vault, Path(sys.argv[2])) as index:
 
 
 def kill_while_building(root: Path, cache: Path, rounds: int, seed: int) -> int:
-    """Kills builders at random moments, and builds to the end after each; gives how many were killed in the middle.
+    """Kills builders at random moments and completes the build after each; returns how many were interrupted.
 
-    Where none was, as on a machine that gives us no time, more are killed as soon as they begin."""
+    If none was, for example on a busy machine, more are killed as soon as they begin."""
     rng = random.Random(seed)
     middle = 0
     for turn in range(5 * rounds):
@@ -519,7 +519,7 @@ def test_a_killed_builder_leaves_an_index_that_heals(root: Path, tmp_path: Path)
         intact(index)
 
 
-# --- watching ------------------------------------------------------------------------------------
+# --- watching -----------------------------------------------------------------------------------
 
 
 async def test_watching_keeps_the_index_up_and_tells_of_changes(root: Path, index: Index) -> None:

@@ -1,4 +1,4 @@
-"""What stands in a note: headings and their lines, chunks, tags, links, tasks and properties, as Obsidian reads them."""
+"""Parsing a note as Obsidian does: headings, chunks, tags, links, tasks and properties, with their lines."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_any_text_is_a_note_and_its_chunks_cover_it(text: str) -> None:
     ],
 )
 def test_the_cost_is_linear(piece: str) -> None:
-    """Ten times the text takes about ten times as long: counted in steps of the interpreter, not by a clock."""
+    """Ten times the text takes about ten times as many steps of the interpreter."""
 
     def steps(size: int) -> int:
         count, before = 0, sys.gettrace()

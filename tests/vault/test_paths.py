@@ -1,4 +1,4 @@
-"""Confinement: what is not a note of the vault is refused with one clear line, whatever it is called and whatever is swapped meanwhile."""
+"""Confinement: anything but a note of the vault is refused with one clear line, even if files are swapped."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_path_that_is_no_text_is_refused(vault: Vault) -> None:
             vault.read(odd)  # type: ignore[arg-type]
 
 
-# --- files that are none -------------------------------------------------------------------------
+# --- files that are none ------------------------------------------------------------------------
 
 
 def _link(target: str) -> Callable[[Path, Path], None]:
@@ -337,7 +337,7 @@ print([entry.path for entry, _ in vault.scan()])
 
 
 def _race(swap: Callable[[], None], attempt: Callable[[], str | None], rounds: int = 1500) -> set[str | None]:
-    """Swaps in a thread of its own while another reads, and gives what was read."""
+    """Swaps in one thread while another reads; returns what was read."""
     stop = threading.Event()
 
     def keep_swapping() -> None:
@@ -418,7 +418,7 @@ def test_the_vault_stays_the_folder_that_was_opened(root: Path, vault: Vault) ->
         vault.read("inner.md")
 
 
-# --- spelling ------------------------------------------------------------------------------------
+# --- spelling -----------------------------------------------------------------------------------
 
 COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "Café"), unicodedata.normalize("NFD", "Café")
 
@@ -462,7 +462,7 @@ def test_a_name_that_is_no_unicode_is_not_part_of_the_vault(root: Path, vault: V
     assert all("bad" not in entry.path for entry, _ in vault.scan())
 
 
-# --- patterns and limits -------------------------------------------------------------------------
+# --- patterns and limits ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_patterns_hold_for_reading_listing_and_walking_alike(root: Path) -> None
             vault.read("top.md")
 
 
-# --- what is read --------------------------------------------------------------------------------
+# --- what is read -------------------------------------------------------------------------------
 
 
 def test_a_limit_of_bytes_cuts_after_a_whole_line(root: Path, vault: Vault) -> None:

@@ -1,4 +1,4 @@
-"""Search: what a person or a model finds, in which order, and what the answer says about it."""
+"""Search: which notes are found, in which order, and what the answer says about them."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_a_word_of_the_tags_shows_where_the_note_says_it(small: Callable[..., In
     assert (hit.path, hit.line) == ("Garden.md", 4) and hit.preview == "# Garden The garden plan."
 
 
-# --- what holds for any query --------------------------------------------------------------------
+# --- what holds for any query -------------------------------------------------------------------
 
 PIECES = [
     *"ab \"-*()^:+#{}[]/\\'~.,;ORANDNT日é🎉\0\n\ud800",

@@ -80,8 +80,8 @@ async def _opened(
     try:
         async with Store(settings.store.url) as store, opened(settings, root) as tools:
             approvals = Approvals(store, lifetime_s=arguments.lifetime)
-            asks = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-            server = VaultServer(Toolbox(tools), approvals, vault=str(root), told=_say, **asks)
+            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
+            server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_say, **ways)
             try:
                 yield server
             finally:

@@ -104,7 +104,8 @@ class Approvals:
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._ids = ids
-        self._news: dict[str, asyncio.Event] = {}
+        self._news = asyncio.Event()
+        """Set when a decision was stored, and then replaced."""
         self._deciding = asyncio.Lock()
 
     # --- asking ----------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ class Approvals:
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Waits until all are decided or expired. A surface that fails leaves none pending."""
-        others = asyncio.ensure_future(self._decided(approvals))
+        others = asyncio.ensure_future(self.decided(approvals))
         try:
             if surface is not None:
                 asking = asyncio.ensure_future(surface.ask(approvals))
@@ -197,13 +198,10 @@ class Approvals:
             await asyncio.gather(others, return_exceptions=True)
             await asyncio.shield(self._lapse(approvals))
 
-    async def _decided(self, approvals: Sequence[Approval]) -> None:
-        """Waits until none is pending, whoever decides them."""
-        news = asyncio.Event()
-        for approval in approvals:
-            self._news[approval.id] = news
+    async def decided(self, approvals: Sequence[Approval]) -> None:
+        """Waits until none is pending: each was decided, by any process, or has expired."""
         while True:
-            news.clear()
+            news = self._news
             await self.records.expire(self._clock(), self._line)
             current = [await self.records.get(approval.id) for approval in approvals]
             if all(one is None or one.status != "pending" for one in current):
@@ -216,7 +214,6 @@ class Approvals:
         """Expires the questions that were not decided."""
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
-            self._news.pop(one.id, None)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -241,8 +238,8 @@ class Approvals:
         if late or not await self.records.decide(*decided):
             current = "expired" if late else (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is {current} already.")
-        if id in self._news:
-            self._news[id].set()
+        self._news.set()
+        self._news = asyncio.Event()
         return await self.records.get(id) or approval
 
     def _grant(self, approval: Approval, decision: Decision) -> Grant:

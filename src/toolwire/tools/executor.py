@@ -106,12 +106,13 @@ class _Planned:
     shown: Preview
 
 
+@dataclass(slots=True)
 class Executor:
-    def __init__(self, toolbox: Toolbox, approvals: Approvals, surface: Surface | None) -> None:
-        """`surface` None: the questions wait in the inbox."""
-        self.toolbox = toolbox
-        self.approvals = approvals
-        self.surface = surface
+    """Runs the calls of a turn. `surface` None: the questions wait in the inbox."""
+
+    toolbox: Toolbox
+    approvals: Approvals
+    surface: Surface | None
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """The outcome of every call, in order. Mistakes of a tool or a model never raise."""

@@ -120,36 +120,31 @@ class Conversation:
             used_up = spent >= self.budget.seconds or shared >= self.budget.shared_bytes
             last = used_up or round_number == self.budget.rounds
             until = started + max(self.budget.seconds - spent, LEAST_S if last else 0)
+            calls: tuple[ToolCall, ...] = ()
+            ended: Ended | None = None
             try:
                 async with aclosing(self.model.events(self._request(tools, final=last))) as batches:
                     while (batch := await _next(batches, until)) is not None:
                         for happening in answer.read(batch):
                             yield happening
+                calls = answer.calls() if self.executor is not None else ()
             except TimeoutError:
-                self._keep(answer, cut=True)
-                yield Ended("budget", "the time of one turn is used up", answer.usage)
-                return
+                ended = Ended("budget", "the time of one turn is used up", answer.usage)
             except ModelFailed as error:
-                self._keep(answer, cut=True)
-                yield Ended("failed", str(error), answer.usage)
-                return
-            except (asyncio.CancelledError, GeneratorExit):
-                self._keep(answer, cut=True)
-                raise
+                ended = Ended("failed", str(error), answer.usage)
+            finally:  # also when the turn is stopped
+                message = answer.message(calls)
+                self.messages += [message] if message is not None else []
             spent += time.monotonic() - started
-            calls = answer.calls()
-            self._keep(answer, cut=self.executor is None)
-            if last and not calls and not answer.said:
-                yield Ended("budget", "the tools of one turn are used up", answer.usage)
-                return
-            if not calls or answer.finish == "length" or self.executor is None:
-                yield Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
-                return
+            if ended is None and last and (calls or not answer.said):
+                ended = Ended("budget", "the tools of one turn are used up", answer.usage)
+            elif ended is None and not calls:
+                ended = Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
             # Every call has a result from the start: without one the conversation could not continue.
-            reason = "not run: the tools of this turn are used up" if last else "interrupted"
-            self.messages += [_result(call, json.dumps({"error": reason})) for call in calls]
-            if last:
-                yield Ended("budget", "the tools of one turn are used up", answer.usage)
+            not_run = "not run: the tools of this turn are used up" if last else "interrupted"
+            self.messages += [_result(call, json.dumps({"error": not_run})) for call in calls]
+            if ended is not None:
+                yield ended
                 return
             yield Called(calls)
             for outcome in await self._execute(calls):
@@ -169,12 +164,6 @@ class Conversation:
         outcomes = await self.executor.execute(calls, self.asking)
         self.messages[first:] = [_result(outcome.call, marked(outcome.result)) for outcome in outcomes]
         return outcomes
-
-    def _keep(self, answer: _Answer, cut: bool) -> None:
-        """Adds the model's answer to the history, without calls if it was cut."""
-        message = answer.message(with_calls=not cut)
-        if message is not None:
-            self.messages.append(message)
 
 
 def _result(call: ToolCall, content: str) -> Message:
@@ -230,8 +219,8 @@ class _Answer:
     def calls(self) -> tuple[ToolCall, ...]:
         return () if self.finish == "length" else tuple(self._calls[index] for index in sorted(self._calls))
 
-    def message(self, with_calls: bool) -> Message | None:
-        calls = self.calls() if with_calls else ()
+    def message(self, calls: Sequence[ToolCall]) -> Message | None:
+        """The answer for the history; None if it is empty."""
         text = "".join(self._text)
         if not text and not calls:
             return None

@@ -1,7 +1,7 @@
 """Approvals, grants and the audit log as rows of the store.
 
 An approval is stored before anyone is asked, and is decided once. One transaction stores the decision, its
-line of the audit log and the grant, whoever decides and whether or not someone still waits.
+line of the audit log and the grant.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import os
 import re
 import sqlite3
 from collections import Counter
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -71,11 +72,11 @@ class FolderListing(NamedTuple):
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
 class Graph:
     """The queries of one index."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    index: Index
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         return self.index.ask(lambda connection: connection.execute(query, values).fetchall())

@@ -338,7 +338,7 @@ async def watch(
         while True:
             pause = interval_s
             try:
-                done = await in_thread(lambda: index.refresh(cancelled=stop.is_set, wait=False), stop)
+                done = await stoppable(lambda: index.refresh(cancelled=stop.is_set, wait=False), stop)
                 pause = max(interval_s, done.seconds / SHARE)
                 if done.touched and changed is not None:
                     changed(done)
@@ -351,7 +351,7 @@ async def watch(
         stop.set()
 
 
-async def in_thread(refresh: Callable[[], T], stop: threading.Event) -> T:
+async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
     """Refreshes in a thread. A caller that is cancelled sets `stop` and waits: it stops at the next note."""
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:

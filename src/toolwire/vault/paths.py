@@ -117,8 +117,6 @@ class Vault:
         exclude: Iterable[str] = (),
         limits: VaultLimits | None = None,
     ) -> None:
-        if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd:
-            raise OSError("a vault needs a system that opens files relative to a folder (POSIX)")
         self.root = Path(os.path.realpath(os.path.expanduser(root)))
         self.policy = PathPolicy(include, exclude, limits)
         self.limits = self.policy.limits
@@ -126,7 +124,7 @@ class Vault:
             self._fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except OSError as error:
             kind = "missing" if error.errno == errno.ENOENT else "unreadable"
-            raise PathRefused(str(root), f"the vault cannot be opened: {error.strerror}", kind) from None
+            raise PathRefused(str(root), f"the folder cannot be opened: {error.strerror}", kind) from None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -19,7 +19,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from toolwire.vault.notes import Note, link_name, parse
@@ -156,35 +156,27 @@ class _Known(NamedTuple):
     sha256: bytes
 
 
+@dataclass(slots=True)
 class Refresher:
     """One refresh. The caller holds the lock."""
 
-    def __init__(
-        self,
-        vault: Vault,
-        connection: sqlite3.Connection,
-        done: Refresh,
-        progress: Progress | None,
-        cancelled: Cancelled,
-    ) -> None:
-        self.vault = vault
-        self.connection = connection
-        self.done = done
-        self.progress = progress
-        self.cancelled = cancelled
-        self.pending = 0
-        self.rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INSERT}
-        self.next = 1
-        self.held = 0
+    vault: Vault
+    connection: sqlite3.Connection
+    done: Refresh
+    progress: Progress | None
+    cancelled: Cancelled
+    pending: int = 0
+    next: int = 1
+    rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: {table: [] for table in _INSERT})
+    held: int = 0
 
     def run(self) -> None:
         connection = self.connection
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         known = self._known()
         row = next(known, None)
-        total, self.next = connection.execute(
-            "SELECT count(*), coalesce(max(id), 0) + 1 FROM notes"
-        ).fetchone()
+        counted = connection.execute("SELECT count(*), coalesce(max(id), 0) + 1 FROM notes")
+        total, self.next = counted.fetchone()
         if self.progress and row is None:
             total = sum(1 for _ in self.vault.scan(SEARCHED))
         connection.execute("BEGIN IMMEDIATE")

@@ -157,22 +157,18 @@ class _Search:
                         return
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
-        """The matching rows, the best first: a few, and all only if they were not enough."""
-        if self._count(match) > MOST_ROWS:
-            specific = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)
-            rows = {*specific, *self._best(match, MOST_ROWS // 4)}
-            yield from sorted(rows, key=lambda row: (row[1], row[0]))
-            return
-        few = self.limit * 8
-        first = self._best(match, MOST_ROWS, few)
-        yield from first
-        if len(first) == few:
-            yield from self._best(match, MOST_ROWS)[few:]
+        """The matching rows, the best first."""
+        if self._count(match) <= MOST_ROWS:
+            return self._best(match, MOST_ROWS)
+        specific = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)
+        rows = {*specific, *self._best(match, MOST_ROWS // 4)}
+        return iter(sorted(rows, key=lambda row: (row[1], row[0])))
 
-    def _best(self, match: str, most: int, returned: int = -1) -> list[tuple[int, float]]:
+    def _best(self, match: str, most: int) -> Iterator[tuple[int, float]]:
         inner = f"SELECT rowid AS row, {RANK} AS rank FROM words WHERE words MATCH ?{self.where} LIMIT {most}"
-        query = f"SELECT row, rank FROM ({inner}) ORDER BY rank, row LIMIT {returned}"
-        return self.connection.execute(query, (match, *self.values)).fetchall()
+        # LIMIT -1 keeps SQLite from merging the two queries and ranking all rows.
+        query = f"SELECT row, rank FROM ({inner}) ORDER BY rank, row LIMIT -1"
+        return self.connection.execute(query, (match, *self.values))
 
     def _count(self, match: str, what: str = "*") -> int:
         """How many rows match; counts no further than the limit."""

@@ -1,4 +1,4 @@
-"""A vault, the MCP server over it in this process, on a socket or as a real process, and people who fill in its forms."""
+"""A vault, its MCP server (in this process, on a socket, as a process), and people who fill in forms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOTES = {
     "Diary.md": "Learned some JavaScript today. The launch code is Zulu-4711.\n",
 }
 MODES = ("legacy", "auto")
-"""The protocol before 2026-07-28, where the server asks, and since, where a request ends with its question."""
+"""Before 2026-07-28 the server asks; since then a request ends with its question."""
 BEARER = "a-bearer-for-the-tests"
 
 
@@ -50,7 +50,7 @@ def vault(tmp_path: Path) -> Path:
 
 @dataclass
 class Form:
-    """A person before the client's forms: answers one after the other, and keeps what was shown. What it can not answer it puts away."""
+    """Answers the client's forms in order and records what was shown. Without an answer it cancels."""
 
     answers: list[dict[str, Any] | str]
     shown: list[types.ElicitRequestFormParams] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Form:
         return dict(self.shown[number].requested_schema["properties"])
 
     def field_for(self, path: str, number: int = -1) -> str:
-        """The name of the box that stands for a path."""
+        """The name of the form's field for a path."""
         return next(name for name, one in self.fields(number).items() if path in one["title"])
 
 
@@ -108,7 +108,7 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
         told: list[str] = []
         approvals = Approvals(store, lifetime_s=lifetime_s)
         made.append(
-            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, told=told.append)
+            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, notify=told.append)
         )
         return Served(made[-1], approvals, url, vault, told)
 
@@ -232,7 +232,7 @@ def text() -> Callable[[types.CallToolResult], str]:
 
 @pytest.fixture
 def data() -> Callable[[types.CallToolResult], Any]:
-    """What the model was told, read from between the marks; the structured content says the same."""
+    """The result for the model, read from between the marks; the structured content must be equal."""
 
     def read(result: types.CallToolResult) -> Any:
         value = json.loads(text_of(result).splitlines()[1])

@@ -1,4 +1,4 @@
-"""A call under way: whoever waits for news of it hears at once of every change, and not only when the next progress report is due."""
+"""A call in progress: a change wakes the waiting request at once, not with the next progress report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOON_S = 20.0
 
 
 class Slow:
-    """A tool that runs until it is let go."""
+    """A tool that runs until `go` is set."""
 
     name, title, purpose, description, effect = "slow", "Slow", "Takes its time.", "Slow.", "read"
     parameters: ClassVar[dict[str, Any]] = {"type": "object"}

@@ -1,4 +1,4 @@
-"""The vault over MCP with the official SDK's client, in both eras of the protocol: by form, by inbox, or not at all."""
+"""The vault over MCP with the official SDK's client: by form, by inbox or by neither."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_the_tools_are_listed_with_their_schemas_and_honest_hints(serve: C
     assert hints["note_write"] == hints["note_edit"] == (False, True)
 
 
-# --- by form -------------------------------------------------------------------------------------------------------------------------------------
+# --- by form ------------------------------------------------------------------------------------
 
 
 @both_eras
@@ -171,7 +171,7 @@ async def test_the_client_is_named_to_the_person_as_who_asks(serve: Any, form: A
     assert "asked by test-client 1.0" in person.shown[0].message
 
 
-# --- since 2026-07-28: a request ends with its question ------------------------------------------------------------------------------------------
+# --- since 2026-07-28: a request ends with its question -----------------------------------------
 
 
 async def _first_round(client: Any, arguments: dict[str, Any]) -> Any:
@@ -239,7 +239,7 @@ async def test_the_first_decision_stands_when_a_form_comes_back_too_late(
     assert late.is_error and text(late) == "User cancelled tool execution\nReason: not now"
 
 
-# --- by inbox ------------------------------------------------------------------------------------------------------------------------------------
+# --- by inbox -----------------------------------------------------------------------------------
 
 
 @both_eras
@@ -297,7 +297,7 @@ async def test_the_inbox_alone_can_be_asked_for(serve: Any, form: Any, inbox: An
     assert person.shown == []
 
 
-# --- not at all ----------------------------------------------------------------------------------------------------------------------------------
+# --- not at all ---------------------------------------------------------------------------------
 
 
 @both_eras
@@ -308,7 +308,7 @@ async def test_without_elicitation_and_without_inbox_the_call_is_refused(
     async with served.client(mode) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
     assert result.is_error
-    assert text(result) == mcp_server.NO_WAY
+    assert text(result) == mcp_server.NO_CHANNEL
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
@@ -329,7 +329,7 @@ async def test_a_remembered_grant_answers_where_nobody_can_be_asked(
         assert data(await client.call_tool("vault_tags", {}))["result"] == {"tags": []}
         (grant,) = await silent.approvals.records.grants()
         assert await silent.approvals.revoke(grant.id)
-        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_WAY
+        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_CHANNEL
 
 
 @both_eras

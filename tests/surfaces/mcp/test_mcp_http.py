@@ -1,4 +1,4 @@
-"""Streamable HTTP: who is let in, and what happens when a client goes away."""
+"""Streamable HTTP: access, and clients that disconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenCode as a client: a real agent with this vault as its MCP server, a scripted model, and a person at the inbox."""
+"""OpenCode as a client: a real agent with the vault as its MCP server, and a person at the inbox."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opencode() -> str:
 
 
 def _model(asked: Recorded) -> Reply:
-    """Searches the vault, then says what it was told; a request without tools (for a title) gets a word."""
+    """Searches the vault, then repeats the result; a request without tools (for a title) gets a word."""
     messages = asked.body["messages"]
     last = messages[-1]
     if not asked.body.get("tools"):

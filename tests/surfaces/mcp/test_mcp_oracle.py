@@ -1,4 +1,4 @@
-"""A client of the real `toolwire mcp --inbox` tries to read a note by what its calls fail with. Nobody grants it anything."""
+"""A client without any grant tries to read a note by the errors of its calls to `toolwire mcp --inbox`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def edit(*edits: tuple[str, str]) -> tuple[str, dict[str, Any]]:
 
 
 def probes() -> list[tuple[str, dict[str, Any]]]:
-    """For each guess of the note's next letter a call that would fail in another way, or not at all, where the guess is right."""
+    """For each guess of the next letter, a call that would fail differently if it is right."""
     guesses = ["PIN: " + letter for letter in string.digits + "abcx"]
     calls = [edit((guess, guess + "☃"), (ABSENT, "x")) for guess in guesses]
     calls += [edit((guess, guess + "☃"), (guess + "☃", guess)) for guess in guesses]

@@ -44,7 +44,7 @@ FOREIGN = ("TOOLWIRE_", "PROXY_", "NO_COLOR", "COLUMNS", "LINES")
 
 
 class Place:
-    """A home of its own: settings with a scripted model, a store, a folder of notes."""
+    """A home folder: settings with a scripted model, a store, a folder of notes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Place:
     def run(
         self, *arguments: str, stdin: str = "", status: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
-        """The command in a pipe."""
+        """Runs the command in a pipe."""
         done = subprocess.run(
             self.command(*arguments),
             input=stdin,
@@ -100,7 +100,7 @@ class Place:
         return done
 
     def asked(self) -> list[Approval]:
-        """Every question that was asked here, newest first; what is over is marked as over by looking."""
+        """All questions, newest first; reading them marks expired ones."""
 
         async def look() -> list[Approval]:
             store = Store(self.environment["TOOLWIRE_STORE__URL"])
@@ -118,7 +118,7 @@ class Place:
 
 
 class Terminal:
-    """A process with a terminal of its own, and what a person sees on it. `see` waits for words; `press` sends keys."""
+    """A process on its own terminal. `see` waits for text on the screen; `press` sends keys."""
 
     def __init__(
         self, place: Place, *arguments: str, lifetime_s: float = 600, columns: int = 120, lines: int = 50
@@ -143,7 +143,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """The screen, and what has left it at its top."""
+        """The text of the screen and of the lines that scrolled off it."""
         above = (
             "".join(line[column].data for column in range(self.screen.columns))
             for line in self.screen.history.top
@@ -151,7 +151,7 @@ class Terminal:
         return "\n".join(line.rstrip() for line in (*above, *self.screen.display)).rstrip()
 
     def see(self, *words: str) -> str:
-        """Waits until all of the words are to be seen at once. Gives what there is to be seen."""
+        """Waits until all of the words are on the screen; returns its text."""
         return self.until(lambda shown: all(word in shown for word in words), f"{words}")
 
     def until(self, true: Callable[[str], bool], what: str) -> str:
@@ -184,7 +184,7 @@ class Terminal:
         self.press(words + "\r")
 
     def answer(self, question: str, keys: str) -> None:
-        """Presses keys at a question, after the half second in which it takes none: then it is bold."""
+        """Presses keys at a question once it is bold, after the half second in which it takes none."""
         self.until(lambda shown: self._bold(question), f"{question!r}, ready")
         self.press(keys)
 
@@ -193,7 +193,7 @@ class Terminal:
         return bool(found) and all(self.screen.buffer[row][column].bold for row, column in found[-1:])
 
     def end(self) -> int:
-        """Waits for the process; gives its exit status."""
+        """Waits for the process; returns its exit status."""
         until = time.monotonic() + WAIT_S
         while self.process.poll() is None and time.monotonic() < until:
             self._read(0.1)
@@ -214,7 +214,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def terminal(place: Place) -> Iterator[Callable[..., Terminal]]:
-    """`terminal("chat", "--vault", …)`: the command in a terminal of its own."""
+    """`terminal("chat", "--vault", …)`: runs the command on its own terminal."""
     opened: list[Terminal] = []
 
     def start(*arguments: str, **options: Any) -> Terminal:

@@ -26,7 +26,7 @@ SHOWN = Preview(
 
 
 class Shell:
-    """The command, on a store in which a question waits."""
+    """Runs the command on a store with a waiting question."""
 
     def __init__(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -61,7 +61,7 @@ class Waiting:
 
 @pytest.fixture
 async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
-    """A question that some surface asks, and that nobody has answered."""
+    """A question of some surface that nobody has answered."""
     store = Store(shell.url)
     approvals = Approvals(store)
     question = ("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)

@@ -66,7 +66,7 @@ def test_without_a_question_it_says_so(place: Any) -> None:
     assert "there is no question" in place.run("ask", status=2).stderr
 
 
-# --- consent in a pipe -----------------------------------------------------------------------------------------------------------------------------
+# --- consent in a pipe --------------------------------------------------------------------------
 
 
 def test_in_a_pipe_every_call_is_denied_by_default(place: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(place: Any) -> None:
         assert process.stderr.read() == b"" and process.wait(60) == 141
 
 
-# --- at a terminal ---------------------------------------------------------------------------------------------------------------------------------
+# --- at a terminal ------------------------------------------------------------------------------
 
 
 def test_at_a_terminal_it_asks(place: Any, terminal: Callable[..., Any]) -> None:

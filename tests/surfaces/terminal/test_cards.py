@@ -1,4 +1,4 @@
-"""What a person is shown, and what rules allow."""
+"""Cards, the picker, `--allow` rules and written answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolwire.store.store import Store
 from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
-from toolwire.surfaces.terminal.surface import _PersonSurface, _read
+from toolwire.surfaces.terminal.surface import PersonSurface, read_answer
 from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import (
@@ -52,7 +52,7 @@ def files(*paths: str, pick: bool = True) -> Preview:
     )
 
 
-# --- cards -----------------------------------------------------------------------------------------------------------------------------------------
+# --- cards --------------------------------------------------------------------------------------
 
 
 def test_a_card_says_who_asks_for_what_with_which_arguments_and_files(notes: Notes) -> None:
@@ -113,7 +113,7 @@ def test_a_card_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     shown = Preview((Touched("A.md", "A.md"),), problem="A.md: the text\x1b is not in the note")
     text = cards.plain(cards.card(asked("note_edit", shown), None))
     assert "This call cannot work: A.md: the text␛ is not in the note" in text
-    assert "If you approve, nothing is run or changed, and qwen is told this reason." in text
+    assert "If you approve, nothing is run or changed, and qwen gets this reason." in text
 
 
 def test_nothing_foreign_can_hide_on_a_card() -> None:
@@ -172,7 +172,7 @@ def test_what_became_of_a_call_is_one_line(status: str, notice: str, line: str) 
     assert [text for _, text in cards.did(outcome)] == [line]
 
 
-# --- the picker ------------------------------------------------------------------------------------------------------------------------------------
+# --- the picker ---------------------------------------------------------------------------------
 
 
 def pressed(*keys: str) -> Picker:
@@ -245,7 +245,7 @@ def test_what_is_there_and_can_not_be_read_says_so_where_its_size_would_stand() 
     )
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------------------------------------
+# --- rules --------------------------------------------------------------------------------------
 
 KNOWN = ("vault_search", "file_read", "note_write")
 
@@ -334,10 +334,10 @@ def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
 async def test_a_person_who_is_there_is_asked_where_a_rule_would_share_nothing(approvals: Approvals) -> None:
     asked_for: list[str] = []
 
-    class Asks(_PersonSurface):
-        async def put(self, approval: Approval, place: str) -> None:
+    class Asks(PersonSurface):
+        async def put(self, approval: Approval, question: str) -> None:
             asked_for.append(approval.shown.touched[0].path)
-            await self.decide(approval, Decision(False), self.by)
+            await self.settle(approval, Decision(False))
 
     allowed = rules.parse(["vault_search:Projects/**"], KNOWN)
     surface = Asks(approvals, allowed, lambda: None, PlainScreen(StringIO()), lambda: None, "test")
@@ -362,7 +362,7 @@ def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
     assert words in str(raised.value)
 
 
-# --- answers by lines ------------------------------------------------------------------------------------------------------------------------------
+# --- answers by lines ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
 def test_a_written_answer_is_read_or_asked_for_again(
     written: str | None, pick: bool, decision: Decision | None
 ) -> None:
-    assert _read(written, asked(shown=files("A.md", "B.md", "gone.md", pick=pick))) == decision
+    assert read_answer(written, asked(shown=files("A.md", "B.md", "gone.md", pick=pick))) == decision
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`toolwire chat` in a real terminal, with a scripted model: what a person sees, presses and decides, and what happens then."""
+"""`toolwire chat` on a real terminal with a scripted model: output, keys, decisions and their effects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def vault(place: Any) -> None:
 
 @pytest.fixture
 def chat(place: Any, terminal: Start) -> Start:
-    """A chat with the vault open, whose model plays a script."""
+    """A chat with an open vault and a scripted model."""
 
     def start(script: str, *arguments: str, **options: Any) -> Any:
         place.script(script)
@@ -49,7 +49,7 @@ def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start)
     assert one.end() == 0
 
 
-# --- consent ---------------------------------------------------------------------------------------------------------------------------------------
+# --- consent ------------------------------------------------------------------------------------
 
 
 def test_the_question_tells_everything_and_nothing_is_touched_before_it_is_answered(
@@ -184,7 +184,7 @@ def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_mo
     one.say("Fail")
     one.see("This call cannot work: it can not be planned")
     one.answer(QUESTION, "a")
-    one.answer("a approve, only to tell the reason", "a")
+    one.answer("a approve, only to send the reason", "a")
     one.see(
         "Unknown tool: rm_rf",
         "Tool execution error: the disk is full",
@@ -242,7 +242,7 @@ def test_a_folder_can_be_remembered_where_there_is_one(chat: Start, place: Any) 
     assert (grant["scope"], grant["target"], grant["tool"]) == ("folder", "Projects", "note_write")
 
 
-# --- stopping ------------------------------------------------------------------------------------------------------------------------------------
+# --- stopping -----------------------------------------------------------------------------------
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_the_chat(chat: Start) -> None:
@@ -284,7 +284,7 @@ def test_a_model_that_fails_is_told_and_the_chat_goes_on(chat: Start) -> None:
     assert one.end() == 0
 
 
-# --- elsewhere -------------------------------------------------------------------------------------------------------------------------------------
+# --- elsewhere ----------------------------------------------------------------------------------
 
 
 def test_a_question_can_be_decided_from_another_process(chat: Start, place: Any) -> None:
@@ -326,7 +326,7 @@ def test_a_question_that_expires_while_it_is_asked_is_no_denial(chat: Start, pla
     assert place.asked()[0].status == "expired"
 
 
-# --- the slash commands ----------------------------------------------------------------------------------------------------------------------------
+# --- the slash commands -------------------------------------------------------------------------
 
 
 def test_model_vault_help_and_new_do_what_they_say(chat: Start, place: Any) -> None:

@@ -1,4 +1,4 @@
-"""A conversation in a note: read as ChatGPT MD writes it, written so that nothing a model says can pass for a message."""
+"""A conversation in a note: read as ChatGPT MD writes it; no text of a model can pass for a message."""
 
 from __future__ import annotations
 

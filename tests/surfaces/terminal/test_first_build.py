@@ -1,4 +1,4 @@
-"""The first build of a vault's index, as a person sees it before a chat begins."""
+"""The first build of a vault's index before a chat begins."""
 
 from __future__ import annotations
 

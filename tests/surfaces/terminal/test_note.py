@@ -1,4 +1,4 @@
-"""`toolwire note`: the answer is added to the note as it is written, and the person's words are never touched."""
+"""`toolwire note`: the answer is appended as it is generated, and the person's text is never changed."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_note_with_windows_line_ends_is_added_to_in_its_own(place: Any) -> Non
     ]
 
 
-# --- the appender alone ----------------------------------------------------------------------------------------------------------------------------
+# --- the appender alone -------------------------------------------------------------------------
 
 
 def test_a_file_that_was_changed_before_the_first_word_is_not_touched(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_file_that_is_changed_between_two_words_keeps_the_change_and_no_word_i
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`room(9)`: from now on the disk takes so many bytes more."""
+    """`room(9)`: from now on the disk has room for 9 more bytes."""
     left, real = [1 << 30], os.write
 
     def write(file: int, data: bytes) -> int:
@@ -316,8 +316,7 @@ def test_what_somebody_added_before_the_disk_failed_stays(
     appender.close()
     assert path.read_text() == "Qone mine" and appender.words == "one"
     assert (
-        appender.failed
-        == f"Input/output error; a part of the answer stands in {path}: it was changed meanwhile"
+        appender.failed == f"Input/output error; a part of the answer is in {path}: it was changed meanwhile"
     )
 
 

@@ -1,4 +1,4 @@
-"""Markdown painted while it is written: in the end the screen shows the whole text, whatever the pieces, and nothing is painted needlessly."""
+"""Live Markdown: the screen ends with the whole text, however it was cut, and nothing is painted twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ The end."""
 
 
 class Glass:
-    """A terminal that a painter paints on."""
+    """A terminal with a painter."""
 
     def __init__(self, columns: int = 60, lines: int = 24) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=5000)

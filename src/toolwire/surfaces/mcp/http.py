@@ -1,7 +1,7 @@
-"""Streamable HTTP for the MCP server: who may ask at all, and a client that goes away.
+"""Streamable HTTP for the MCP server: access, and clients that disconnect.
 
-The same gate as the gateway's: loopback's host names only where it listens on loopback, no foreign web origin, and always a bearer, compared in
-constant time. A client that drops its connection while its call waits is gone: the call is cancelled, its question expired.
+Access is checked by the same gate as the gateway's, and always needs a bearer token. If a client disconnects
+while its call waits, the call is cancelled and its question expires.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HttpApp:
             app=vault.server,
             security_settings=TransportSecuritySettings(
                 enable_dns_rebinding_protection=False
-            ),  # the gate has judged already
+            ),  # the gate does
             max_request_body_size=int(server.max_body_mb * 1024 * 1024),
         )
         self.running = self._manager.run
@@ -50,7 +50,7 @@ class HttpApp:
         self._closing = asyncio.ensure_future(self._vault.calls.close())
 
     async def leave(self) -> None:
-        """There is no board of nodes that this server stands on."""
+        """Does nothing: this server is not a node of a cluster."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,9 +68,7 @@ class HttpApp:
             self._gate.check_place(headers, scope.get("http_version", "1.1"))
             self._gate.check_caller(headers, scope.get("client"))
             if scope["path"].rstrip("/") != PATH:
-                raise ToolwireError(
-                    "not_found", f"There is nothing at this path; the MCP endpoint is {PATH}."
-                )
+                raise ToolwireError("not_found", f"Nothing is at this path; the MCP endpoint is {PATH}.")
             if self._ending:
                 raise ToolwireError("overloaded", "The server is shutting down.")
         except ToolwireError as error:
@@ -99,11 +97,6 @@ class HttpApp:
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*headers, (b"content-length", str(len(body)).encode())],
-        }
-    )
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""`toolwire approvals`: decide from a shell what any surface asks, over the same store; list and revoke grants; read the audit log."""
+"""`toolwire approvals`: decides questions of any surface from a shell; lists grants and the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolwire.store.store import Store
 from toolwire.surfaces import cards
 from toolwire.surfaces.tables import table
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Arguments, Decision, Grant, folder_of
+from toolwire.tools.contract import Approval, Arguments, Decision, Grant, Scope, folder_of
 
 BY = "shell"
 
@@ -37,70 +37,53 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     return 0
 
 
-Told = tuple[Any, Sequence[str]]
+Output = tuple[Any, Sequence[str]]
+"""A value for JSON, and the same as lines."""
 
 
-async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     await approvals.lapse()
     pending = await approvals.pending()
     listed = await approvals.records.listed() if arguments.all else pending
     rows = [("ID", "AGE", "STATUS", "MODEL", "TOOL", "STAGE", "ARGUMENTS")]
     for one in listed:
         written = one_line(json.dumps(dict(one.arguments), ensure_ascii=False), 60)
-        rows.append(
-            (
-                one.id,
-                _age(one.created_at),
-                one.status,
-                one_line(one.model, 30),
-                one_line(one.tool, 30),
-                one.stage,
-                written,
-            )
-        )
+        names = (one_line(one.model, 30), one_line(one.tool, 30))
+        rows.append((one.id, _age(one.created_at), one.status, *names, one.stage, written))
     return [_public(one) for one in listed], table(rows) if listed else ["nothing is pending"]
 
 
-async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     found = await _found(approvals, arguments.id)
-    lines = [
-        cards.plain(cards.card(found, None, whole=True)),
-        f"{found.status}{f' by {found.decided_by}' if found.decided_by else ''}",
-    ]
+    by = f" by {found.decided_by}" if found.decided_by else ""
+    lines = [cards.plain(cards.card(found, None, whole=True)), f"{found.status}{by}"]
     if found.status == "pending":
-        lines.append(
-            f"expires in {max(0, found.expires_at - time.time()):.0f} s; toolwire approvals approve {found.id}{' --pick …' * found.shown.pick}"
-        )
+        left = max(0, found.expires_at - time.time())
+        pick = " --pick …" if found.shown.pick else ""
+        lines.append(f"expires in {left:.0f} s; toolwire approvals approve {found.id}{pick}")
     return _public(found), lines
 
 
-async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     found = await _found(approvals, arguments.id)
-    edited: Arguments | None = _edited(arguments.arguments) if arguments.arguments is not None else None
+    edited = _edited(arguments.arguments) if arguments.arguments is not None else None
     picked = _picked(found, arguments.pick) if arguments.pick is not None else None
-    folder = arguments.folder or folder_of(found.shown)
-    decision = Decision(
-        True,
-        arguments=edited,
-        picked=picked,
-        remember=arguments.remember or "once",
-        folder=folder if arguments.remember == "folder" else "",
-    )
-    return _told(await approvals.decide(found.id, found.token, decision, by=BY))
+    remember: Scope = arguments.remember or "once"
+    folder = (arguments.folder or folder_of(found.shown)) if remember == "folder" else ""
+    return await _decide(approvals, found, Decision(True, "", edited, picked, remember, folder))
 
 
-async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     found = await _found(approvals, arguments.id)
-    return _told(
-        await approvals.decide(found.id, found.token, Decision(False, reason=arguments.reason), by=BY)
-    )
+    return await _decide(approvals, found, Decision(False, reason=arguments.reason))
 
 
-def _told(decided: Approval) -> Told:
+async def _decide(approvals: Approvals, found: Approval, decision: Decision) -> Output:
+    decided = await approvals.decide(found.id, found.token, decision, by=BY)
     return _public(decided), [f"{decided.id}: {decided.status}"]
 
 
-async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     grants = await approvals.records.grants()
     return [asdict(grant) for grant in grants], grant_lines(grants) if grants else ["nothing is remembered"]
 
@@ -114,23 +97,34 @@ def grant_lines(grants: Sequence[Grant]) -> list[str]:
     return table(rows)
 
 
-async def _revoke(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _revoke(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     id = _only([grant.id for grant in await approvals.records.grants()], arguments.id, "grant")
     await approvals.revoke(id)
     return {"id": id, "revoked": True}, [f"{id}: revoked"]
 
 
-async def _audit(approvals: Approvals, arguments: argparse.Namespace) -> Told:
+async def _audit(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     entries = list(reversed(await approvals.records.audit(max(1, arguments.limit))))
-    lines = [
-        f"{datetime.fromtimestamp(one['at']).isoformat(' ', 'seconds')}  {one['event']:<8}  {one_line(one['tool'], 40)}  {one_line(one['model'], 40)}"
-        f"  {one['surface']}  {one['bytes']} B  {one['approval_id']}{'  ' + one_line(one['note']) if one['note'] else ''}"
-        for one in entries
-    ]
-    return entries, lines or ["nothing was decided yet"]
+    return entries, [_audit_line(**one) for one in entries] or ["nothing was decided yet"]
 
 
-_DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Told]]] = {
+def _audit_line(
+    at: float,
+    event: str,
+    tool: str,
+    model: str,
+    surface: str,
+    bytes: int,
+    approval_id: str,
+    note: str,
+    **_: Any,
+) -> str:
+    when = datetime.fromtimestamp(at).isoformat(" ", "seconds")
+    call = f"{when}  {event:<8}  {one_line(tool, 40)}  {one_line(model, 40)}"
+    return f"{call}  {surface}  {bytes} B  {approval_id}" + (f"  {one_line(note)}" if note else "")
+
+
+_DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
     "list": _list,
     "show": _show,
     "approve": _approve,
@@ -141,36 +135,31 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Told]]] = {
 }
 
 
-# --- finding ---------------------------------------------------------------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:
-    await approvals.lapse()  # what is over is over, also for whoever looks; so is what nobody waits for
+    await approvals.lapse()  # an expired question, or one that nobody waits for, is shown as expired
     exact = await approvals.records.get(named)
     if exact is not None:
         return exact
-    id = _only([one.id for one in await approvals.records.listed()], named, "approval")
-    found = await approvals.records.get(id)
-    assert found is not None
-    return found
+    listed = {one.id: one for one in await approvals.records.listed()}
+    return listed[_only(list(listed), named, "approval")]
 
 
 def _only(ids: Sequence[str], named: str, what: str) -> str:
-    fitting = [
-        id for id in ids if id == named or id.startswith(named) or id.partition("_")[2].startswith(named)
-    ]
-    if len(fitting) != 1:
-        raise ConfigError(
-            f"{what} {named}: {'there is none' if not fitting else f'{len(fitting)} begin like this'}"
-        )
-    return fitting[0]
+    found = [id for id in ids if id.startswith(named) or id.partition("_")[2].startswith(named)]
+    if len(found) != 1:
+        problem = f"{len(found)} begin like this" if found else "there is none"
+        raise ConfigError(f"{what} {named}: {problem}")
+    return found[0]
 
 
 def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
-    """Numbers are places in the list as it is shown; anything else is a path."""
+    """The keys of what was named: a number is a position in the list as it is shown, else it is a path."""
     touched = approval.shown.touched
     if list(named) == ["all"]:
-        return tuple(one.key for one in touched if not one.missing)
+        return approval.shown.pickable
     if list(named) == ["none"]:
         return ()
     out = []
@@ -196,10 +185,11 @@ def _edited(written: str) -> Arguments:
 
 
 def _public(approval: Approval) -> dict[str, Any]:
-    """Without the token: it belongs to whoever decides, not into logs."""
-    told = asdict(approval)
-    del told["token"]
-    return told
+    """The approval as JSON, without its token, which must not get into logs."""
+    public = asdict(approval)
+    del public["token"]
+    public["asker"] = public.pop("requester")
+    return public
 
 
 def _age(at: float) -> str:

@@ -1,6 +1,7 @@
-"""`toolwire ask`: one question, answered once. In a pipe it asks nobody: what no --allow rule covers is denied.
+"""`toolwire ask`: one question, one answer.
 
-Exit status: 0 an answer, 1 the model failed or the budget is spent, 2 a wrong call, 141 nobody reads it any more. Needs no extra.
+In a pipe nobody can be asked: a call that no --allow rule covers is denied. Exit status: 0 an answer, 1 the
+model failed or the budget is spent, 2 a wrong command line, 141 the output was closed. Needs no extra.
 """
 
 from __future__ import annotations
@@ -23,12 +24,10 @@ from toolwire.surfaces.terminal.screen import (
     show,
 )
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
-from toolwire.surfaces.terminal.surface import surface_for
-from toolwire.tools import rules
 from toolwire.tools.loop import Conversation, Did, Ended, SaidText
 
 LARGEST = 2 * 1024 * 1024
-"""So many characters of stdin are taken as context."""
+"""The most characters of stdin that are taken as context."""
 
 
 def run_ask(arguments: argparse.Namespace, source: ToolSource | None = None) -> int:
@@ -44,9 +43,8 @@ def _question(asked: str) -> str:
             raise ConfigError(f"stdin: more than {LARGEST:,} characters")
     question = "\n\n".join(part for part in (asked.strip(), piped.strip()) if part)
     if not question:
-        raise ConfigError(
-            'ask: there is no question, see toolwire ask --help (example: toolwire ask "What is a park?")'
-        )
+        example = '(example: toolwire ask "What is a park?")'
+        raise ConfigError(f"ask: there is no question, see toolwire ask --help {example}")
     return question
 
 
@@ -55,19 +53,15 @@ async def _ask(
 ) -> int:
     async with opened(settings, arguments.vault, "ask", source) as session:
         model = session.model(arguments.model)
-        session.tell_withheld(model)
-        allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
-        person = person_is_here()
+        session.print_withheld(model)
         screen: Screen = PlainScreen(io.StringIO()) if arguments.json else screen_for_person()
-        surface = surface_for(
-            session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="ask"
-        )
+        surface = session.surface(screen, interrupt, person=person_is_here(), allow=arguments.allow)
         conversation = session.conversation(model, surface)
         with quiet_keyboard() if isinstance(screen, TerminalScreen) else nullcontext():
-            told = await _turn(conversation, question, screen)
+            answer = await _turn(conversation, question, screen)
     if arguments.json:
-        print(as_json({"model": model, **told}))
-    return 1 if told["ended"] in ("failed", "budget") else 0
+        print(as_json({"model": model, **answer}))
+    return 1 if answer["ended"] in ("failed", "budget") else 0
 
 
 async def _turn(conversation: Conversation, question: str, screen: Screen) -> dict[str, Any]:
@@ -80,18 +74,12 @@ async def _turn(conversation: Conversation, question: str, screen: Screen) -> di
             if isinstance(happening, SaidText):
                 said.append(happening.text)
             elif isinstance(happening, Did):
-                said.clear()  # what was said before a tool answered is no answer
-                call, outcome = happening.outcome.call, happening.outcome
+                said.clear()  # text before a tool's result is not the answer
+                outcome = happening.outcome
+                call = {"name": outcome.call.name, "arguments": outcome.call.arguments}
                 read = {"shared": list(outcome.shared), "unread": dict(outcome.unread)}
-                calls.append(
-                    {"name": call.name, "arguments": call.arguments, "status": outcome.status, **read}
-                )
+                calls.append({**call, "status": outcome.status, **read})
             elif isinstance(happening, Ended):
                 last = happening
-    return {
-        "answer": "".join(said),
-        "ended": last.why,
-        "error": last.words or None,
-        "calls": calls,
-        "usage": last.usage,
-    }
+    ended = {"ended": last.why, "error": last.words or None}
+    return {"answer": "".join(said), **ended, "calls": calls, "usage": last.usage}

@@ -1,7 +1,8 @@
 """`toolwire chat`: prompts and turns, until the person ends it.
 
-Ctrl-C stops the turn and keeps the chat: what was said stays, open questions lapse. Ctrl-D at the prompt ends it. Where there is no terminal, lines
-come in and plain text goes out, and tools are denied, for nobody can be asked.
+Ctrl-C stops the turn and keeps the chat: the text so far stays, open questions expire. Ctrl-D at the prompt
+ends the chat. Without a terminal it reads lines and writes plain text, and denies tools, because nobody can
+be asked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,6 @@ from toolwire.surfaces.terminal.session import (
     person_is_here,
     settings_of,
 )
-from toolwire.surfaces.terminal.surface import surface_for
 from toolwire.tools.approvals import LIFETIME_S
 from toolwire.tools.loop import Conversation
 from toolwire.vault.edits import Edits
@@ -50,14 +49,13 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
 
-# --- commands ------------------------------------------------------------
-#
-# The slash commands of a chat, as a table. Each gets the chat and what stands behind its name, and answers
-# with rows.
+# --- slash commands ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
+    """A slash command. `run` gets the chat and the text after the name, and returns rows to show."""
+
     usage: str
     help: str
     run: Callable[[Chat, str], Awaitable[list[Row]]]
@@ -81,10 +79,8 @@ async def _vault(chat: Chat, rest: str) -> list[Row]:
     toolbox = chat.session.toolbox
     if toolbox is None:
         return [("plain", "no vault is open; /vault DIR opens one")]
-    return [
-        ("plain", f"vault: {chat.session.vault}"),
-        *(chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")]),
-    ]
+    tools: list[Row] = chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")]
+    return [("plain", f"vault: {chat.session.vault}"), *tools]
 
 
 async def _grants(chat: Chat, rest: str) -> list[Row]:
@@ -92,81 +88,48 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
     word, _, which = rest.partition(" ")
     if word == "revoke" and which.strip():
         named = which.strip()
-        fitting = [one.id for place, one in enumerate(grants, 1) if named in (str(place), one.id)]
-        if not fitting or not await chat.session.approvals.revoke(fitting[0]):
+        ids = [one.id for number, one in enumerate(grants, 1) if named in (str(number), one.id)]
+        if not ids or not await chat.session.approvals.revoke(ids[0]):
             return [("warning", f"there is no grant {named}")]
-        return [("dim", f"revoked: {fitting[0]}")]
+        return [("dim", f"revoked: {ids[0]}")]
     if rest:
         return [("warning", "/grants, or /grants revoke NUMBER")]
     if not grants:
         return [("plain", "nothing is remembered")]
     head, *lines = grant_lines(grants)
-    return [
-        ("label", f"    {head}"),
-        *(("plain", f"{place:>3} {line}") for place, line in enumerate(lines, 1)),
-        ("dim", "/grants revoke NUMBER"),
-    ]
+    rows: list[Row] = [("plain", f"{number:>3} {line}") for number, line in enumerate(lines, 1)]
+    return [("label", f"    {head}"), *rows, ("dim", "/grants revoke NUMBER")]
 
 
 async def _save(chat: Chat, rest: str) -> list[Row]:
     if not rest:
         return [("warning", "/save NOTE: the note's name is missing")]
     text = conversation_note.render(chat.conversation.messages, chat.model)
-    path = Path(rest if rest.lower().endswith(".md") else rest + ".md")
+    settings, root = chat.session.settings.vault, chat.session.vault
     try:
-        path = path.expanduser()
-        if chat.session.vault is not None:
-            path = _write_into(chat, path, text)
-        else:
+        path = Path(rest if rest.lower().endswith(".md") else rest + ".md").expanduser()
+        if root is None:
             path = Path.cwd() / path
-            _write_new(path, text.encode("utf-8", "replace"))
-    except FileExistsError:
-        return [("warning", f"{path} exists; choose another name")]
+            saved = _write_new(Vault(path.parent), path.name, text)
+        else:
+            saved = _write_new(Vault(root, settings.include, settings.exclude), str(path), text)
     except PathRefused as refused:
         return [("warning", f"not saved: {refused}")]
-    except (OSError, ValueError, RuntimeError) as error:  # the latter: no such user's home
-        return [("warning", f"{path}: {getattr(error, 'strerror', None) or error}")]
-    return [("dim", f"saved: {path}; toolwire note continues it")]
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no home folder of this user
+        return [("warning", f"not saved: {getattr(error, 'strerror', None) or error}")]
+    return [("dim", f"saved: {saved}; toolwire note continues it")]
 
 
-def _write_into(chat: Chat, path: Path, text: str) -> Path:
-    """Writes a new note of the vault, by the vault's own rules; gives where it lies. Raises `PathRefused`, or `FileExistsError`."""
-    session = chat.session
-    assert session.vault is not None
-    with Vault(session.vault, session.settings.vault.include, session.settings.vault.exclude) as vault:
+def _write_new(vault: Vault, path: str, text: str) -> Path:
+    """Writes a new note by the vault's own rules. Raises `PathRefused`."""
+    with vault:
         edits = Edits(vault, clean=False)
-        change = edits.plan_write(str(path), text.encode("utf-8", "replace").decode())
+        change = edits.plan_write(path, text.encode("utf-8", "replace").decode())
         if not change.creates:
-            raise FileExistsError
+            raise PathRefused(path, "exists; choose another name", "exists")
         if change.new_folders:
-            raise PathRefused(
-                str(path), f"there is no folder {change.new_folders[0]} in the vault", "missing"
-            )
-        return session.vault / edits.apply(change)
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """The whole file or none, and never over another."""
-    temporary = path.with_name(
-        f".toolwire-{secrets.token_hex(8)}.tmp"
-    )  # what is left of it when this is killed, the vault takes away
-    with os.fdopen(
-        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
-    ) as note:
-        try:
-            note.write(data)
-            note.flush()
-            os.fsync(note.fileno())
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                raise
-            except OSError:  # a file system without links
-                if os.path.lexists(path):
-                    raise FileExistsError from None
-                os.rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            raise PathRefused(path, f"there is no folder {change.new_folders[0]} in the vault", "missing")
+        return vault.root / edits.apply(change)
 
 
 async def _new(chat: Chat, rest: str) -> list[Row]:
@@ -187,7 +150,7 @@ async def _quit(chat: Chat, rest: str) -> list[Row]:
 COMMANDS: dict[str, SlashCommand] = {
     "/model": SlashCommand("/model [ID]", "list the models, or talk to another one", _model),
     "/vault": SlashCommand("/vault [DIR|off]", "show, open or close the vault", _vault),
-    "/grants": SlashCommand("/grants [revoke NUMBER]", "list what is remembered, or take it back", _grants),
+    "/grants": SlashCommand("/grants [revoke NUMBER]", "list or revoke remembered grants", _grants),
     "/save": SlashCommand("/save NOTE", "write the conversation into a Markdown note", _save),
     "/new": SlashCommand("/new", "start over", _new),
     "/help": SlashCommand("/help", "this list", _help),
@@ -196,7 +159,7 @@ COMMANDS: dict[str, SlashCommand] = {
 
 
 async def run(chat: Chat, line: str) -> list[Row]:
-    """Runs one; whatever is wrong with it is a row."""
+    """Runs a slash command; an error becomes a row."""
     name, _, rest = line.strip().partition(" ")
     command = COMMANDS.get(name)
     if command is None:
@@ -222,9 +185,8 @@ async def _chat(
 ) -> int:
     async with opened(settings, arguments.vault, "chat", source, lifetime_s) as session:
         person = person_is_here()
-        chat = Chat(
-            session, session.model(arguments.model), TerminalScreen() if person else PlainScreen(), person
-        )
+        screen = TerminalScreen() if person else PlainScreen()
+        chat = Chat(session, session.model(arguments.model), screen, person)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, chat.stop)
         try:
@@ -242,14 +204,12 @@ class Chat:
         self.screen = screen
         self.model = model
         self.over = False
-        self._surface = surface_for(
-            session.approvals, (), lambda: session.toolbox, screen, self.stop, person=person, by="chat"
-        )
+        self._surface = session.surface(screen, self.stop, person=person)
         self._turn: asyncio.Task[None] | None = None
         self.conversation: Conversation = session.conversation(model, self._surface)
 
     async def run(self, prompt: Callable[[], Awaitable[str | None]]) -> None:
-        """`prompt` gives the next line; None: the person ends the chat."""
+        """`prompt` returns the next line; None: the person ends the chat."""
         vault = f" · vault: {self.session.vault}" if self.session.vault else ""
         self.screen.rows([("dim", f"{self.model}{vault} · /help"), *self.withheld()])
         while not self.over:
@@ -284,21 +244,21 @@ class Chat:
         if self._turn is not None:
             self._turn.cancel()
 
-    # --- what the slash commands change --------------------------------------------------------------------------------------------------------
+    # --- what the slash commands change ----------------------------------------------------------
 
     def use_model(self, model: str) -> None:
         self.model = model
         self.use_tools()
 
     def use_tools(self) -> None:
-        """The same conversation, with the model and the tools of now."""
+        """Continues the conversation with the current model and tools."""
         messages = [one for one in self.conversation.messages if one["role"] != "system"]
         self.conversation = self.session.conversation(self.model, self._surface, messages=messages)
 
     def withheld(self) -> list[Row]:
-        """A row where the vault is kept from the model of now."""
-        told = self.session.withheld(self.model)
-        return [("warning", told)] if told else []
+        """A row if the current model may not use the vault."""
+        line = self.session.withheld(self.model)
+        return [("warning", line)] if line else []
 
     def start_over(self) -> None:
         self.conversation = self.session.conversation(self.model, self._surface)
@@ -351,17 +311,14 @@ def _completer(chat: Chat) -> Completer:
             if not space and text.startswith("/"):
                 yield from (Completion(one, -len(text)) for one in COMMANDS if one.startswith(text))
             elif name == "/model":
-                yield from (
-                    Completion(one, -len(rest))
-                    for one in chat.session.gateway.catalog.listed()
-                    if one.startswith(rest)
-                )
+                known = chat.session.gateway.catalog.listed()
+                yield from (Completion(one, -len(rest)) for one in known if one.startswith(rest))
 
     return Slash()
 
 
 def history_file(store: str) -> Path | None:
-    """Beside the store, readable by its owner only; a store in memory keeps no history."""
+    """A file beside the store that only its owner can read; a store in memory keeps no history."""
     if store == ":memory:":
         return None
     path = Path(store).with_name(HISTORY)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from toolwire.vault.index import Index, in_thread
+from toolwire.vault.index import Index, stoppable
 from toolwire.vault.paths import Vault
 from toolwire.vault.refresh import Refresh
 
@@ -34,7 +34,7 @@ async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]
             if index.location.current() is None:
                 refreshed(index, stop.is_set)
 
-    await in_thread(build, stop)
+    await stoppable(build, stop)
 
 
 class _Bar:

@@ -1,7 +1,7 @@
-"""Keys: a question that is answered by one key, the file picker, and the line editor. Needs the extra `chat`.
+"""A question that one key answers, the file picker, and the line editor. Needs the extra `chat`.
 
-A question takes no key for its first half second, in which it stands there dimmed: what was typed before it could be read is no answer to it. Ctrl-C
-always counts; it raises `Stopped`.
+For its first half second a question is dimmed and takes no key: keys that were typed before the person could
+read it are not an answer. Ctrl-C always works; it raises `Stopped`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.key_binding.key_processor import KeyPress
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
@@ -28,6 +27,9 @@ from toolwire.tools.contract import Touched
 SETTLE_S = 0.5
 PAGE = 12
 ESCAPE = "escape"
+_FAR = 1_000_000
+MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -PAGE, "pagedown": PAGE, "home": -_FAR, "end": _FAR}
+"""How far each key moves the cursor of the picker."""
 
 
 class Stopped(Exception):
@@ -46,13 +48,10 @@ class _Keys:
         bindings.add(Keys.Any)(self._pressed)
         for name in ("up", "down", "pageup", "pagedown", "home", "end", "enter", ESCAPE, "c-d"):
             bindings.add(name)(self._pressed)
-        window = Window(
-            FormattedTextControl(text, focusable=True, show_cursor=False),
-            wrap_lines=True,
-            dont_extend_height=True,
-        )
+        control = FormattedTextControl(text, focusable=True, show_cursor=False)
+        layout = Layout(Window(control, wrap_lines=True, dont_extend_height=True))
         self.app: Application[Any] = Application(
-            Layout(window), key_bindings=bindings, erase_when_done=True, after_render=self._rendered
+            layout, key_bindings=bindings, erase_when_done=True, after_render=self._rendered
         )
         self.app.timeoutlen = self.app.ttimeoutlen = 0.1
 
@@ -74,16 +73,13 @@ class _Keys:
 
     def _pressed(self, event: KeyPressEvent) -> None:
         if self.ready:
-            self._take(_name(event.key_sequence[-1]))
-
-
-def _name(press: KeyPress) -> str:
-    name = str(press.key.value if isinstance(press.key, Keys) else press.key)
-    return {"c-m": "enter", "c-j": "enter"}.get(name, name)
+            key = event.key_sequence[-1].key
+            name = str(key.value if isinstance(key, Keys) else key)
+            self._take("enter" if name in ("c-m", "c-j") else name)
 
 
 async def choose(text: str, keys: Container[str]) -> str:
-    """One of the keys, in lower case. Others are passed over."""
+    """Waits for one of the keys and returns it in lower case. Others are ignored."""
 
     def take(key: str) -> None:
         if key.lower() in keys:
@@ -95,7 +91,7 @@ async def choose(text: str, keys: Container[str]) -> str:
 
 
 class Picker:
-    """Which of the things shown are meant. None is picked before; what is not there can not be picked. Pure, but for `run`."""
+    """A list to pick from. Nothing is picked at first; a missing thing cannot be picked."""
 
     def __init__(self, touched: Sequence[Touched]) -> None:
         self.touched = tuple(touched)
@@ -104,18 +100,8 @@ class Picker:
 
     def press(self, key: str) -> bool:
         """Takes a key; True when the choice is made."""
-        moves = {
-            "up": -1,
-            "k": -1,
-            "down": 1,
-            "j": 1,
-            "pageup": -PAGE,
-            "pagedown": PAGE,
-            "home": -len(self.touched),
-            "end": len(self.touched),
-        }
-        if key in moves:
-            self.cursor = min(max(0, self.cursor + moves[key]), max(0, len(self.touched) - 1))
+        if key in MOVES:
+            self.cursor = max(0, min(max(0, self.cursor + MOVES[key]), len(self.touched) - 1))
         elif key == " " and self.touched:
             one = self.touched[self.cursor]
             if not one.missing:
@@ -132,21 +118,18 @@ class Picker:
     def text(self, style: str = "bold") -> StyleAndTextTuples:
         top = max(0, min(self.cursor - PAGE // 2, len(self.touched) - PAGE))
         out: StyleAndTextTuples = []
-        for place, one in enumerate(self.touched[top : top + PAGE], top):
-            mark = "[-]" if one.missing else "[x]" if one.key in self.picked else "[ ]"
-            row = ("reverse " if place == self.cursor else "") + (
-                "ansigreen" if one.key in self.picked else ""
-            )
+        for number, one in enumerate(self.touched[top : top + PAGE], top):
+            picked = one.key in self.picked
+            mark = "[-]" if one.missing else "[x]" if picked else "[ ]"
+            row = ("reverse " if number == self.cursor else "") + ("ansigreen" if picked else "")
             out.append((row, f"{mark} {cards.touched(one)}\n"))
         more = f" (lines {top + 1}-{min(top + PAGE, len(self.touched))})" if len(self.touched) > PAGE else ""
-        told = f"{len(self.picked)} of {len(self.touched)} picked{more}"
-        out.append(
-            (style, f"{told} · space toggles · a all · n none · enter shares what is picked · esc back")
-        )
-        return out
+        count = f"{len(self.picked)} of {len(self.touched)} picked{more}"
+        keys = "space toggles · a all · n none · enter shares what is picked · esc back"
+        return [*out, (style, f"{count} · {keys}")]
 
     async def run(self) -> tuple[str, ...] | None:
-        """The keys that were picked, in their order; None: back to the question."""
+        """The keys that were picked, in order; None: back to the question."""
 
         def take(key: str) -> None:
             if key in (ESCAPE, "q"):
@@ -173,7 +156,7 @@ class _Checked(Validator):
 
 
 async def line(message: str, default: str = "", check: Callable[[str], object] | None = None) -> str | None:
-    """A line that the person writes. None: they went back with Escape. `check` raises what is wrong with a text."""
+    """A line that the person writes; None if they pressed Escape. `check` raises if a text is invalid."""
     bindings = KeyBindings()
     bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))
     bindings.add("c-c", eager=True)(lambda event: event.app.exit(exception=Stopped()))

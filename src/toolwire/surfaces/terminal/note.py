@@ -1,8 +1,9 @@
-"""`toolwire note`: continues a conversation that lives in a note. The answer is appended to the file as it is written.
+"""`toolwire note`: continues a conversation in a note. The answer is appended to the file as it is generated.
 
-Rules: what the person wrote is never rewritten, only added to, in the note's own line ends. The heading and the first words go in with one write;
-before every further one the file must be as it was left. When somebody changed it meanwhile, or an editor put another file in its place, the answer
-goes on in a file of its own beside it, whole. When neither can be written, as on a full disk, the note is as it was, and the whole answer is shown.
+The person's text is never rewritten, only appended to, with the note's own line ends. The heading and the
+first words are one write; before each further write the file must be as the last one left it. If it was
+changed or replaced meanwhile, the whole answer goes to a new file beside it. If neither can be written, for
+example on a full disk, the note is restored, and the whole answer is printed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from toolwire.store.engine import disk_error
 from toolwire.surfaces import conversation_note
 from toolwire.surfaces.terminal.screen import PlainScreen, Screen, screen_for_person, show
 from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, person_is_here, settings_of
-from toolwire.surfaces.terminal.surface import surface_for
-from toolwire.tools import rules
 from toolwire.tools.loop import Called, Conversation, Ended, SaidText
 from toolwire.vault.edits import dominant
 from toolwire.vault.paths import unix
@@ -34,9 +33,9 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends to a file that others may change. `path` is what was read, `before` its bytes, `newline` its line end.
+    """Appends to a file that others may change. `before`: its bytes when it was read.
 
-    `moved_to`: the answer stands there, because the note was changed. `failed`: why it stands nowhere; then `words` are all there is of it.
+    `moved_to`: the file with the answer, if the note was changed. `failed`: why the answer is in no file.
     """
 
     def __init__(self, path: Path, before: bytes, newline: str = "\n") -> None:
@@ -52,11 +51,11 @@ class Appender:
 
     @property
     def words(self) -> str:
-        """What the model said."""
+        """The text of the model."""
         return "".join(self._words)
 
     def write(self, words: str, *, before: str = "", after: str = "") -> None:
-        """Words of the model's, between what frames them in the note."""
+        """Appends text of the model, with the headings around it."""
         text = before + words + after
         if not text:
             return
@@ -66,27 +65,31 @@ class Appender:
             if not self.failed:
                 self._write(text)
         except OSError as error:
-            self._give_up(error)
+            self._undo(error)
 
     def close(self) -> None:
         try:
             if self._file is not None:
                 os.fsync(self._file)
         except OSError as error:
-            self._give_up(error)
+            self._undo(error)
         self._close()
 
     def _write(self, text: str) -> None:
-        if self.moved_to is None and not self._append(text):
+        if self.moved_to is None and not self._unchanged():
             self._close()
             beside = self._beside()
             self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self.moved_to, text = beside, "".join(self._written).lstrip("\n")
-        if self.moved_to is not None:
-            self._all(text)
+        assert self._file is not None
+        data = text.replace("\n", self._newline).encode("utf-8", "replace")
+        while data:
+            sent = os.write(self._file, data)
+            self._size += sent
+            data = data[sent:]
 
-    def _give_up(self, error: OSError) -> None:
-        """Takes back what was written: half an answer is none. What somebody else has added since stays."""
+    def _undo(self, error: OSError) -> None:
+        """Removes what was written, so that no partial answer stays. Text that others added since stays."""
         self.failed = disk_error(error)
         try:
             if self.moved_to is not None:
@@ -96,9 +99,8 @@ class Appender:
                     raise OSError("it was changed meanwhile")
                 os.ftruncate(self._file, len(self._before))
         except OSError as stays:
-            self.failed += (
-                f"; a part of the answer stands in {self.moved_to or self._path}: {disk_error(stays)}"
-            )
+            where = self.moved_to or self._path
+            self.failed += f"; a part of the answer is in {where}: {disk_error(stays)}"
         self.moved_to = None
         self._close()
 
@@ -107,8 +109,8 @@ class Appender:
         if file is not None:
             os.close(file)
 
-    def _append(self, text: str) -> bool:
-        """False: the file is not the one that was left."""
+    def _unchanged(self) -> bool:
+        """Whether the note is as the last write left it. Opens it before the first."""
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -117,18 +119,7 @@ class Appender:
             held, named = os.fstat(self._file), os.stat(self._path)
         except OSError:
             return False
-        if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino) or held.st_size != self._size:
-            return False
-        self._all(text)
-        return True
-
-    def _all(self, text: str) -> None:
-        assert self._file is not None
-        data = text.replace("\n", self._newline).encode("utf-8", "replace")
-        while data:
-            sent = os.write(self._file, data)
-            self._size += sent
-            data = data[sent:]
+        return os.path.samestat(held, named) and held.st_size == self._size
 
     def _beside(self) -> Path:
         for number in range(1, 1000):
@@ -147,7 +138,7 @@ def _read(path: Path) -> tuple[bytes, str]:
         raw = path.read_bytes()
         return raw, raw.decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} can not be read: {error.strerror or error}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text") from error
 
@@ -155,56 +146,48 @@ def _read(path: Path) -> tuple[bytes, str]:
 async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolSource | None) -> int:
     path = Path(arguments.note)
     raw, text = _read(path)
-    told = conversation_note.parse(text)
-    if not told.open:
+    parsed = conversation_note.parse(text)
+    if not parsed.open:
         raise ConfigError(f"{path}: nothing to answer; write under the last role::user heading")
     if not os.access(path, os.W_OK):
-        raise ConfigError(f"{path} can not be written")
+        raise ConfigError(f"{path} cannot be written")
     async with opened(settings, arguments.vault, "note", source) as session:
-        model = session.model(arguments.model or told.model)
-        session.tell_withheld(model)
+        model = session.model(arguments.model or parsed.model)
+        session.print_withheld(model)
         person = person_is_here()
-        allowed = rules.parse(arguments.allow, session.toolbox.tools if session.toolbox is not None else ())
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)
-        surface = surface_for(
-            session.approvals, allowed, lambda: session.toolbox, screen, interrupt, person=person, by="note"
-        )
-        conversation = session.conversation(model, surface, messages=told.history(), options=told.options)
+        surface = session.surface(screen, interrupt, person=person, allow=arguments.allow)
+        history = parsed.history()
+        conversation = session.conversation(model, surface, messages=history, options=parsed.options)
         print(f"{one_line(model)} answers into {path}", file=sys.stderr, flush=True)
         appender = Appender(path, raw, "\r\n" if dominant(text) == "\r\n" else "\n")
         try:
-            ended = await _answer(conversation, told, appender, screen, unix(text))
+            ended = await _answer(conversation, parsed.heading, appender, screen, unix(text))
         finally:
             appender.close()
-            _tell_where(path, appender)
+            _print_elsewhere(path, appender)
         return 1 if ended in ("failed", "budget") or appender.moved_to is not None or appender.failed else 0
 
 
-def _tell_where(path: Path, appender: Appender) -> None:
-    """Where the answer is, when it is not in the note."""
+def _print_elsewhere(path: Path, appender: Appender) -> None:
+    """Prints where the answer is, if it is not in the note."""
     if appender.moved_to is not None:
         print(f"{path} was changed meanwhile; the answer is in {appender.moved_to}", file=sys.stderr)
     elif appender.failed:
-        page = screen_for_person()
-        page.said(appender.words)
-        page.pause()
-        print(
-            f"{path} could not be written: {appender.failed}; the answer is on standard output",
-            file=sys.stderr,
-        )
+        screen = screen_for_person()
+        screen.said(appender.words)
+        screen.pause()
+        reason = f"{path} could not be written: {appender.failed}"
+        print(f"{reason}; the answer is on standard output", file=sys.stderr)
 
 
 async def _answer(
-    conversation: Conversation,
-    told: conversation_note.NoteConversation,
-    appender: Appender,
-    screen: Screen,
-    text: str,
+    conversation: Conversation, heading: int, appender: Appender, screen: Screen, text: str
 ) -> str:
-    """The turn, written into the note. However it ends, the note can go on: what was said is closed by the person's next heading."""
+    """Writes a turn into the note. However it ends, the person's next heading closes the answer."""
     guard, begun, ended = conversation_note.Guard(), False, "failed"
     gap = "\n" * max(0, 2 - (len(text) - len(text.rstrip("\n"))))
-    header = gap + conversation_note.header("assistant", told.heading, conversation.name).lstrip("\n")
+    header = gap + conversation_note.header("assistant", heading, conversation.name).lstrip("\n")
     try:
         async with aclosing(conversation.turn(None)) as happenings:
             async for happening in happenings:
@@ -212,17 +195,15 @@ async def _answer(
                     words = guard.feed(happening.text)
                     appender.write(words, before=header if words and not begun else "")
                     begun = begun or bool(words)
-                elif isinstance(happening, Called):
+                    continue
+                if isinstance(happening, Called):
                     appender.write(guard.finish() + "\n\n" if begun else "")
-                    show(screen, happening)
-                else:
-                    show(screen, happening)
-                if isinstance(happening, Ended):
+                elif isinstance(happening, Ended):
                     ended = happening.why
+                show(screen, happening)
     finally:
         rest = guard.finish()
         if rest or begun:
-            appender.write(
-                rest, before="" if begun else header, after=conversation_note.header("user", told.heading)
-            )
+            after = conversation_note.header("user", heading)
+            appender.write(rest, before="" if begun else header, after=after)
     return ended

@@ -1,8 +1,8 @@
-"""Markdown painted while it is written. What is complete is painted once and never touched again; only the block that is still growing is painted
-again, line by line where it changed, at most so often that painting stays a small part of the time.
+"""Renders Markdown on a terminal while it is generated.
 
-Rules: lines that left the top of the screen can not be painted again; where such a line turns out otherwise in the end (a table's columns), the whole
-block is painted once more below, so that nothing is lost. Widths are in cells, not characters.
+A complete block is painted once. Only the block that still grows is painted again, from its first changed
+line. Lines that have scrolled off the screen cannot be painted again: if such a line changes in the end (the
+columns of a table), the whole block is painted once more below. Widths are in cells, not characters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import re
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown
@@ -21,7 +22,7 @@ from toolwire.core.display import prose
 WIDEST = 100
 SOONEST_S = 0.05
 SHARE = 8
-"""Painting takes at most about one part in so many of the time."""
+"""Painting takes at most about one eighth of the time."""
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
@@ -29,7 +30,7 @@ Render = Callable[[str, int], list[str]]
 
 
 class Blocks:
-    """Cuts growing Markdown where a block is surely over. `open` is what may still change."""
+    """Cuts growing Markdown into complete blocks. `open`: the text that may still change."""
 
     def __init__(self) -> None:
         self.open = ""
@@ -60,7 +61,7 @@ class Blocks:
         return block
 
     def _cuts_before(self, line: str) -> bool:
-        """Whether this line begins another block: the one before it ended in a blank line, and this is no continuation of it."""
+        """Whether this line begins another block: a blank line is before it, and it continues nothing."""
         if self._fence:
             return False
         if not line.strip():
@@ -69,15 +70,14 @@ class Blocks:
         if self._blank is None:
             return False
         self._blank = None
-        same = line.startswith((" ", "\t")) or (
-            bool(_ITEM.match(self.open.lstrip("\n"))) and bool(_ITEM.match(line))
-        )
-        if not same:
-            self._fence = found[1] if (found := _FENCE.match(line)) else ""
-        return not same
+        in_list = _ITEM.match(self.open.lstrip("\n")) and _ITEM.match(line)
+        if in_list or line.startswith((" ", "\t")):
+            return False
+        self._fence = found[1] if (found := _FENCE.match(line)) else ""
+        return True
 
     def _closes(self, line: str) -> bool:
-        """Keeps track of code fences; True where one closes."""
+        """Keeps track of code fences; True if this line closes one."""
         found = _FENCE.match(line)
         if found is None:
             return False
@@ -90,14 +90,14 @@ class Blocks:
 
 
 class Painter:
-    """Feeds text, paints blocks. `later(seconds, call)` calls back, so that a pause of the model's leaves nothing unpainted."""
+    """Paints text as it comes. `later(seconds, call)` calls back, to paint also during a pause."""
 
     def __init__(
         self,
         write: Callable[[str], object],
         size: Callable[[], tuple[int, int]],
         render: Render,
-        later: Callable[[float, Callable[[], None]], object] = lambda seconds, call: None,
+        later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._size, self._render, self._later, self._clock = write, size, render, later, clock
@@ -139,9 +139,7 @@ class Painter:
 
     def _paint(self, block: str, last: bool) -> None:
         width, height = self._size()
-        if (
-            self._width != width
-        ):  # the terminal has broken the old lines anew: where they stand is not known any more
+        if self._width != width:  # the terminal has wrapped the old lines anew: their position is unknown
             self._lost, self._width = bool(self._painted), width
         if self._lost and not last:
             return
@@ -149,10 +147,8 @@ class Painter:
         if not self._first and (new or self._painted):
             new = ["", *new]
         old = self._painted
-        same = next(
-            (place for place, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
-            min(len(old), len(new)),
-        )
+        unchanged = takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+        same = sum(1 for _ in unchanged)
         if self._lost or (same < self._frozen and last):
             self._put(0, new)
         elif same < max(len(old), len(new)):
@@ -165,13 +161,13 @@ class Painter:
             self._frozen = max(self._frozen, len(self._painted) - max(1, height - 1))
 
     def _put(self, up: int, lines: list[str]) -> None:
-        """Goes so many lines up, and paints from there, in one go that the terminal shows at once."""
+        """Moves the cursor up and paints from there, as one update that the terminal shows at once."""
         back = f"\x1b[{up}A\r\x1b[J" if up > 0 else ""
         self._write("\x1b[?2026h" + back + "".join(line + "\n" for line in lines) + "\x1b[?2026l")
 
 
 class _Heading(Heading):
-    """At the left margin, like the text below it."""
+    """A heading at the left margin, like the text below it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -183,7 +179,7 @@ class _Page(Markdown):
 
 
 def renderer(console: Console) -> Render:
-    """Renders a block of Markdown as lines with colours, in the colours of that console."""
+    """Renders a block of Markdown as lines, in the colours of the console."""
 
     def render(block: str, width: int) -> list[str]:
         page = Console(
@@ -204,14 +200,10 @@ def renderer(console: Console) -> Render:
 
 
 def _stripped(line: list[Segment]) -> list[Segment]:
-    """Without the spaces that only fill the line up."""
+    """The line without the spaces that only fill it up; those with a background stay."""
     kept = list(line)
-    while (
-        kept
-        and not kept[-1].text.strip()
-        and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None)
-    ):
-        kept.pop()
-    if kept and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
-        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
+    while kept and (kept[-1].style is None or kept[-1].style.bgcolor is None):
+        last = kept.pop()
+        if last.text.strip():
+            return [*kept, Segment(last.text.rstrip(), last.style)]
     return kept

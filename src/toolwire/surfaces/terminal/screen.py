@@ -1,4 +1,7 @@
-"""Where words go: a terminal, in colours and painted, or a pipe, plainly. What a model says goes to `out`; what Toolwire says about it to `err`."""
+"""Output for a terminal (colour, live Markdown) or a pipe (plain text).
+
+The model's text goes to standard output, Toolwire's lines about it to standard error.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,14 @@ class Screen(Protocol):
 
     def thought(self, text: str) -> None: ...
 
-    def rows(self, rows: Sequence[Row]) -> None:
-        """Lines about what happens."""
-        ...
+    def rows(self, rows: Sequence[Row]) -> None: ...
 
     def card(self, rows: Sequence[Row]) -> None:
-        """A question."""
+        """Shows a question."""
         ...
 
     def pause(self) -> None:
-        """What was said so far is complete; the next words begin a line."""
+        """Ends the text so far; the next text begins a line."""
         ...
 
 
@@ -64,7 +65,7 @@ def require_extra(command: str) -> None:
 
 
 def show(screen: Screen, happening: loop.Happening) -> None:
-    """One thing that a turn tells."""
+    """Shows an event of a turn."""
     if isinstance(happening, loop.SaidText):
         screen.said(happening.text)
     elif isinstance(happening, loop.ThoughtText):
@@ -75,17 +76,17 @@ def show(screen: Screen, happening: loop.Happening) -> None:
         screen.rows(cards.did(happening.outcome))
     else:
         screen.pause()
-        told = {
-            "length": "the answer was cut: its length is used up",
+        warnings = {
+            "length": "the answer was cut off at the token limit",
             "budget": happening.words,
             "failed": f"the model failed: {happening.words}",
         }
-        if happening.why in told:
-            screen.rows([("warning", one_line(told[happening.why], 400))])
+        if happening.why in warnings:
+            screen.rows([("warning", one_line(warnings[happening.why], 400))])
 
 
 class PlainScreen:
-    """For pipes, and for terminals without colours. Text goes out as it is, but for a terminal."""
+    """Plain text for pipes and simple terminals. A pipe gets the model's text unchanged."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
@@ -118,7 +119,7 @@ class PlainScreen:
 
 
 class TerminalScreen:
-    """A terminal, with Markdown painted as it comes. Needs the extra `chat`."""
+    """A terminal with live Markdown. Needs the extra `chat`."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -161,15 +162,8 @@ class TerminalScreen:
 
         self.pause()
         lines = Text("\n").join(Text(text, STYLES[style]) for style, text in rows[1:])
-        self.console.print(
-            Panel(
-                lines,
-                title=Text(rows[0][1], STYLES["title"]),
-                title_align="left",
-                border_style="cyan",
-                width=self._width(),
-            )
-        )
+        title, width = Text(rows[0][1], STYLES["title"]), min(self._size()[0], 120)
+        self.console.print(Panel(lines, title=title, title_align="left", border_style="cyan", width=width))
 
     def pause(self) -> None:
         if self._painter is not None:
@@ -179,9 +173,6 @@ class TerminalScreen:
             self._write("\n")
         self._mode = ""
         self._at_start = True
-
-    def _width(self) -> int:
-        return min(self._size()[0], 120)
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
@@ -196,18 +187,15 @@ class TerminalScreen:
 
 
 def screen_for_person(out: TextIO | None = None) -> Screen:
-    """The best that this terminal, or this pipe, can show."""
+    """The best screen for this terminal or pipe."""
     out = sys.stdout if out is None else out
-    return (
-        TerminalScreen()
-        if out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb"
-        else PlainScreen(out)
-    )
+    rich = out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb"
+    return TerminalScreen() if rich else PlainScreen(out)
 
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """While words are painted, keys are not echoed; they wait for the next prompt. Ctrl-C still is Ctrl-C."""
+    """Keeps keys from being echoed into the output; they wait for the next prompt. Ctrl-C works."""
     if not sys.stdin.isatty():
         yield
         return
@@ -224,7 +212,7 @@ def quiet_keyboard() -> Iterator[None]:
 
 
 def drop_typed_ahead() -> None:
-    """What was typed before a question was there is no answer to it."""
+    """Drops keys that were typed before a question was shown: they are not an answer to it."""
     if sys.stdin.isatty():
         import termios
 

@@ -1,4 +1,4 @@
-"""What chat, ask and note have in common: the gateway in this process, the store with its approvals, and the tools of the opened vault."""
+"""The parts that chat, ask and note share: the gateway, the store with its approvals, the vault's tools."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from toolwire.settings.discover import with_discovered
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.terminal.screen import Screen, has_extra
+from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurface
+from toolwire.tools import rules
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.loop import Budget, Conversation, GatewayModel, Message
+from toolwire.tools.loop import Conversation, GatewayModel, Message
 from toolwire.vault.policy import PathRefused
 
+MOST_MODELS = 12
+"""Models that an error message lists."""
 ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
 """Opens the tools of a vault, and closes them."""
 
 
 @asynccontextmanager
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
-    """The vault's own tools. The first build of its index is waited for, and shown, where somebody looks on."""
+    """The vault's own tools. On a terminal it waits for the first build of the index, with a progress bar."""
     if sys.stderr.isatty():
         from toolwire.surfaces.terminal.indexing import first_build
 
@@ -43,37 +48,37 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The same settings that `toolwire serve` has, the first run's discovery included."""
+    """The same settings that `toolwire serve` has, with those discovered on the first run."""
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
 class TerminalSession:
-    """One conversation's surroundings. `opened` makes one."""
+    """The surroundings of a conversation. `opened` makes one. `name`: the command that it belongs to."""
 
     def __init__(
         self,
         settings: Settings,
         gateway: Gateway,
         store: Store,
-        approvals: Approvals,
         source: ToolSource,
         name: str,
+        lifetime_s: float,
     ) -> None:
         self.settings = settings
         self.gateway = gateway
         self.store = store
-        self.approvals = approvals
+        self.approvals = Approvals(store, lifetime_s=lifetime_s)
         self.id = random_id(f"{name}_")
         self.name = name
         self.vault: Path | None = None
         self.toolbox: Toolbox | None = None
         self._source = source
-        self._tools: AsyncExitStack | None = None
+        self._tools = AsyncExitStack()
 
-    # --- the vault -----------------------------------------------------------------------------------------------------------------------------
+    # --- the vault -------------------------------------------------------------------------------
 
     async def open_vault(self, named: str | None) -> None:
-        """The vault of the command line, which is itself the opt-in, or the one that the settings enable."""
+        """Opens the vault of the command line, which is itself the opt-in, or the one in the settings."""
         if named is None and not self.settings.vault.enabled:
             return
         root = Path(os.path.expanduser(named if named is not None else self.settings.vault.root))
@@ -83,81 +88,75 @@ class TerminalSession:
         try:
             toolbox = Toolbox(await stack.enter_async_context(self._source(self.settings, root.resolve())))
         except (OSError, PathRefused) as error:
-            raise ConfigError(f"the vault {root} can not be opened: {error}") from error
+            raise ConfigError(f"the vault {root} cannot be opened: {error}") from error
         await self.close_vault()
         self._tools, self.toolbox, self.vault = stack, toolbox, root.resolve()
 
     async def close_vault(self) -> None:
-        stack, self._tools, self.toolbox, self.vault = self._tools, None, None, None
-        if stack is not None:
-            await stack.aclose()
+        self.toolbox = self.vault = None
+        await self._tools.aclose()
 
-    # --- the model -----------------------------------------------------------------------------------------------------------------------------
+    # --- the model -------------------------------------------------------------------------------
 
     def model(self, named: str | None) -> str:
-        """The id of a model that can be asked. Raises `ConfigError`, with the ids that there are."""
+        """The id of a model. Raises `ConfigError`, with the known ids, if there is none with this name."""
         known = self.gateway.catalog.listed()
         if named is None:
             if not known:
-                raise ConfigError("no model is there to talk to: see toolwire doctor")
+                raise ConfigError("there is no model to talk to: see toolwire doctor")
             return known[0]
         for name in _spellings(named):
-            if self.gateway.catalog.find(name) is not None or any(
-                one.alias(name) is not None for one in self.gateway.models.values()
-            ):
+            aliased = any(one.alias(name) is not None for one in self.gateway.models.values())
+            if aliased or self.gateway.catalog.find(name) is not None:
                 return name
-        told = ", ".join(one_line(one, 80) for one in known[:12])
-        raise ConfigError(
-            f"there is no model {one_line(named, 80)}; known: {told}{' …' if len(known) > 12 else ''}"
-        )
+        names = ", ".join(one_line(one, 80) for one in known[:MOST_MODELS])
+        more = " …" if len(known) > MOST_MODELS else ""
+        raise ConfigError(f"there is no model {one_line(named, 80)}; known: {names}{more}")
 
     def may_use_tools(self, model: str) -> bool:
-        """The allow-list of models, `vault.models`."""
+        """Whether `vault.models` allows the model."""
         return any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
 
     def withheld(self, model: str) -> str:
-        """That the opened vault is kept from this model, in words; "" where it is not, or where none is open."""
+        """A line if the model may not use the open vault; else ""."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
         return f"{one_line(model, 80)} is not in vault.models, so it gets no tools"
 
-    def tell_withheld(self, model: str) -> None:
-        if told := self.withheld(model):
-            print(told, file=sys.stderr, flush=True)
+    def print_withheld(self, model: str) -> None:
+        if line := self.withheld(model):
+            print(line, file=sys.stderr, flush=True)
+
+    def surface(
+        self, screen: Screen, stop: Callable[[], object], *, person: bool, allow: Sequence[str] = ()
+    ) -> RuleSurface:
+        """Asks the person, if there is one; else the `--allow` rules decide alone."""
+        allowed = rules.parse(allow, self.toolbox.tools if self.toolbox is not None else ())
+        if not person:
+            return RuleSurface(self.approvals, allowed, lambda: self.toolbox)
+        kind = KeySurface if has_extra() else LineSurface
+        return kind(self.approvals, allowed, lambda: self.toolbox, screen, stop, self.name)
 
     def conversation(
         self,
         model: str,
-        surface: Surface | None,
+        surface: Surface,
         *,
         messages: Sequence[Message] = (),
         options: Mapping[str, Any] | None = None,
-        budget: Budget | None = None,
     ) -> Conversation:
-        executor = (
-            Executor(self.toolbox, self.approvals, surface)
-            if self.toolbox is not None and self.may_use_tools(model)
-            else None
-        )
-        told = (
-            [{"role": "system", "content": WITH_TOOLS}]
-            if executor is not None and not any(one["role"] == "system" for one in messages)
-            else []
-        )
+        executor = None
+        if self.toolbox is not None and self.may_use_tools(model):
+            executor = Executor(self.toolbox, self.approvals, surface)
+            if not any(one["role"] == "system" for one in messages):
+                messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
         asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
-        return Conversation(
-            GatewayModel(self.gateway),
-            model,
-            executor,
-            asking,
-            messages=[*told, *messages],
-            budget=budget,
-            options=options,
-        )
+        gateway = GatewayModel(self.gateway)
+        return Conversation(gateway, model, executor, asking, messages=messages, options=options)
 
 
 def _spellings(named: str) -> list[str]:
-    """As clients write a model: `provider@name` is `provider/name` here, or the name alone."""
+    """Clients may write `provider@name` for `provider/name`, or for the name alone."""
     provider, at, name = named.partition("@")
     return [named, f"{provider}/{name}", name] if at else [named]
 
@@ -170,33 +169,22 @@ async def opened(
     source: ToolSource | None = None,
     lifetime_s: float = LIFETIME_S,
 ) -> AsyncIterator[TerminalSession]:
-    """A session, with its vault opened. Closing it closes all."""
-    async with Store(settings.store.url) as store:
+    """A session with its vault opened."""
+    async with Store(settings.store.url) as store, AsyncExitStack() as closing:
         gateway = Gateway(settings, store=store)
-        try:
-            await gateway.start()
-            session = TerminalSession(
-                settings,
-                gateway,
-                store,
-                Approvals(store, lifetime_s=lifetime_s),
-                source or vault_source,
-                name,
-            )
-            try:
-                await session.open_vault(vault)
-                yield session
-            finally:
-                await session.close_vault()
-        finally:
-            await gateway.close()
+        closing.push_async_callback(gateway.close)
+        session = TerminalSession(settings, gateway, store, source or vault_source, name, lifetime_s)
+        closing.push_async_callback(session.close_vault)
+        await gateway.start()
+        await session.open_vault(vault)
+        yield session
 
 
 def person_is_here() -> bool:
-    """Whether somebody sits at both ends: at the keys and before the answer."""
+    """Whether a person is at the keyboard and reads the output."""
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def interrupt() -> None:
-    """Ctrl-C, where the terminal gave it as a key."""
+    """Ctrl-C that the terminal delivered as a key."""
     signal.raise_signal(signal.SIGINT)

@@ -1,7 +1,7 @@
-"""How a question is put: by keys, by lines, or by rules alone. Each is a `Surface` of the approvals; all decide by `Approvals.decide`.
+"""Asks a person for a decision by single keys, by lines, or lets `--allow` rules decide.
 
-Law 11: a yes carries the token of what was shown, and remembering takes keys of its own. Ctrl-C is no decision: the turn stops, and what was asked
-lapses.
+Each class is a `Surface` of the approvals. Law 11: an approval carries the token of what was shown, and
+remembering a grant takes another key. Ctrl-C is no decision: the turn stops, and its questions expire.
 """
 
 from __future__ import annotations
@@ -10,316 +10,249 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from toolwire.core.display import as_json, one_line
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces import cards
-from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead, has_extra
+from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead
 from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed, folder_of
 from toolwire.tools.executor import Toolbox
 
 T = TypeVar("T")
-LOOK_EVERY_S = 0.3
 SETTLE_S = 0.5
+APPROVE_PROBLEM = "approve, only to send the reason"
 
 
 class _Elsewhere(Exception):
-    """Somebody else decided, or the time is over."""
+    """The question was decided elsewhere, or has expired."""
 
 
+@dataclass
 class RuleSurface:
-    """Nobody is there to be asked: the rules decide, and what they do not cover is denied."""
+    """Nobody can be asked: the rules decide, and a call that they do not cover is denied."""
 
-    by = "ask"
-
-    def __init__(
-        self, approvals: Approvals, allowed: Sequence[rules.Rule], toolbox: Callable[[], Toolbox | None]
-    ) -> None:
-        self.approvals = approvals
-        self.allowed = allowed
-        self._toolbox = toolbox
+    approvals: Approvals
+    allowed: Sequence[rules.Rule]
+    toolbox: Callable[[], Toolbox | None]
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         for approval in approvals:
-            decision, by = rules.decision(
-                self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None
-            )
-            await self.by_rule(approval, decision, by)
+            decision, by = self.by_rule(approval)
+            await self.approvals.decide_unless_decided(approval, decision, by=by)
         return False
 
-    async def by_rule(self, approval: Approval, decision: Decision, by: str) -> None:
-        try:
-            await self.decide(approval, decision, by)
-        except ToolwireError as error:
-            if error.failure.kind != "conflict":  # else: decided elsewhere, a moment before
-                raise
+    def by_rule(self, approval: Approval) -> tuple[Decision, str]:
+        tool = self.tool(approval)
+        return rules.decision(self.allowed, approval, tool.effect if tool is not None else None)
 
     def tool(self, approval: Approval) -> Tool | None:
-        toolbox = self._toolbox()
+        toolbox = self.toolbox()
         return toolbox.tools.get(approval.tool) if toolbox is not None else None
 
-    async def decide(self, approval: Approval, decision: Decision, by: str) -> None:
-        await self.approvals.decide(approval.id, approval.token, decision, by=by)
 
+@dataclass
+class PersonSurface(RuleSurface):
+    """The rules decide about the calls that they cover; a person is asked about the others.
 
-class _PersonSurface(RuleSurface):
-    """Somebody is there. Rules decide what they cover; the rest is asked."""
+    `stop` stops the turn. `by`: the name that decisions are stored with.
+    """
 
-    def __init__(
-        self,
-        approvals: Approvals,
-        allowed: Sequence[rules.Rule],
-        toolbox: Callable[[], Toolbox | None],
-        screen: Screen,
-        stop: Callable[[], object],
-        by: str,
-    ) -> None:
-        super().__init__(approvals, allowed, toolbox)
-        self.screen = screen
-        self.by = by
-        self._stop = stop
+    screen: Screen
+    stop: Callable[[], object]
+    by: str
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
         for approval in approvals:
-            decision, by = rules.decision(
-                self.allowed, approval, tool.effect if (tool := self.tool(approval)) else None
-            )
-            if decision.approved and (
-                decision.picked or not approval.shown.pick or not approval.shown.touched
-            ):
-                await self.by_rule(approval, decision, by)
-            else:  # also where a rule would share nothing of what was found
+            decision, by = self.by_rule(approval)
+            shown = approval.shown
+            if decision.approved and (decision.picked or not shown.pick or not shown.touched):
+                await self.approvals.decide_unless_decided(approval, decision, by=by)
+            else:  # also if a rule would share nothing of what was found
                 asked.append(approval)
-        for number, approval in enumerate(asked, 1):
-            self.screen.card(
-                cards.card(
-                    approval, self.tool(approval), place=f"{number} of {len(asked)}" if len(asked) > 1 else ""
-                )
-            )
-        for number, approval in enumerate(asked, 1):
+        places = [
+            f"{number} of {len(asked)}" if len(asked) > 1 else "" for number in range(1, len(asked) + 1)
+        ]
+        for approval, place in zip(asked, places, strict=True):
+            self.screen.card(cards.card(approval, self.tool(approval), place=place))
+        for approval, place in zip(asked, places, strict=True):
+            name = one_line(approval.tool, 80)
             try:
-                await self.put(approval, f"{number} of {len(asked)} " if len(asked) > 1 else "")
+                await self.put(approval, f"{place} {name}?".lstrip())
             except _Elsewhere:
-                self.screen.rows(
-                    [("dim", f"{one_line(approval.tool, 80)}: decided elsewhere, or its time is over")]
-                )
+                self.screen.rows([("dim", f"{name}: decided elsewhere, or expired")])
         return False
 
-    async def put(self, approval: Approval, place: str) -> None:
-        """Asks, and decides."""
+    async def put(self, approval: Approval, question: str) -> None:
+        """Asks the person, and decides."""
         raise NotImplementedError
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
-        """The person's answer. Raises `_Elsewhere` when the question was settled before they gave it; Ctrl-C stops the turn."""
-        settled = asyncio.ensure_future(self._settled(approval))
+        """The person's answer. Raises `_Elsewhere` if the question was settled before they gave it."""
+        decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)
         try:
-            await asyncio.wait({settled, answer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({decided, answer}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise _Elsewhere
             return answer.result()
         finally:
-            settled.cancel()
+            decided.cancel()
             answer.cancel()
-            await asyncio.gather(settled, answer, return_exceptions=True)
-
-    async def _settled(self, approval: Approval) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            current = await self.approvals.records.get(approval.id)
-            if current is None or current.status != "pending":
-                return
-
-    async def stopped(self) -> None:
-        """Ctrl-C: the turn is cancelled from outside."""
-        self._stop()
-        await asyncio.Event().wait()
+            await asyncio.gather(decided, answer, return_exceptions=True)
 
     async def settle(self, approval: Approval, decision: Decision) -> None:
-        """Decides, and says so."""
+        """Stores the decision and shows it."""
         try:
-            await self.decide(approval, decision, self.by)
+            await self.approvals.decide(approval.id, approval.token, decision, by=self.by)
         except ToolwireError as error:
             self.screen.rows([("warning", str(error))])
             return
-        told = "approved" if decision.approved else "denied"
-        told += (
-            f", remembered for {_scope_words(decision.remember, decision.folder)}"
-            if decision.remember != "once"
-            else ""
-        )
-        told += f": {one_line(decision.reason)}" if decision.reason else ""
-        self.screen.rows([("dim", f"{one_line(approval.tool, 80)}: {told}")])
+        text = "approved" if decision.approved else "denied"
+        if decision.remember != "once":
+            text += f", remembered for {_scope_text(decision.remember, decision.folder)}"
+        if decision.reason:
+            text += f": {one_line(decision.reason)}"
+        self.screen.rows([("dim", f"{one_line(approval.tool, 80)}: {text}")])
 
 
-class KeySurface(_PersonSurface):
-    """By keys. Needs the extra `chat`."""
+class KeySurface(PersonSurface):
+    """Asks by single keys. Needs the extra `chat`."""
 
-    async def put(self, approval: Approval, place: str) -> None:
+    async def put(self, approval: Approval, question: str) -> None:
         from toolwire.surfaces.terminal import keyboard
 
-        question = _Question(approval)
+        self._keyboard = keyboard
+        draft = _Draft(approval, approval.shown)
+        actions = {"a": self._approve, "d": self._deny, "e": self._edit, "r": self._remember, "v": self._view}
         try:
-            while not question.done:
-                if question.fresh:
-                    self.screen.card(cards.card(question.now(), self.tool(approval), place="as edited"))
-                    question.fresh = False
-                key = await self.unless_decided(
-                    approval, keyboard.choose(question.text(place), question.keys())
-                )
-                await {
-                    "a": self._approve,
-                    "d": self._deny,
-                    "e": self._edit,
-                    "r": self._remember,
-                    "v": self._view,
-                }[key](question)
+            while not draft.done:
+                choices = draft.choices()
+                text = " · ".join(f"{key} {label}" for key, label in choices.items())
+                choosing = keyboard.choose(f"{question}  {text} · ctrl-c stop", choices)
+                await actions[await self.unless_decided(approval, choosing)](draft)
         except keyboard.Stopped:
-            await self.stopped()
+            self.stop()
+            await asyncio.Event().wait()  # until the turn is cancelled
 
-    async def _approve(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keyboard import Picker
-
+    async def _approve(self, draft: _Draft) -> None:
         picked: tuple[str, ...] | None = None
-        if question.approval.shown.pick and question.edited is None:
-            picked = await self.unless_decided(
-                question.approval, Picker(question.approval.shown.touched).run()
-            )
+        if draft.picks:
+            picker = self._keyboard.Picker(draft.shown.touched)
+            picked = await self.unless_decided(draft.approval, picker.run())
             if picked is None:
                 return
-        seen = question.shown.digest if question.edited is not None else ""
+        seen = draft.shown.digest if draft.edited is not None else ""
         decision = Decision(
-            True,
-            arguments=question.edited,
-            picked=picked,
-            remember=question.remember,
-            folder=question.folder,
-            seen=seen,
+            True, "", draft.edited, picked, remember=draft.remember, folder=draft.folder, seen=seen
         )
-        await self.settle(question.approval, decision)
-        question.done = True
+        await self.settle(draft.approval, decision)
+        draft.done = True
 
-    async def _deny(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keyboard import line
-
-        reason = await self.unless_decided(question.approval, line("Reason (optional; esc: back): "))
+    async def _deny(self, draft: _Draft) -> None:
+        asking = self._keyboard.line("Reason (optional; esc: back): ")
+        reason = await self.unless_decided(draft.approval, asking)
         if reason is not None:
-            await self.settle(question.approval, Decision(False, reason=reason.strip()))
-            question.done = True
+            await self.settle(draft.approval, Decision(False, reason=reason.strip()))
+            draft.done = True
 
-    async def _edit(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keyboard import line
-
-        tool, toolbox = self.tool(question.approval), self._toolbox()
+    async def _edit(self, draft: _Draft) -> None:
+        tool, toolbox = self.tool(draft.approval), self.toolbox()
         if tool is None or toolbox is None:
             return
 
         def check(text: str) -> Arguments:
             return toolbox.arguments(tool.name, text or "not JSON")
 
-        before = as_json(dict(question.now().arguments))
-        written = await self.unless_decided(
-            question.approval, line("Arguments (JSON; esc: back): ", before, check)
-        )
+        before = as_json(dict(draft.now().arguments))
+        asking = self._keyboard.line("Arguments (JSON; esc: back): ", before, check)
+        written = await self.unless_decided(draft.approval, asking)
         if written is None or written == before:
             return
         try:
             arguments = check(written)
-            question.edit(arguments, await toolbox.preview(tool.name, arguments))
+            shown = await toolbox.preview(tool.name, arguments)
         except ToolFailed as error:
             self.screen.rows([("warning", one_line(str(error), 300))])
+            return
+        draft.edited = None if dict(arguments) == dict(draft.approval.arguments) else arguments
+        draft.shown = shown
+        self.screen.card(cards.card(draft.now(), tool, place="as edited"))
 
-    async def _remember(self, question: _Question) -> None:
-        from toolwire.surfaces.terminal.keyboard import ESCAPE, choose
+    async def _remember(self, draft: _Draft) -> None:
+        folder = folder_of(draft.shown)
+        scopes: dict[str, Scope] = {"s": "session", **({"f": "folder"} if folder else {}), "t": "tool"}
+        choices = " · ".join(f"{key} {_scope_text(scope, folder)}" for key, scope in scopes.items())
+        text = f"Remember, once you approve, for: {choices} · o only once · esc back"
+        asking = self._keyboard.choose(text, {*scopes, "o", self._keyboard.ESCAPE})
+        key = await self.unless_decided(draft.approval, asking)
+        if key != self._keyboard.ESCAPE:
+            draft.remember = scopes.get(key, "once")
+            draft.folder = folder if draft.remember == "folder" else ""
 
-        folder = folder_of(question.now().shown)
-        choices: dict[str, Scope] = {"s": "session", **({"f": "folder"} if folder else {}), "t": "tool"}
-        told = " · ".join(f"{key} {_scope_words(scope, folder)}" for key, scope in choices.items())
-        text = f"Remember, once you approve, for: {told} · o only once · esc back"
-        key = await self.unless_decided(question.approval, choose(text, {*choices, "o", ESCAPE}))
-        if key != ESCAPE:
-            question.remember = choices.get(key, "once")
-            question.folder = folder if question.remember == "folder" else ""
-
-    async def _view(self, question: _Question) -> None:
-        self.screen.card(cards.card(question.now(), self.tool(question.approval), place="whole", whole=True))
+    async def _view(self, draft: _Draft) -> None:
+        self.screen.card(cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True))
 
 
-class _Question:
-    """A question on its way to a decision."""
+@dataclass(slots=True)
+class _Draft:
+    """A decision while the person makes it."""
 
-    def __init__(self, approval: Approval) -> None:
-        self.approval = approval
-        self.edited: Arguments | None = None
-        self.shown: Preview = approval.shown
-        self.remember: Scope = "once"
-        self.folder = ""
-        self.fresh = False
-        self.done = False
+    approval: Approval
+    shown: Preview
+    edited: Arguments | None = None
+    remember: Scope = "once"
+    folder: str = ""
+    done: bool = False
 
-    def edit(self, arguments: Arguments, shown: Preview) -> None:
-        self.edited = None if dict(arguments) == dict(self.approval.arguments) else arguments
-        self.shown, self.fresh = shown, True
+    @property
+    def picks(self) -> bool:
+        return self.approval.shown.pick and self.edited is None
 
     def now(self) -> Approval:
         """The question as it would be approved."""
-        return replace(
-            self.approval,
-            shown=self.shown,
-            arguments=self.approval.arguments if self.edited is None else self.edited,
-        )
+        arguments = self.approval.arguments if self.edited is None else self.edited
+        return replace(self.approval, shown=self.shown, arguments=arguments)
 
-    def keys(self) -> set[str]:
-        return {
-            "a",
-            "d",
-            "r",
-            *("e" if self.approval.stage == "run" else ""),
-            *("v" if cards.clipped(self.now()) else ""),
-        }
-
-    def text(self, place: str) -> str:
-        approve = "pick and approve" if self.approval.shown.pick and self.edited is None else "approve"
+    def choices(self) -> dict[str, str]:
+        """The keys, with what they do."""
+        approve = "pick and approve" if self.picks else "approve"
         if self.shown.problem:
-            approve = "approve, only to tell the reason"
+            approve = APPROVE_PROBLEM
         if self.remember != "once":
-            approve += f", remembered for {_scope_words(self.remember, self.folder)}"
-        words = {"a": approve, "d": "deny", "e": "edit", "r": "remember…", "v": "view all"}
-        told = " · ".join(f"{key} {word}" for key, word in words.items() if key in self.keys())
-        return f"{place}{one_line(self.approval.tool, 80)}?  {told} · ctrl-c stop"
+            approve += f", remembered for {_scope_text(self.remember, self.folder)}"
+        edit = {"e": "edit"} if self.approval.stage == "run" else {}
+        view = {"v": "view all"} if cards.clipped(self.now()) else {}
+        return {"a": approve, "d": "deny", **edit, "r": "remember…", **view}
 
 
-def _scope_words(scope: Scope, folder: str) -> str:
-    return {
-        "session": "this session",
-        "folder": f"the folder {one_line(folder, 80)}/",
-        "tool": "this tool, always",
-    }.get(scope, "only once")
+def _scope_text(scope: Scope, folder: str) -> str:
+    texts = {"session": "this session", "folder": f"the folder {one_line(folder, 80)}/"}
+    return texts.get(scope, "this tool, always")
 
 
-class LineSurface(_PersonSurface):
-    """By lines, for a terminal without the extra `chat`: `a`, `d REASON`, and numbers or `all` where things are picked."""
+class LineSurface(PersonSurface):
+    """Asks by lines, without the extra `chat`: `a`, `d REASON`, and numbers or `all` to pick."""
 
-    async def put(self, approval: Approval, place: str) -> None:
+    async def put(self, approval: Approval, question: str) -> None:
         hint = "numbers such as 1,3 or all: approve these" if approval.shown.pick else "a: approve"
-        hint += ", only to tell the reason" if approval.shown.problem else ""
-        while True:
+        if approval.shown.problem:
+            hint += APPROVE_PROBLEM.removeprefix("approve")
+        decision = None
+        while decision is None:
             await asyncio.sleep(SETTLE_S)
             drop_typed_ahead()
-            self.screen.rows([("label", f"{place}{one_line(approval.tool, 80)}?  {hint} · d REASON: deny")])
-            answer = await self.unless_decided(approval, _read_line())
-            decision = _read(answer, approval)
-            if decision is not None:
-                return await self.settle(approval, decision)
+            self.screen.rows([("label", f"{question}  {hint} · d REASON: deny")])
+            decision = read_answer(await self.unless_decided(approval, _read_line()), approval)
+        await self.settle(approval, decision)
 
 
-def _read(answer: str | None, approval: Approval) -> Decision | None:
-    """A written answer; None: it is none. The end of the input is a no."""
+def read_answer(answer: str | None, approval: Approval) -> Decision | None:
+    """The decision of a written answer; None if it is not one. The end of the input is a no."""
     if answer is None:
         return Decision(False)
     word, _, rest = answer.strip().partition(" ")
@@ -329,38 +262,20 @@ def _read(answer: str | None, approval: Approval) -> Decision | None:
         return Decision(True) if word.lower() in ("a", "approve", "y", "yes") else None
     touched = approval.shown.touched
     if word.lower() == "all":
-        return Decision(True, picked=tuple(one.key for one in touched if not one.missing))
-    if re.fullmatch(r"[\d ,]+", answer.strip()):
-        numbers = [int(number) for number in re.findall(r"\d+", answer)]
-        if all(0 < number <= len(touched) for number in numbers):
-            return Decision(True, picked=tuple(touched[number - 1].key for number in dict.fromkeys(numbers)))
+        return Decision(True, picked=approval.shown.pickable)
+    numbers = [int(number) for number in re.findall(r"\d+", answer)]
+    if re.fullmatch(r"[\d ,]+", answer.strip()) and all(0 < number <= len(touched) for number in numbers):
+        return Decision(True, picked=tuple(touched[number - 1].key for number in dict.fromkeys(numbers)))
     return None
 
 
 async def _read_line() -> str | None:
-    """A line of stdin, without holding the loop up. None: it is closed."""
+    """A line of stdin, without blocking the event loop. None: stdin is closed."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sys.stdin.fileno(), lambda: None if ready.done() else ready.set_result(None))
+    ready = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         loop.remove_reader(sys.stdin.fileno())
     return sys.stdin.readline() or None
-
-
-def surface_for(
-    approvals: Approvals,
-    allowed: Sequence[rules.Rule],
-    toolbox: Callable[[], Toolbox | None],
-    screen: Screen,
-    stop: Callable[[], object],
-    *,
-    person: bool,
-    by: str,
-) -> RuleSurface:
-    """Asks a person where there is one, and in the best way that this installation has."""
-    if not person:
-        return RuleSurface(approvals, allowed, toolbox)
-    kind = KeySurface if has_extra() else LineSurface
-    return kind(approvals, allowed, toolbox, screen, stop, by)
