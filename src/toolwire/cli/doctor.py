@@ -82,11 +82,9 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
     except Exception as error:
         return Finding(subject, "problem", first_line(error), fix)
     told = f"{kind}, tools {backend.strategy}"
-    return (
-        Finding(subject, "ok", told)
-        if ready
-        else Finding(subject, "problem", f"{told}: does not answer", fix)
-    )
+    if ready:
+        return Finding(subject, "ok", told)
+    return Finding(subject, "problem", f"{told}: does not answer", fix)
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Forwards a request to the node that has to answer it.
 
-- A request is forwarded once. It carries a seal that only a node can write; the node that receives it answers or
-  refuses. A seal that no node wrote is refused, so a client cannot pose as a node.
-- If the owner of a run cannot be reached or refuses, this node replays the run from the request's own history, as
-  long as nothing has been sent to the client.
+- A request is forwarded once. It carries a seal that only a node can write; the node that receives it answers
+  or refuses. A seal that no node wrote is refused, so a client cannot pose as a node.
+- If the owner of a run cannot be reached or refuses, this node replays the run from the request's own
+  history, as long as nothing has been sent to the client.
 - If the owner is lost in the middle of a stream, the client gets that stream's own kind of error.
 - If the client disconnects, the connection to the owner is closed, and the owner cancels the run.
 """
@@ -262,8 +262,8 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (.*)")
 class Siblings:
     """The other workers of this server. `number` is this worker's own, `addresses` are those of all workers.
 
-    Worker 0 serves the web pages, because their tabs, conversations and journal are in one process. Any worker
-    serves the metrics of all, labelled with the worker's number.
+    Worker 0 serves the web pages, because their tabs, conversations and journal are in one process. Any
+    worker serves the metrics of all, labelled with the worker's number.
     """
 
     def __init__(self, number: int, addresses: Sequence[str], client: NodeClient) -> None:

@@ -1,7 +1,7 @@
 """How a serving process joins the other nodes: its settings, its address, and what it knows of them.
 
-A node is one process. Each of several workers has a listener of its own for requests of other nodes, because a
-connection to the shared sockets could reach any worker. It has one more, which the parent keeps open, for
+A node is one process. Each of several workers has a listener of its own for requests of other nodes, because
+a connection to the shared sockets could reach any worker. It has one more, which the parent keeps open, for
 requests of the other workers.
 """
 

@@ -1,11 +1,11 @@
 """Which node owns a parked run: rows in Redis that all nodes read and write.
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
-    toolwire:park:CALL    the node whose run waits for this call's result, and the caller's key; expires with the park
+    toolwire:park:CALL    the node whose run waits for this call, and the caller's key; expires with the park
 
-- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others. Only the
-  first request waits for the failure. After that only the heartbeat tries, and writes all rows again when Redis is
-  back or has lost them.
+- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others.
+  Only the first request waits for the failure. After that only the heartbeat tries, and writes all rows again
+  when Redis is back or has lost them.
 - Every row is signed by a node. Somebody else who writes to Redis can cause replays, and nothing more.
 - A node that drains first deletes its rows.
 """
@@ -156,7 +156,7 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """Deletes the rows of a run that is no longer parked, without waiting: a row too many does no harm."""
+        """Deletes the rows of a run that is no longer parked. Does not wait: a stale row does no harm."""
         if self._left or not self.up or not calls:
             return
         keys = [PARK + call for call in calls]
@@ -210,7 +210,7 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries while it is down, too."""
+        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries even while it is down."""
         from redis.exceptions import RedisError
 
         if not self.up and not probing:

@@ -43,7 +43,7 @@ CONNECT_S = 3
 STATEMENT_S = 8.0
 ANSWER_S = 10.0
 OPENING_S = 300.0
-"""Instead of `ANSWER_S` for the first connection, which may migrate the tables or wait for a node that does."""
+"""`ANSWER_S` of the first connection, which may migrate the tables or wait for another node that does."""
 LOOK_AGAIN_S = 0.5
 MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
 _MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock, "toolwire"

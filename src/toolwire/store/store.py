@@ -36,8 +36,8 @@ MAX_CHAIN_BYTES = 64 * 1024 * 1024
 class StoredResponse:
     """A response that a client may retrieve or continue.
 
-    `response` is the JSON as it was sent; `input_items` are the request's own items as wire objects; `items` are
-    input and output as canonical items, which later turns replay.
+    `response` is the JSON as it was sent; `input_items` are the request's own items as wire objects; `items`
+    are input and output as canonical items, which later turns replay.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """The routes of the pages: one HTML shell, its files, and the API below /ui/api, which needs a session.
 
 The API serves only its own pages: it refuses requests from other origins, even from another port of this
-machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie. The
-content security policy runs only the shell's own files.
+machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie.
+The content security policy runs only the shell's own files.
 """
 
 from __future__ import annotations
