@@ -229,7 +229,7 @@ def test_a_misconfigured_model_is_named(text: str, said: list[str]) -> None:
         ("[server]\ndrain_s = nan\n", {}, ["server.drain_s", "number"]),
         ("[server]\ndrain_s = inf\n", {}, ["server.drain_s", "number"]),
         ('[server]\norigins = "http://a"\n', {}, ["server.origins", "list of strings"]),
-        ('[tools]\nstop_after = "soon"\n', {}, ["tools.stop_after", '"burst"', '"soon"']),
+        ('[tools]\nstop_after = "soon"\n', {}, ["tools.stop_after", "burst", '"soon"']),
         ("[tools]\ndedup = 1\n", {}, ["tools.dedup", "true or false"]),
         ("[server\n", {}, ["settings.toml", "not valid TOML", "line 1"]),
         ("", {"TOOLWIRE_SERVER__PROT": "1"}, ["TOOLWIRE_SERVER__PROT", "server.port"]),
@@ -238,7 +238,7 @@ def test_a_misconfigured_model_is_named(text: str, said: list[str]) -> None:
         ("", {"TOOLWIRE_SERVER__ORIGINS": "http://a"}, ["TOOLWIRE_SERVER__ORIGINS", "JSON list"]),
         ("", {"TOOLWIRE_MODELS": "qwen"}, ["TOOLWIRE_MODELS", "JSON object"]),
         ("", {"TOOLWIRE_SERVER__PORT__X": "1"}, ["TOOLWIRE_SERVER__PORT__X", "TOOLWIRE_SECTION__KEY"]),
-        ("", {"PROXY_TOOL_BLOCK_DEDUP": "perhaps"}, ["PROXY_TOOL_BLOCK_DEDUP", '"true"']),
+        ("", {"PROXY_TOOL_BLOCK_DEDUP": "perhaps"}, ["PROXY_TOOL_BLOCK_DEDUP", "one of true"]),
         ("", {"PROXY_TOOL_BLOCK_MAX": "lots"}, ["PROXY_TOOL_BLOCK_MAX", "tools.max_calls", "integer"]),
     ],
 )
