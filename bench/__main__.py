@@ -1,6 +1,6 @@
-"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks beside their baselines, judged by targets.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks and their targets.
 
-Exit status: 0 measured, whatever the verdicts; with `--strict` 1 when a target was missed or could not be measured.
+Exit status: 0 measured, whatever the verdicts; with `--strict` 1 if a target was missed or not measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TITLES = {
 
 
 def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes: list[str]) -> str:
-    """The Markdown page of a run. `picture`: where the chart lies, as seen from the page."""
+    """The Markdown page of a run. `picture`: the path of the chart, relative to the page."""
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += [*ABOUT, ""]
     if picture:
@@ -64,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", help=f"{', '.join(TITLES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument(
-        "--rounds", type=int, help="the median of so many counts; default: 5, and 3 for hostile texts"
+        "--rounds",
+        type=int,
+        help="the median of this many rounds counts; default: 5, and 3 for hostile texts",
     )
     parser.add_argument(
         "--peers",

@@ -1,15 +1,21 @@
-"""Codex driven directly and through Toolwire, in one run: the same binary, home, parameters and provider, once by a lean JSON-RPC client, once over
-HTTP.
+"""Codex driven directly and through Toolwire, in one run.
 
-- Both sides are started anew for every round and warmed by a turn that does not count, so that both have Codex processes of the same age.
-- Within a round every wave of turns is run on both sides, in random order: a disturbance of the machine meets both. Nothing is pinned to a core.
-- One wave says little where the machine is busy: a ratio is of the medians of all waves, and comes with the range that it has when the waves are
-  drawn anew, pair by pair. A target inside that range is neither met nor missed beyond doubt.
-- A time runs from the moment the request is issued (`thread/start`, or the HTTP request) to the first text delta, and to the end of the turn.
+Both sides use the same binary, home, parameters and provider: one through a lean JSON-RPC client, the other
+over HTTP.
+
+- Both sides are restarted for every round and warmed by a turn that does not count, so that their Codex
+  processes have the same age.
+- Within a round every wave of turns runs on both sides, in random order, so that a disturbance of the machine
+  hits both. Nothing is pinned to a core.
+- A ratio is of the medians of all waves, with the range that it has when the waves are resampled, pair by
+  pair. A target inside that range is neither clearly met nor clearly missed.
+- A time runs from the request (`thread/start`, or the HTTP request) to the first text delta, and to the end
+  of the turn.
 - Every answer is compared with what the provider sent, after the clock has stopped.
 
-`python -m bench.codex provider PORT`, `direct PORT` and `client PORT` are the processes of a run: the provider, and the driver of each side, which
-takes a load a line on stdin and answers with a line of figures.
+`python -m bench.codex provider PORT`, `direct PORT` and `client PORT` are the processes of a run: the
+provider, and the driver of each side, which reads one load per line from stdin and answers with a line of
+figures.
 """
 
 from __future__ import annotations
@@ -37,14 +43,14 @@ from bench.targets import ALL_CORES, AUTHORIZATION, Target, codex_options, start
 BINARY = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
 STEP_S = 0.01
 MARK = "Zz00"
-"""Stands in the first piece of every answer."""
+"""Part of the first piece of every answer."""
 FIRST_TARGET, WALL_TARGET = 1.15, 1.10
 LOAD_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many `turns` at once, of so many `pieces` each; `waves` times in a round."""
+    """`turns` at once, with `pieces` pieces each, `waves` times in a round."""
 
     name: str
     turns: int
@@ -58,7 +64,7 @@ ONE, EIGHT, MANY, SHORT = LOADS = (
     Load("32 turns", 32, waves=3),
     Load("32 short turns", 32, 1),
 )
-"""Fewer turns in all than Toolwire's Codex process serves before it is replaced."""
+"""Fewer turns than Toolwire's Codex process serves before it is replaced."""
 WARM = Load("warming", 1, 1)
 TOOL = {
     "name": "get_weather",
@@ -68,7 +74,7 @@ TOOL = {
 
 
 def question(pieces: int) -> dict[str, Any]:
-    """The request. How many pieces the answer has stands in its last message."""
+    """The request. Its last message has the number of pieces of the answer."""
     messages = [
         {"role": "system", "content": "You are helpful."},
         {"role": "user", "content": f"Say something of {pieces} pieces."},
@@ -85,7 +91,7 @@ def words(pieces: int) -> list[str]:
     return [MARK, *(f" w{number:03d}" for number in range(1, pieces))]
 
 
-# --- the provider --------------------------------------------------------------------------------------------------------------------------------
+# --- the provider -------------------------------------------------------------------------------------------
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _COUNT = re.compile(rb"of (\d+) pieces")
@@ -159,21 +165,21 @@ async def provide(port: int) -> None:
     await server.serve_forever()
 
 
-# --- one turn on each side -----------------------------------------------------------------------------------------------------------------------
+# --- one turn on each side ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Times:
     first_s: float
     said: Callable[[], str]
-    """The whole text; asked for when the clock has stopped."""
+    """The whole text; read after the clock has stopped."""
 
 
 Ask = Callable[[int], Awaitable[Times]]
 
 
 class Listener:
-    """A thread's messages, kept as they come."""
+    """A thread's messages, in the order of arrival."""
 
     def __init__(self) -> None:
         self.first = 0.0
@@ -196,7 +202,7 @@ class Listener:
 
 
 async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
-    """A client of `codex app-server` with nothing in between. What it asks is what Toolwire asks for the same request."""
+    """A direct client of `codex app-server`. It sends what Toolwire sends for the same request."""
     from toolwire.backends.codex import items
     from toolwire.backends.codex.home import prepare_home
     from toolwire.backends.codex.options import CodexOptions
@@ -290,22 +296,22 @@ async def drive(
             cpu, began = time.process_time(), time.perf_counter()
             async with asyncio.timeout(LOAD_S):
                 times = await asyncio.gather(*(ask(load.pieces) for _ in range(load.turns)))
-            told: dict[str, Any] = {
+            report: dict[str, Any] = {
                 "wall_ms": 1000 * (time.perf_counter() - began),
                 "cpu_s": time.process_time() - cpu,
             }
-            told["first_ms"] = [1000 * one.first_s for one in times]
-            told["wrong"] = sum(one.said() != "".join(words(load.pieces)) for one in times)
-            print(json.dumps(told), flush=True)
+            report["first_ms"] = [1000 * one.first_s for one in times]
+            report["wrong"] = sum(one.said() != "".join(words(load.pieces)) for one in times)
+            print(json.dumps(report), flush=True)
     finally:
         await close()
 
 
-# --- the sides, as processes ---------------------------------------------------------------------------------------------------------------------
+# --- the sides, as processes --------------------------------------------------------------------------------
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU of whole processes, threads that have ended included."""
+    """CPU of whole processes, including threads that have ended."""
     ticks = 0
     for pid in pids:
         try:
@@ -317,7 +323,7 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 @dataclass(slots=True)
 class Figures:
-    """What a wave gave. CPU in seconds for all of its turns: of the driver, of Toolwire and of Codex."""
+    """The result of a wave. CPU in seconds for all its turns: of the driver, of Toolwire and of Codex."""
 
     first_ms: float
     slow_ms: float
@@ -328,11 +334,11 @@ class Figures:
 
 
 class Failed(RuntimeError):
-    """A side did not answer as it should: its figures would mean nothing."""
+    """A side gave a wrong answer, so its figures mean nothing."""
 
 
 class Side:
-    """`direct`: the driver owns Codex. `gateway`: the driver is a client of Toolwire, which owns it."""
+    """`direct`: the driver owns Codex. `gateway`: the driver is a client of Toolwire, which owns Codex."""
 
     def __init__(self, name: str, provider: int) -> None:
         self.name = name
@@ -362,16 +368,18 @@ class Side:
             raise Failed(
                 f"{self.name}, {load.name}: {Path(self._log.name).read_text(errors='replace').strip()[-500:]}"
             )
-        told = json.loads(line)
-        if told["wrong"]:
-            raise Failed(f"{self.name}, {load.name}: {told['wrong']} answers are not what the provider sent")
-        first = sorted(told["first_ms"])
+        report = json.loads(line)
+        if report["wrong"]:
+            raise Failed(
+                f"{self.name}, {load.name}: {report['wrong']} answers are not what the provider sent"
+            )
+        first = sorted(report["first_ms"])
         slow = first[int(0.95 * (len(first) - 1))]
         return Figures(
             median(first),
             slow,
-            told["wall_ms"],
-            told["cpu_s"],
+            report["wall_ms"],
+            report["cpu_s"],
             cpu_s(toolwire) - before[0],
             cpu_s(codex) - before[1],
         )
@@ -400,7 +408,7 @@ class Side:
             self.target.stop()
 
 
-# --- the rounds ----------------------------------------------------------------------------------------------------------------------------------
+# --- the rounds ---------------------------------------------------------------------------------------------
 
 Found = dict[tuple[str, str], list[Figures]]
 """By side and load: the figures of the waves, pair by pair."""
@@ -429,7 +437,7 @@ def measure(provider: int, rounds: int, chance: random.Random) -> Found:
 def resampled(
     pairs: Sequence[tuple[float, float]], chance: random.Random, draws: int = 2000
 ) -> tuple[float, float]:
-    """The middle nine tenths of the ratio of medians, with the pairs drawn anew."""
+    """The middle nine tenths of the ratio of medians, with the pairs resampled."""
     found = sorted(_ratio(chance.choices(pairs, k=len(pairs))) for _ in range(draws))
     return found[draws // 20], found[-draws // 20]
 
@@ -442,7 +450,7 @@ def ratio_row(found: Found, load: Load, field: str, title: str, target: float = 
     mine, other = ([getattr(one, field) for one in found[side, load.name]] for side in ("gateway", "direct"))
     pairs = list(zip(mine, other, strict=True))
     low, high = resampled(pairs, random.Random(0))
-    detail = f"{figure(median(mine))} against {figure(median(other))} ms; drawn anew {figure(low)} to {figure(high)}, of {len(pairs)} pairs"
+    detail = f"{figure(median(mine))} against {figure(median(other))} ms; resampled {figure(low)} to {figure(high)}, of {len(pairs)} pairs"
     return Row(title, _ratio(pairs), detail, "at most" if target else "", target)
 
 
@@ -459,7 +467,7 @@ def time_rows(found: Found) -> list[Row]:
 
 
 def cpu_rows(found: Found) -> list[Row]:
-    """A turn's own cost from the turns of one delta; a delta's from what longer ones take beyond that."""
+    """The cost of a turn, from turns of one delta; the cost of a delta, from the rest of longer turns."""
 
     def taken(side: str, load: Load, name: str) -> float:
         spent: list[float] = [getattr(one, name) for one in found[side, load.name]]
@@ -487,7 +495,7 @@ def cpu_rows(found: Found) -> list[Row]:
 
 
 def missing() -> str:
-    """What the benchmark lacks, in a line; empty: nothing."""
+    """What the benchmark is missing, in one line; empty: nothing."""
     if not BINARY.exists():
         return "the Codex benchmark is left out: Codex is missing; npm ci --prefix tests/codex/new"
     return "" if shutil.which("node") else "the Codex benchmark is left out: node is missing"

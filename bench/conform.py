@@ -1,7 +1,8 @@
-"""`python -m bench.conform`: Toolwire and LiteLLM's proxy before the same upstream, judged by `toolwire conform`. Writes into docs/conform.md.
+"""`python -m bench.conform`: Toolwire and LiteLLM's proxy, judged by `toolwire conform`.
 
-The upstream is Toolwire's demo model, which passes every check itself: what fails before it is the gateway's own. LiteLLM is asked twice: once it
-knows that the upstream has both APIs, once it takes it for a server that has only chat completions and makes Responses itself.
+Writes into docs/conform.md. Both have the same upstream, Toolwire's demo model, which passes every check
+itself: a failure is therefore the gateway's own. LiteLLM is tested twice: configured for an upstream with
+both APIs, and for one that has only chat completions, so that LiteLLM produces Responses itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Every dialect alike: random calls at random splits come back exactly, and a call cut off at any place ends by length and is never completed.
+"""Every dialect: random calls at random splits come back exactly, and a cut call is never completed.
 
-`python bench/dialects.py --cases 1000 --cuts 100 --json FILE`: so many random texts of each dialect are read back, and so many are cut off at every
-one of their places. The laws are `fuzz/dialect_laws.py`'s; a case is known by its seed, dialect and number. Exit status: 0 all went well, 1 a law
-did not hold.
+`python bench/dialects.py --cases 1000 --cuts 100 --json FILE`: reads that many random texts of each dialect
+back, and cuts that many at every position. The laws are in `fuzz/dialect_laws.py`. Seed, dialect and number
+identify a case. Exit status: 0 all laws held, 1 a law did not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fuzz.law import Law  # noqa: E402
 from toolwire.emulate.dialects import DIALECTS  # noqa: E402
 
 Work = tuple[str, int, int, int]
-"""A dialect, the seed, how many texts are read back and how many are cut."""
+"""A dialect, the seed, the number of texts to read back and the number of texts to cut."""
 ROUND_TRIP, CUT_OFF = "round_trip", "cut_off"
 
 
@@ -34,11 +34,11 @@ def try_dialect(work: Work) -> dict[str, Any]:
     dialect, seed, cases, cuts = work
     failures: list[dict[str, Any]] = []
     calls = 0
-    told = [0, 0, 0]
+    outcomes = [0, 0, 0]
 
     def everywhere(case: dict[str, Any]) -> None:
         for kind, count in enumerate(dialect_laws.judge_every_cut(case)):
-            told[kind] += count
+            outcomes[kind] += count
 
     for number in range(cases):
         case = dialect_laws.draw_calls(Random(f"{seed}/{dialect}/{number}"), dialect)
@@ -57,7 +57,7 @@ def try_dialect(work: Work) -> dict[str, Any]:
         "texts": cases,
         "calls": calls,
         "cut": cuts,
-        "told": told,
+        "told": outcomes,
         "failures": failures,
     }
 
@@ -91,9 +91,9 @@ def main(argv: list[str] | None = None) -> int:
         lines = []
         for line in pool.imap(try_dialect, work):
             lines.append(line)
-            told, failures = line["told"], line["failures"]
+            outcomes, failures = line["told"], line["failures"]
             print(
-                f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(told):>8,} cuts, {len(failures)} failed",
+                f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(outcomes):>8,} cuts, {len(failures)} failed",
                 flush=True,
             )
             for failure in failures[:3]:

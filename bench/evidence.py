@@ -1,7 +1,8 @@
 """`make evidence`: runs the long versions of what the tests show in short, and writes docs/evidence.md.
 
-The sections are data: a name, a title, a command and a reader of what it left. `--only NAME` runs one of them again and keeps the others on the
-page; `--quick` runs short versions, to see that everything works. Exit status: 0 all went well, 1 something failed.
+The sections are data: a name, a title, a command and a reader of what it left. `--only NAME` runs one of them
+again and keeps the others on the page; `--quick` runs short versions, to see that everything works. Exit
+status: 0 all went well, 1 something failed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ JOBS = str(len(os.sched_getaffinity(0)))
 
 
 class Reading(NamedTuple):
-    """What a section showed: figures in a line, whether it went well (None: nothing to judge), and Markdown for the page."""
+    """A section's result: figures in one line, whether it passed (None: not judged), and Markdown."""
 
     figures: str
     passed: bool | None
@@ -39,8 +40,10 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`command` and `quick` are arguments of the project's Python, run in the checkout; `left` is the file it leaves, given to `read`: JSON as a
-    value, anything else as text."""
+    """`command` and `quick` are arguments of the project's Python, run in the checkout.
+
+    `left` is the file that the command writes. `read` gets it: JSON as a value, anything else as text.
+    """
 
     name: str
     title: str
@@ -51,20 +54,20 @@ class Section:
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The environment: a value for `command` and one for `quick`."""
     must: bool = False
-    """Whether anything but a pass is a failure, not a target that was missed."""
+    """Whether anything but a pass is a failure, rather than a missed target."""
 
 
-# --- readers -------------------------------------------------------------------------------------------------------------------------------------
+# --- readers ------------------------------------------------------------------------------------------------
 
 
-def read_fuzz(told: Any) -> Reading:
-    failures = told["failures"]
-    figures = f"{told['cases']:,} cases of {len(told['laws'])} laws in {told['seconds']:,.0f} s, seed {told['seed']}: {len(failures)} failed"
-    failed = {name: sum(failure["law"] == name for failure in failures) for name in told["laws"]}
+def read_fuzz(data: Any) -> Reading:
+    failures = data["failures"]
+    figures = f"{data['cases']:,} cases of {len(data['laws'])} laws in {data['seconds']:,.0f} s, seed {data['seed']}: {len(failures)} failed"
+    failed = {name: sum(failure["law"] == name for failure in failures) for name in data["laws"]}
     lines = ["| law | says | cases | failed |", "|---|---|---|---|"]
     lines += [
-        f"| {name} | {told['says'].get(name, '')} | {count:,} | {failed[name]} |"
-        for name, count in told["laws"].items()
+        f"| {name} | {data['says'].get(name, '')} | {count:,} | {failed[name]} |"
+        for name, count in data["laws"].items()
     ]
     shown = [
         f"- `{failure['law']}`, case {failure['number']}: `{failure['case'][:400]}`"
@@ -73,25 +76,25 @@ def read_fuzz(told: Any) -> Reading:
     return Reading(figures, not failures, "\n".join([*lines, *([""] if shown else []), *shown]))
 
 
-def read_dialects(told: Any) -> Reading:
-    """How calls that were cut off were told: as text, as cut off, as whole since only markup was missing."""
+def read_dialects(data: Any) -> Reading:
+    """How cut calls came out: as text, as cut off, or as whole because only markup was missing."""
     lines = [
         "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as complete | failed |",
         "|" + "---|" * 9,
     ]
-    for one in told["dialects"]:
+    for one in data["dialects"]:
         cells = (one["texts"], one["calls"], one["cut"], sum(one["told"]), *one["told"], len(one["failures"]))
         lines.append(f"| `{one['dialect']}` | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
-    failures = [(one["dialect"], failure) for one in told["dialects"] for failure in one["failures"]]
+    failures = [(one["dialect"], failure) for one in data["dialects"] for failure in one["failures"]]
     shown = [
         f"- `{name}`, {failure['law']} {failure['number']}: `{failure['case'][:400]}`"
         for name, failure in failures[:10]
     ]
     texts, cuts = (
         sum(counts)
-        for counts in zip(*((one["texts"], sum(one["told"])) for one in told["dialects"]), strict=True)
+        for counts in zip(*((one["texts"], sum(one["told"])) for one in data["dialects"]), strict=True)
     )
-    figures = f"{len(told['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, seed {told['seed']}"
+    figures = f"{len(data['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, seed {data['seed']}"
     return Reading(
         f"{figures}: {len(failures)} failed",
         not failures,
@@ -99,19 +102,19 @@ def read_dialects(told: Any) -> Reading:
     )
 
 
-def read_rows(told: Any) -> Reading:
-    rows = [Row(**row) for row in told["rows"]]
+def read_rows(data: Any) -> Reading:
+    rows = [Row(**row) for row in data["rows"]]
     judged = [row for row in rows if row.sense]
     met = sum(row.verdict == "pass" for row in judged)
-    notes = [f"- {note}" for note in told["notes"]]
+    notes = [f"- {note}" for note in data["notes"]]
     passed = met == len(judged) if judged else None
     figures = f"{met} of {len(judged)} targets met" if judged else "nothing measured"
     return Reading(figures, passed, "\n".join([markdown(rows), *([""] if notes else []), *notes]))
 
 
-def read_tests(told: str) -> Reading:
-    """pytest's report in XML. What a test printed stands in it, line by line."""
-    suite = ElementTree.fromstring(told).find("testsuite")
+def read_tests(data: str) -> Reading:
+    """pytest's XML report, which includes the lines that a test printed."""
+    suite = ElementTree.fromstring(data).find("testsuite")
     assert suite is not None
     counts = {name: int(suite.get(name, "0")) for name in ("tests", "skipped", "failures", "errors")}
     lost = counts["failures"] + counts["errors"]
@@ -135,19 +138,19 @@ def read_tests(told: str) -> Reading:
     )
 
 
-def read_steps(told: Any) -> Reading:
-    """The steps of a way that a person goes, with their times."""
-    steps = told["steps"]
-    called, arguments = told["call"]
+def read_steps(data: Any) -> Reading:
+    """The steps of a user's path, with their times."""
+    steps = data["steps"]
+    called, arguments = data["call"]
     lines = [
         "| step | time |",
         "|---|---|",
         *(f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()),
     ]
-    began = (told["answer"].strip().splitlines() or [""])[0][
+    began = (data["answer"].strip().splitlines() or [""])[0][
         :120
     ]  # a line: what a model writes may be Markdown of its own
-    said = f"- The model `{told['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {began}"
+    said = f"- The model `{data['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {began}"
     return Reading(
         f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result",
         True,
@@ -155,7 +158,7 @@ def read_steps(told: Any) -> Reading:
     )
 
 
-# --- what is run ---------------------------------------------------------------------------------------------------------------------------------
+# --- what is run --------------------------------------------------------------------------------------------
 
 FUZZ, SCANNER, GATEWAY, CODEX = (
     WORK / "fuzz.json",
@@ -170,7 +173,7 @@ LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK
 
 
 def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
-    """Tests that know a long version of themselves, by variables, with as much time as that needs."""
+    """Tests that have a long version, enabled by variables, with enough time for it."""
     left = WORK / f"{name}.xml"
     report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
     command = ("-m", "pytest", "-q", f"tests/{file}", "-k", which, *report)
@@ -373,7 +376,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
-    """Runs a section; its line of the table of contents, and its block on the page."""
+    """Runs a section. Returns its line of the table of contents, and its block of the page."""
     words = section.quick if quick else section.command
     chosen = {name: values[quick] for name, values in section.variables.items()}
     shown = "".join(f"{name}={value} " for name, value in chosen.items())
@@ -387,8 +390,8 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     ).returncode
     took = time.monotonic() - began
     if left.exists():
-        told = left.read_text()
-        reading = section.read(json.loads(told) if left.suffix == ".json" else told)
+        data = left.read_text()
+        reading = section.read(json.loads(data) if left.suffix == ".json" else data)
     else:
         reading = Reading(f"the command ended with status {status} and left nothing", False, "")
     verdict = {True: "pass", False: "FAIL" if section.must or not left.exists() else "some missed", None: ""}[
@@ -406,7 +409,7 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     return line, reading.details
 
 
-# --- the page ------------------------------------------------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
@@ -415,7 +418,7 @@ The long versions of the tests. `make evidence` runs all of them; the command in
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
-    """The sections that the page holds already, by name."""
+    """The sections that the page has already, by name."""
     if not page.exists():
         return {}
     found = [(json.loads(head), body) for head, body in _BLOCK.findall(page.read_text())]

@@ -1,8 +1,9 @@
-"""A load of tool loops whose every answer is known beforehand, and the judge of what came back.
+"""A load of tool loops whose every answer is known in advance, and the judge of the answers.
 
-A stream asks, gets a call, brings its result, gets an answer that names the result, and begins again. Every request ends in one of these ways, told
-in a word or two: `right`; `503 overloaded`, an HTTP error with OpenAI's error object; `in-band stream_interrupted`, an error that ended a stream;
-`cut`, a connection that was lost; `hung` and `wrong: …`, which nothing excuses.
+A stream asks, gets a call, sends its result, gets an answer that contains the result, and begins again. Every
+request ends with one of these outcomes: `right`; `503 overloaded`, an HTTP error with OpenAI's error object;
+`in-band stream_interrupted`, an error that ended a stream; `cut`, a lost connection; `hung` and `wrong: …`,
+which nothing excuses.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from toolwire.conform.judge import fold, judge_body, judge_error, judge_sse
 
 PATIENCE_S = 60.0
 BREATH_S = 0.5
-"""So long a stream waits after an error, as a client would."""
+"""How long a stream waits after an error, as a client would."""
 PARAMETERS = {
     "type": "object",
     "properties": {"at": {"type": "string"}},
@@ -36,7 +37,11 @@ Place = Literal["balanced", "alone"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way of asking. `store`: Responses that are stored, and continued by `previous_response_id`; others bring their whole history."""
+    """A kind of request.
+
+    `store`: Responses that are stored, and continued by `previous_response_id`. Others send their whole
+    history.
+    """
 
     api: Literal["chat", "responses"]
     model: str
@@ -91,7 +96,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A response that was told as completed and stored: it must be found again, by the key that made it."""
+    """A response that was reported as completed and stored: the key that created it must find it again."""
 
     id: str
     place: Place
@@ -100,8 +105,8 @@ class Kept:
 
 
 @dataclass
-class Told:
-    """An answer as a client has it in hand. `body` is None where there is no right one."""
+class Outcome:
+    """An answer as a client receives it. `body` is None if there is no correct one."""
 
     how: str
     body: dict[str, Any] | None = None
@@ -111,8 +116,8 @@ class Told:
 
 async def ask(
     client: aiohttp.ClientSession, url: str, key: str, kind: Kind, body: dict[str, Any], request_id: str
-) -> Told:
-    """One request, and whether its answer is a legal one; what it says is for the caller to judge."""
+) -> Outcome:
+    """One request, and whether its answer is legal. The caller judges its content."""
     path = "chat/completions" if kind.api == "chat" else "responses"
     headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
     try:
@@ -120,16 +125,16 @@ async def ask(
             raw, turn = await response.read(), response.headers.get("x-toolwire-turn", "")
             report = response.headers.get("x-toolwire-report", "")
     except TimeoutError:
-        return Told("hung")
+        return Outcome("hung")
     except (aiohttp.ClientError, OSError):
-        return Told("cut")
+        return Outcome("cut")
     try:
         whole: Any = None if response.status == 200 and kind.stream else json.loads(raw)
     except ValueError:
-        return Told(f"wrong: {response.status} with {raw[:200]!r}")
+        return Outcome(f"wrong: {response.status} with {raw[:200]!r}")
     if response.status != 200:
         problems = judge_error(response.status, whole)
-        return Told(
+        return Outcome(
             f"wrong: {problems[0]}"
             if problems
             else f"{response.status} {whole['error']['code'] or whole['error']['type']}",
@@ -141,18 +146,20 @@ async def ask(
         else judge_body(whole, kind.api, tools=["look"])
     )
     if problems:
-        return Told(f"wrong: {problems[0]} in {raw[-300:]!r}", turn=turn)
-    told: dict[str, Any] = fold(raw, kind.api) if kind.stream else whole
-    failed = told.get("error")
+        return Outcome(f"wrong: {problems[0]} in {raw[-300:]!r}", turn=turn)
+    outcome: dict[str, Any] = fold(raw, kind.api) if kind.stream else whole
+    failed = outcome.get("error")
     if failed:
-        return Told(f"in-band {failed.get('code')}", turn=turn)
-    return Told("right", told, turn, stored=b'{"stored":false}' not in raw and "store=failed" not in report)
+        return Outcome(f"in-band {failed.get('code')}", turn=turn)
+    return Outcome(
+        "right", outcome, turn, stored=b'{"stored":false}' not in raw and "store=failed" not in report
+    )
 
 
-def call_of(kind: Kind, told: dict[str, Any]) -> str | None:
-    """The id of the one call that the first answer must be; None where it is anything else."""
+def call_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
+    """The id of the one call that the first answer must be; None if it is anything else."""
     if kind.api == "chat":
-        (choice,) = told["choices"]
+        (choice,) = outcome["choices"]
         calls = choice["message"].get("tool_calls") or []
         right = (
             choice["finish_reason"] == "tool_calls"
@@ -165,9 +172,9 @@ def call_of(kind: Kind, told: dict[str, Any]) -> str | None:
             and json.loads(calls[0]["function"]["arguments"]) == json.loads(ARGUMENTS)
         )
         return calls[0]["id"] if right else None
-    items = told["output"]
+    items = outcome["output"]
     right = (
-        told["status"] == "completed"
+        outcome["status"] == "completed"
         and [item["type"] for item in items] == ["function_call"]
         and items[0]["name"] == "look"
     )
@@ -176,24 +183,24 @@ def call_of(kind: Kind, told: dict[str, Any]) -> str | None:
     )
 
 
-def text_of(kind: Kind, told: dict[str, Any]) -> str | None:
-    """The text that the second answer must be; None where it is anything else."""
+def text_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
+    """The text that the second answer must be; None if it is anything else."""
     if kind.api == "chat":
-        (choice,) = told["choices"]
+        (choice,) = outcome["choices"]
         message = choice["message"]
         return (
             message["content"]
             if choice["finish_reason"] == "stop" and not message.get("tool_calls")
             else None
         )
-    items = told["output"]
-    right = told["status"] == "completed" and [item["type"] for item in items] == ["message"]
+    items = outcome["output"]
+    right = outcome["status"] == "completed" and [item["type"] for item in items] == ["message"]
     return "".join(part["text"] for part in items[0]["content"]) if right else None
 
 
 @dataclass
 class Load:
-    """So many streams, and everything that is known of them. `name` tells its requests from others."""
+    """A number of streams, and their records. `name` distinguishes their requests from others."""
 
     name: str
     client: aiohttp.ClientSession
@@ -215,7 +222,7 @@ class Load:
         ]
 
     async def stop(self) -> None:
-        """Lets every loop that has begun come to its end."""
+        """Waits until every loop that has begun has ended."""
         self._stopped = True
         await asyncio.gather(*self._tasks)
 
@@ -225,7 +232,7 @@ class Load:
                 await asyncio.sleep(BREATH_S)
 
     async def loop(self, kind: Kind, key: str, url: str, second_url: str = "") -> bool:
-        """Two requests; whether both ended right. `second_url`: the result is brought there."""
+        """Two requests; whether both ended right. `second_url`: where the result is sent."""
         number = next(self._numbers)
         result = f"duck number {number}"
         body: dict[str, Any] = {
@@ -243,7 +250,7 @@ class Load:
             url,
             {**body, field_name: history},
             f"{self.name}-{number}-1",
-            lambda told: call_of(kind, told),
+            lambda outcome: call_of(kind, outcome),
         )
         if call_id is None:
             return False
@@ -261,8 +268,8 @@ class Load:
             call = {"type": "function_call", "call_id": answer, "name": "look", "arguments": ARGUMENTS}
             history += [call, {"type": "function_call_output", "call_id": answer, "output": result}]
 
-        def judge(told: dict[str, Any]) -> str | None:
-            return answer if text_of(kind, told) == answer_to(result) else None
+        def judge(outcome: dict[str, Any]) -> str | None:
+            return answer if text_of(kind, outcome) == answer_to(result) else None
 
         return (
             await self._step(
@@ -280,32 +287,36 @@ class Load:
         request_id: str,
         judge: Callable[[dict[str, Any]], str | None],
     ) -> tuple[str, str] | None:
-        """What `judge` finds in the answer, and the answer's id; None where it did not end right."""
+        """What `judge` returns for the answer, and the answer's id; None if it did not end right."""
         began = time.monotonic()
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
-            told = await ask(self.client, url, key, kind, body, request_id)
+            outcome = await ask(self.client, url, key, kind, body, request_id)
         finally:
             self.under_way -= 1
-        found = judge(told.body) if told.body is not None else None
-        how = told.how if told.body is None or found is not None else f"wrong: {json.dumps(told.body)[:400]}"
-        self.ends.append(Ended(kind, request_id, began, time.monotonic(), how, told.turn))
+        found = judge(outcome.body) if outcome.body is not None else None
+        how = (
+            outcome.how
+            if outcome.body is None or found is not None
+            else f"wrong: {json.dumps(outcome.body)[:400]}"
+        )
+        self.ends.append(Ended(kind, request_id, began, time.monotonic(), how, outcome.turn))
         if found is None:
             return None
-        assert told.body is not None
+        assert outcome.body is not None
         if kind.store:
-            if told.stored and told.body.get("store") is not False:
-                self.kept.append(Kept(told.body["id"], kind.place, key, told.body["output"]))
+            if outcome.stored and outcome.body.get("store") is not False:
+                self.kept.append(Kept(outcome.body["id"], kind.place, key, outcome.body["output"]))
             else:
                 self.unkept += 1
-        return found, told.body["id"]
+        return found, outcome.body["id"]
 
 
 async def lost(
     client: aiohttp.ClientSession, places: dict[Place, str], kept: Sequence[Kept], at_once: int = 8
 ) -> list[str]:
-    """The responses that can not be had again as they were told."""
+    """The stored responses that cannot be retrieved as they were sent."""
     gone: list[str] = []
     left = iter(kept)
 
@@ -322,12 +333,15 @@ async def lost(
     return gone
 
 
-# --- limits ------------------------------------------------------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Limited:
-    """One key that asks far too often, at every node by itself. Over t minutes rate × (t + 1) of its requests may go through, and no more."""
+    """One key that sends far too many requests, to every node.
+
+    Over t minutes at most rate × (t + 1) of its requests may be admitted.
+    """
 
     client: aiohttp.ClientSession
     nodes: Sequence[str]
@@ -346,7 +360,7 @@ class Limited:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Uses up a minute's worth at once, then goes on asking."""
+        """Uses up the allowance of a minute at once, then continues to send."""
         self._began = time.monotonic()
         await asyncio.gather(*(self._burst(node) for node in self.nodes for _ in range(self.at_once)))
         self._tasks = [
@@ -374,7 +388,7 @@ class Limited:
 
     async def _ask(self, node: str) -> str:
         kind, sent = Kind("chat", "quick", stream=False), time.monotonic()
-        told = await ask(
+        outcome = await ask(
             self.client,
             node,
             self.key,
@@ -382,21 +396,22 @@ class Limited:
             {"model": "quick", "messages": [{"role": "user", "content": "go"}]},
             "limited",
         )
-        if told.how == "right":
+        if outcome.how == "right":
             self.allowed += 1
-        elif told.how == "429 rate_limit_exceeded":
+        elif outcome.how == "429 rate_limit_exceeded":
             self.refused += 1
         else:
-            self.other[told.how] = self.other.get(told.how, 0) + 1
-            return told.how
+            self.other[outcome.how] = self.other.get(outcome.how, 0) + 1
+            return outcome.how
         self.answered[node] = sent
-        return told.how
+        return outcome.how
 
     async def known_everywhere(self) -> None:
         """Waits until every node has decided a request that was sent from now on.
 
-        A node that has just started knows nothing of a key before it has asked Redis for it once. If Redis stops before that, the node
-        allows its whole share again: two faults at once, which is not what is measured here.
+        A node that has just started knows nothing of a key before it has asked Redis for it once. If Redis
+        stops before that, the node allows its whole share again: two faults at once, which is not what is
+        measured here.
         """
         since = time.monotonic()
         while any(self.answered.get(node, 0.0) < since for node in self.nodes):

@@ -1,5 +1,7 @@
-"""Everything that a fault can hit, as real processes on loopback: two nodes behind nginx that share PostgreSQL and Redis, an upstream, and one node
-alone with an SQLite file on a small disk.
+"""Everything that a fault can hit, as real processes on loopback.
+
+Two nodes behind nginx that share PostgreSQL and Redis, an upstream, and a single node with an SQLite file on
+a small disk.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def faketime() -> Path | None:
 
 
 class Upstream(Server):
-    """A model server in a process of its own, on a port that stays the same."""
+    """A model server in a separate process, on a fixed port."""
 
     def __init__(self, pause_ms: int) -> None:
         super().__init__()
@@ -59,7 +61,7 @@ class Upstream(Server):
 
 
 class Disk:
-    """A node's own small disk, which goes with the node; where none can be mounted, a limit on how large the node's files may be."""
+    """A small disk for one node; if none can be mounted, a limit on the size of its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +89,7 @@ class Disk:
         with contextlib.closing(sqlite3.connect(place / STORE)) as store:
             store.execute(
                 "PRAGMA wal_checkpoint(TRUNCATE)"
-            )  # or SQLite goes on for a while in room that it has already
+            )  # or SQLite writes for a while into space that it has already
         with (place / FILLER).open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -109,7 +111,7 @@ class Disk:
 
 
 class Clock:
-    """The wall clock of one node. Time that passes goes on evenly, as on a machine whose clock is set."""
+    """The wall clock of one node. Time advances evenly, as on a machine whose clock is set."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -123,7 +125,7 @@ class Clock:
         }
 
     def set(self, seconds: int) -> None:
-        """So far ahead of the right time, or behind it. The node sees it within a second."""
+        """Sets the clock this far ahead of the right time, or behind it. The node sees it within a second."""
         self.ahead = seconds
         written = self._file.with_suffix(".new")
         written.write_text(f"{seconds:+d}\n")
@@ -221,7 +223,7 @@ class Servers:
         return "\n".join(lines)
 
     async def limited_key(self, rate: int) -> str:
-        """A fresh key of the store that may ask so often in a minute."""
+        """A new key in the store, with this limit of requests a minute."""
         store = Store(self.store)
         try:
             return (await KeyRecords(store).add("limited", {}, {"requests_per_minute": rate}))[1]
@@ -229,7 +231,7 @@ class Servers:
             await store.close()
 
     def ended(self) -> list[str]:
-        """What has ended by itself."""
+        """The processes that have ended by themselves."""
         servers = {"nginx": self.nginx, "redis": self.redis, "upstream": self.upstream, "alone": self.alone}
         servers |= {f"node {place}": node for place, node in enumerate(self.nodes)}
         return [

@@ -1,6 +1,7 @@
-"""What all models of the fault runs say, and a server in a process of its own that says it: `python -m bench.fault_upstream PORT PAUSE_MS`.
+"""The answers of all models of the fault runs, and a server that gives them.
 
-It sends one half of each answer, pauses, and sends the other half; asked for the model `swift`, it does not pause.
+`python -m bench.fault_upstream PORT PAUSE_MS` sends one half of each answer, pauses, and sends the other
+half. For the model `swift` it does not pause.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
 ARGUMENTS = '{"at": "the pond"}'
 SWIFT = "swift"
-"""Models of this name do the same without any pause: for finding out whether something works."""
+"""Models of this name do not pause: they show whether something works."""
 
 
 def answer_to(result: str) -> str:
@@ -21,7 +22,7 @@ def answer_to(result: str) -> str:
 
 
 def script(pause_ms: int) -> str:
-    """The same for scripted models. The answer lasts for three pauses in all."""
+    """The same for scripted models. The answer takes three pauses in all."""
     before, after = answer_to("{result}").split("{result}")
     first = ["chunk 6", f"pause {pause_ms}ms", f"call look {ARGUMENTS}"]
     second = [
@@ -40,12 +41,12 @@ async def serve(port: int, pause_ms: int) -> None:
 
     def reply(asked: Recorded) -> Reply:
         last = asked.body["messages"][-1]
-        told = (
+        chunks = (
             answer(answer_to(last["content"]))
             if last["role"] == "tool"
             else answer(calls=[(f"call_{next(numbers)}", "look", ARGUMENTS)])
         )
-        whole = Reply.stream(told)
+        whole = Reply.stream(chunks)
         if asked.body["model"] == SWIFT:
             return whole
         gate = asyncio.Event()

@@ -1,9 +1,9 @@
-"""`python -m bench.faults`: two nodes, nginx, Redis and PostgreSQL under a load of streams with tool loops, and each fault in turn.
+"""`python -m bench.faults`: two nodes, nginx, Redis and PostgreSQL under load, and each fault in turn.
 
-The faults are data: what begins and ends it, which requests it may touch, the errors these may get, how it shows that it was felt, and how it is
-known that all is well again. What is judged: every request ended with a right answer or one clear error that a fault explains; nothing that was
-stored is lost; a limit holds over all nodes; nobody restarted anything by hand. Exit status: 0 all held, 1 something did not, 2 a program
-is missing.
+The faults are data: what begins and ends each, which requests it may affect, the errors that these may get,
+how its effect shows, and how the recovery shows. The judgement: every request ended with a right answer or
+one clear error that a fault explains; nothing stored is lost; a limit holds over all nodes; nothing was
+restarted by hand. Exit status: 0 all held, 1 something did not, 2 a program is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.report import Row, figure, table
 
 JUMP_S = 3600
 GRACE_S = 1.0
-"""So long after everything is well again an error may still be the fault's: it began before."""
+"""How long after the recovery an error may still be due to the fault: its request began before."""
 FELT_WITHIN_S = 40.0
 BACK_WITHIN_S = 60.0
 KEY = LOAD_KEYS[0]
@@ -42,7 +42,7 @@ CHAT, STORED, PASSED_ON = (
 
 @dataclass
 class Scene:
-    """What a fault works on. `probe` asks beside the load, and is judged by what it finds out only."""
+    """What a fault works on. `probe` sends requests beside the load, which are not judged."""
 
     servers: Servers
     load: Load
@@ -71,7 +71,7 @@ class Scene:
         return await self.answers(first.url, CHAT, second.url) and self.probe.ends[-1].turn == "resumed"
 
     async def clock_is_set(self) -> bool:
-        """Whether the second node's clock says what it was set to, by the time of an answer."""
+        """Whether the second node's clock is set as it should be, by the time in an answer."""
         body = {"model": "quick", "messages": [{"role": "user", "content": "go"}]}
         headers = {"authorization": f"Bearer {KEY}"}
         async with self.probe.client.post(
@@ -97,7 +97,7 @@ async def _silent(scene: Scene) -> bool:
 
 
 async def _replayed(scene: Scene) -> bool:
-    """Results whose run is not reached are answered by a new one."""
+    """Results whose run cannot be reached are answered by a new run."""
     await scene.passes_on()
     return any(one.turn == "replayed" for one in (*scene.during, scene.probe.ends[-1]))
 
@@ -117,7 +117,10 @@ def _workers(servers: Servers) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """`begin`, `halfway` and `end` are run beside the load. `felt` becomes true while it lasts, `back` when everything it hit works again."""
+    """`begin`, `halfway` and `end` run beside the load.
+
+    `felt` becomes true while the fault lasts, `back` when everything it hit works again.
+    """
 
     name: str
     begin: Callable[[Scene], None]
@@ -141,7 +144,7 @@ def _reload(scene: Scene) -> None:
 
 
 NO_STORE = frozenset({"503 overloaded", "400 previous_response_not_found"})
-"""What a Responses loop gets that can not go on from a stored response, because it can not be read, or could not be written."""
+"""The errors of a Responses loop whose stored response cannot be read, or could not be written."""
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "node kill -9",
@@ -217,7 +220,7 @@ def _done(_: object) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """When a fault lasted, and when it was over: `ended` when what was gone is there again, `back` when all was well."""
+    """When a fault lasted: until `ended`; at `back` everything worked again."""
 
     fault: Fault
     began: float
@@ -233,7 +236,7 @@ class Window:
 
 
 async def suffer(fault: Fault, scene: Scene, hold_s: float) -> Window:
-    """The fault, for so long, and for as long as it takes to be felt."""
+    """Runs the fault for this long, and until its effect shows."""
     scene.unkept_before = scene.load.unkept
     at, began = len(scene.load.ends), time.monotonic()
     await asyncio.to_thread(fault.begin, scene)
@@ -263,7 +266,7 @@ async def _until(true: Callable[[], Awaitable[bool]], within_s: float) -> bool:
     return True
 
 
-# --- the judgement -----------------------------------------------------------------------------------------------------------------------------
+# --- the judgement ------------------------------------------------------------------------------------------
 
 
 def ways(ends: Sequence[Ended]) -> str:
@@ -274,7 +277,10 @@ def ways(ends: Sequence[Ended]) -> str:
 
 
 def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
-    """Connections that were lost although their node was not: the other one had them from nginx, or they were not under way when one was killed."""
+    """Connections that were lost although their node was not killed.
+
+    The other node had them from nginx, or they were not in progress when a node was killed.
+    """
     killed, other = (node.log.read_text() for node in scene.servers.nodes)
     before, after = scene.killed
 
@@ -326,8 +332,8 @@ def judged(
             Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s")
         )
     kept = len(scene.load.kept) + len(scene.probe.kept)
-    told = f"{kept:,} stored, {scene.load.unkept:,} said that they were not"
-    rows.append(Row("stored responses not found again", len(gone), told, "at most", 0, ""))
+    detail = f"{kept:,} stored, {scene.load.unkept:,} said that they were not"
+    rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
     refused = f"{limited.rate} requests a minute: {limited.allowed:,} allowed, {limited.due:,.0f} due, {limited.refused:,} refused"
     rows.append(
         Row(
@@ -368,7 +374,10 @@ def judged(
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is: a fault lasts `hold_s`, between two of them lie `calm_s`; an answer has three pauses; `rate` is that of the limited key."""
+    """The length of a run. A fault lasts `hold_s`, with `calm_s` between two faults.
+
+    An answer has three pauses; `rate` is that of the limited key.
+    """
 
     streams: int
     hold_s: float

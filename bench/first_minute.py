@@ -2,9 +2,10 @@
 
     python bench/first_minute.py [--from REPOSITORY] [--json FILE]
 
-Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its virtual environment, a home without any
-settings, and the openai package in an environment of its own, as a user's program would have it. The program is a tool loop as the README shows it.
-Needs what the user needs: Python, git, make, and a package index that pip can reach. Standard library only.
+Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its
+virtual environment, a home without any settings, and the openai package in an environment of its own, as a
+user's program would have it. The program is a tool loop as the README shows it. Needs what the user needs:
+Python, git, make, and a package index that pip can reach. Standard library only.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ call = message.tool_calls[0]
 result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees and sunny"}
 answer = client.chat.completions.create(model=model, messages=[*messages, message, result], tools=tools, max_tokens=40).choices[0].message
 ended = time.monotonic()
-told = {"model": model, "call": [call.function.name, json.loads(call.function.arguments)], "answer": answer.content}
-print(json.dumps({**told, "call_s": called - begun, "answer_s": ended - called}))
+report = {"model": model, "call": [call.function.name, json.loads(call.function.arguments)], "answer": answer.content}
+print(json.dumps({**report, "call_s": called - begun, "answer_s": ended - called}))
 """
 
 
@@ -56,15 +57,15 @@ def main() -> int:
         dest="source",
         default=str(ROOT),
         metavar="REPOSITORY",
-        help="what is cloned; this checkout, unless told",
+        help="the repository to clone; default: this checkout",
     )
     options.add_argument("--json", metavar="FILE", type=Path, help="write the times as JSON too")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        told = walk(given.source, Path(scratch))
-    print(table(told))
+        report = walk(given.source, Path(scratch))
+    print(table(report))
     if given.json:
-        given.json.write_text(json.dumps(told, ensure_ascii=False) + "\n")
+        given.json.write_text(json.dumps(report, ensure_ascii=False) + "\n")
     return 0
 
 
@@ -86,15 +87,15 @@ def walk(source: str, scratch: Path) -> dict[str, Any]:
             [client / "bin" / "python", "-c", PROGRAM, url], capture_output=True, text=True, timeout=LIMIT_S
         )
         assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     steps = {
         "git clone": cloned - begun,
         "make serve, until it listens": listening - cloned,
         "the user's own environment with openai": installed - listening,
-        "first tool call": told.pop("call_s"),
-        "answer that uses the result": told.pop("answer_s"),
+        "first tool call": report.pop("call_s"),
+        "answer that uses the result": report.pop("answer_s"),
     }
-    return {"steps": {name: round(seconds, 2) for name, seconds in steps.items()}, **told}
+    return {"steps": {name: round(seconds, 2) for name, seconds in steps.items()}, **report}
 
 
 def pinned() -> str:
@@ -105,7 +106,7 @@ def pinned() -> str:
 
 @contextmanager
 def serving(clone: Path, home: Path) -> Iterator[str]:
-    """`make serve`, as typed, but on a free port, and with nothing of this machine's settings."""
+    """`make serve` as a user types it, but on a free port and without this machine's settings."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -133,12 +134,12 @@ def serving(clone: Path, home: Path) -> Iterator[str]:
         child.communicate(timeout=60)
 
 
-def table(told: dict[str, Any]) -> str:
-    steps: dict[str, float] = told["steps"]
+def table(report: dict[str, Any]) -> str:
+    steps: dict[str, float] = report["steps"]
     lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()]
     head = ["| step | time |", "|---|---|"]
-    called, arguments = told["call"]
-    said = f"The model `{told['model']}` called `{called}({json.dumps(arguments)})` and answered: {told['answer'][:200]}"
+    called, arguments = report["call"]
+    said = f"The model `{report['model']}` called `{called}({json.dumps(arguments)})` and answered: {report['answer'][:200]}"
     return "\n".join([*head, *lines, f"| **together** | **{sum(steps.values()):.1f} s** |", "", said])
 
 

@@ -1,9 +1,11 @@
-"""Toolwire beside its baselines, in one run: a byte relay on the same libraries, the upstream alone, and other gateways on request.
+"""Toolwire and its baselines in one run: a byte relay, the upstream alone, other gateways on request.
 
-All servers are started once and the rounds go around them, so that a disturbance of the machine meets all of them; each round begins with another
-one, so that none always comes behind the one that has the most left to do. They begin when all have come to their pace. A gateway on Node halves its
-cost in its first ten seconds of load: what plain requests cost other gateways is therefore measured on freshly started ones too, and both are judged
-by the same target. CPU is the gateway's own, from /proc, for each request; the median of all loads counts. Ratios are of medians.
+All servers are started once and every round visits all of them, so that a disturbance of the machine hits
+all. Each round begins with another server, so that none always follows the busiest one. The rounds begin when
+all servers have reached a steady cost. A gateway on Node halves its cost in its first ten seconds of load:
+the cost of plain requests is therefore also measured on freshly started gateways, and both are judged by the
+same target. CPU is the gateway's own, from /proc, for each request; the median of all loads counts. Ratios
+are of medians.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def chat(model: str, *, stream: bool = True, tools: bool = False) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One kind of load. `requests` 0: as many as fit into `seconds`; else so many in all. `only`: the targets it makes sense for."""
+    """One kind of load. `requests` 0: as many as fit into `seconds`. `only`: the targets that it is for."""
 
     name: str
     body: dict[str, Any]
@@ -56,17 +58,19 @@ class Measure:
     path: str = CHAT
     only: tuple[str, ...] = ()
     holds: str = ""
-    """What a right answer holds: a figure for something that does not work would be worth nothing."""
+    """What a right answer contains: figures of something that does not work would be worthless."""
     again: int = 0
-    """How many more times it is loaded in a round, by those that `BESIDE` names."""
+    """How many more times the targets of `BESIDE` run this load in a round."""
 
 
 BESIDE = ("upstream", "toolwire", "relay")
-"""Whose paced streams are compared by small ratios: 32 of them, which wait most of the time, tell little on a busy machine. Nor does one beginning of
-them, which lasts some milliseconds."""
+"""Targets whose paced streams are compared by small ratios, which need more samples on a busy machine."""
 FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20
-"""A gateway has come to its pace when so many loads in a row brought no cheaper one (by more than a twentieth); and when to give up on that."""
+"""A gateway is steady when this many loads in a row were not cheaper by more than a twentieth.
+
+The second figure is the number of loads after which to give up.
+"""
 CALLED = '"finish_reason":"tool_calls"'
 MEASURES = (
     Measure("plain one by one", chat("bench-plain", stream=False), 1, 0.8),
@@ -106,12 +110,12 @@ FIRST = (
     replace(BURST, connections=4, seconds=0.7),
     *[replace(ONE, seconds=0.6)] * 3,
 )
-"""What a freshly started gateway is asked before it is measured."""
+"""The load of a freshly started gateway before it is measured."""
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
 
 
 class Failed(RuntimeError):
-    """A target did not answer as it should: its figures would mean nothing."""
+    """A target gave a wrong answer, so its figures mean nothing."""
 
 
 def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, float]:
@@ -135,10 +139,10 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
         while watch is not None and running.poll() is None:
             time.sleep(0.2)
             watch()
-        told, _ = running.communicate()
-    report: dict[str, float] = json.loads(told)
+        output, _ = running.communicate()
+    report: dict[str, float] = json.loads(output)
     if not report["requests"] or report["errors"] or report["broken"] or report["unfinished"]:
-        raise Failed(f"{target.name}, {measure.name}: {told.strip()}")
+        raise Failed(f"{target.name}, {measure.name}: {output.strip()}")
     report["cpu_ms"] = (
         1000 * ((target.process.cpu_s() if target.process else 0.0) - before) / report["requests"]
     )
@@ -146,7 +150,7 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
 
 
 Figures = dict[tuple[str, str], dict[str, float]]
-"""By target and measure: the medians of what the rounds gave."""
+"""By target and measure: the medians of the rounds."""
 
 
 def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[str]]:
@@ -192,7 +196,7 @@ def _medians(loads: list[dict[str, float]]) -> dict[str, float]:
 
 
 def warm(target: Target) -> None:
-    """Plain requests until they get no cheaper, then a burst."""
+    """Plain requests until their cost no longer falls, then a burst."""
     cheapest, since = load(target, PLAIN)["cpu_ms"], 0
     for _ in range(MOST_WARM if target.process else 0):
         cost = load(target, PLAIN)["cpu_ms"]
@@ -206,7 +210,7 @@ def warm(target: Target) -> None:
 def just_started(
     starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int
 ) -> tuple[Figures, list[str]]:
-    """What a plain request costs each of them in its first seconds; started anew for each round."""
+    """The cost of a plain request in the first seconds of each gateway, restarted for each round."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     for number in range(rounds):
@@ -241,7 +245,7 @@ def crowd(target: Target, rounds: int) -> list[float]:
     return peaks
 
 
-# --- the table -----------------------------------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 PEER_TARGETS = {
     ("litellm", "plain"): 25.0,
@@ -333,10 +337,12 @@ def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
 
 
 def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row]:
-    told = ", ".join(figure(peak) for peak in peaks)
+    output = ", ".join(figure(peak) for peak in peaks)
     return [
         Row("memory, idle", ours.idle_mb, "resident", "at most", 70, "MB"),
-        Row("memory, at 256 streams", max(peaks) if peaks else None, f"rounds: {told}", "at most", 130, "MB"),
+        Row(
+            "memory, at 256 streams", max(peaks) if peaks else None, f"rounds: {output}", "at most", 130, "MB"
+        ),
         Row(
             "memory, growth from the first to the third such round",
             100 * (peaks[-1] / peaks[0] - 1) if peaks else None,
@@ -357,7 +363,7 @@ def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row
 
 
 def absolute_rows(figures: Figures) -> list[Row]:
-    """What the ratios are made of, for this machine."""
+    """The absolute figures behind the ratios, for this machine."""
     rows = []
     for (target, name), one in figures.items():
         times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms"
@@ -400,7 +406,7 @@ def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
 
 
 def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
-    """The rows of the table, the gateways side by side, and the notes under them."""
+    """The rows of the table, the comparison of the gateways, and the notes."""
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets = [Target("upstream", upstream_port)]

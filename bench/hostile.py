@@ -1,6 +1,7 @@
-"""Honest clients beside hostile ones: `python -m bench.hostile`. The same tool loops are timed twice, in a calm and among clients that mean harm.
+"""`python -m bench.hostile`: the same tool loops, timed alone and beside hostile clients.
 
-The server runs on one core; the clients share the other, the hostile ones in a process of their own that gives way to the honest ones.
+The server runs on one core. The clients share the other core; the hostile ones are in a separate process with
+a lower priority.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ COUNTS = {
 GROWTH_MB = 150
 ROUNDS = 3
 MARGIN_S = 3.0
-"""After the hostile clients have begun, before the times count."""
+"""From the start of the hostile clients until the times count."""
 
 SETTINGS = """
 [server]
@@ -88,7 +89,7 @@ async def harm(port: int) -> None:
 
 
 async def settled(server: Watched, wanted: int) -> int:
-    """How many descriptors stay open beyond those that were before, once everybody left."""
+    """How many more descriptors than before stay open after all clients have left."""
     until = time.monotonic() + 20
     while (extra := server.held().descriptors - wanted) > 0 and time.monotonic() < until:
         await asyncio.sleep(0.2)
@@ -96,7 +97,7 @@ async def settled(server: Watched, wanted: int) -> int:
 
 
 class Part:
-    """The honest clients' loops of all rounds, and what the server spent meanwhile."""
+    """The honest clients' loops of all rounds, and the server's CPU time."""
 
     def __init__(self) -> None:
         self.loops: list[ToolLoop] = []
@@ -147,7 +148,7 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
 
 
 def _times(loops: Sequence[ToolLoop]) -> tuple[float, float, int]:
-    """Median and p99 in milliseconds, of how many."""
+    """Median and p99 in milliseconds, and the number of loops."""
     times = [1000 * one for loop in loops for one in loop.times]
     return (
         (median(times), quantiles(times, n=100)[98], len(times))
@@ -215,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=30, help="of each of the two parts")
     parser.add_argument(
-        "--harm", type=int, metavar="PORT", help="only do harm, to this port, until told to stop"
+        "--harm", type=int, metavar="PORT", help="only send hostile requests to this port, until stopped"
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)

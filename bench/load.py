@@ -1,4 +1,4 @@
-"""The load generator in Python, for machines without a C compiler: the same command line and the same report as `load.c`."""
+"""The load generator in Python, for machines without a C compiler: the same interface as `load.c`."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ async def main(words: list[str]) -> None:
     await asyncio.gather(
         *(connection(port, request, streaming, began + seconds, most, tally) for _ in range(connections))
     )
-    told = {"requests": tally.requests, "errors": tally.errors, "broken": tally.broken, "unfinished": 0}
-    told |= {"seconds": round(time.monotonic() - began, 3), "events": tally.events}  # type: ignore[dict-item]
-    told |= {"first_p50": share(tally.firsts, 0.5), "first_p99": share(tally.firsts, 0.99)}
-    told |= {"total_p50": share(tally.totals, 0.5), "total_p99": share(tally.totals, 0.99)}
-    print(json.dumps(told))
+    report = {"requests": tally.requests, "errors": tally.errors, "broken": tally.broken, "unfinished": 0}
+    report |= {"seconds": round(time.monotonic() - began, 3), "events": tally.events}  # type: ignore[dict-item]
+    report |= {"first_p50": share(tally.firsts, 0.5), "first_p99": share(tally.firsts, 0.99)}
+    report |= {"total_p50": share(tally.totals, 0.5), "total_p99": share(tally.totals, 0.99)}
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

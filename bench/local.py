@@ -1,7 +1,8 @@
-"""The embedded model through Toolwire beside llama.cpp's own HTTP server: the same file, the same settings, the same requests, in turns.
+"""The embedded model through Toolwire and through llama.cpp's own HTTP server, in turns.
 
-Every request has a prompt of its own, so that neither side finds it in its cache, and ends at its token limit. Tokens per second are those of the
-whole request, as its client sees them.
+Both use the same file, settings and requests. Every request has a different prompt, so that neither side
+finds it in its cache, and ends at its token limit. Tokens per second are those of the whole request, as its
+client sees them.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
     return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
 
 
-# --- the sides -----------------------------------------------------------------------------------------------------------------------------------
+# --- the sides ----------------------------------------------------------------------------------------------
 
 
 def _turn(number: int, held: bool) -> Turn:

@@ -1,5 +1,7 @@
-"""`python -m bench.local_calls --count 200 --json FILE`: required calls of varied tools by the embedded model, judged against their schemas; beside
-it the same tools by llama.cpp's own `tools` with `tool_choice: "required"`, on the same model.
+"""Required calls of varied tools by the embedded model, judged against their schemas.
+
+`python -m bench.local_calls --count 200 --json FILE`. For comparison, the same tools by llama.cpp's own
+`tools` with `tool_choice: "required"`, on the same model.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import Settings
 
 CUT = 300
-"""llama.cpp's own answers end here: where it writes text instead of a call, it would go on to the end of its context."""
+"""The token limit of llama.cpp's answers: text instead of a call would continue to the end of the context."""
 
 
 def request(tool: ToolSpec, seed: int) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def request(tool: ToolSpec, seed: int) -> dict[str, Any]:
 
 
 def problem(tool: ToolSpec, body: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty: it is a call that fits."""
+    """What is wrong with an answer; empty: it is a valid call."""
     if "choices" not in body:
         return f"error: {body.get('error', {}).get('message', '')[:80]}"
     choice = body["choices"][0]
@@ -108,8 +110,8 @@ async def count(number: int) -> tuple[list[Row], list[str]]:
 
 
 def _by_llama(model: LocalModel, body: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = model.server.handle_chat_completions({**body, "temperature": 0.2, "top_p": 0.9})
-    return told
+    reply: dict[str, Any] = model.server.handle_chat_completions({**body, "temperature": 0.2, "top_p": 0.9})
+    return reply
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
-"""Where the time of a request goes inside the gateway: `python -m bench path`. No sockets: the application is called as a server calls it, before an
-upstream that answers at once, and parts of it are switched off in turn. What a part costs is the difference.
+"""`python -m bench path`: where the time of a request goes inside the gateway.
 
-CPU time of the best of several rounds; the gateway's own part of a request, without the HTTP server, the upstream's client and the system's calls.
+No sockets: the application is called as a server calls it, in front of an upstream that answers at once, and
+parts of it are switched off in turn. The difference is the cost of a part. CPU time of the best of several
+rounds, without the HTTP server, the upstream's client and system calls.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from toolwire.surfaces.http.server import lighten_generators, settle_memory
 KEY = "sk-bench-0123456789"
 CHUNKS = 500
 WITHOUT = (("all", "memory", "info"), ("log", "memory", "warning"), ("journal", "off", "info"))
-"""What is left out, the journal's contents then, and the level of the log."""
+"""What is left out, the journal's contents, and the log level."""
 PLAIN = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -67,7 +68,7 @@ ASKED = {
 
 
 class _Reply:
-    """An upstream's answer, a block a read; between two reads of a stream the event loop turns once, as it does between two packets."""
+    """An upstream's answer, one block per read. Between two reads the event loop runs once."""
 
     status = 200
 
@@ -87,7 +88,7 @@ class _Reply:
 
 
 class _Wire:
-    """A client that has sent all, and reads at once."""
+    """A client that has sent everything, and reads at once."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -156,7 +157,7 @@ async def _ask(app: App, stream: bool) -> None:
 
 
 async def _took(app: App, stream: bool, times: int) -> float:
-    """CPU microseconds of one, what is done behind its answer included."""
+    """CPU microseconds of one request, including the work after its response."""
     began = time.process_time()
     for _ in range(times):
         await _ask(app, stream)
@@ -178,7 +179,7 @@ def _logging(level: str) -> Iterator[None]:
 
 
 async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """The best round of each, all side by side: what disturbs one disturbs the others."""
+    """The best round of each, measured side by side, so that a disturbance hits all."""
     lighten_generators()
     plain: dict[str, list[float]] = {}
     chunk: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes and the network."""
+"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ STARTS: dict[str, Callable[[int], Target]] = {"litellm": _litellm, "portkey": _p
 
 
 def version_of(name: str) -> str:
-    """What runs there, for whoever repeats it."""
+    """The gateway and its version."""
     try:
         if name == "litellm":
             found = next((WORK / "litellm" / "lib").glob("python*/site-packages/litellm-*.dist-info")).name
@@ -115,13 +115,13 @@ def version_of(name: str) -> str:
             )
             return f"Portkey gateway {package['version']} (with an older @hono/node-server, because streaming does not work in the published version)"
         if name == "nginx":
-            told = subprocess.run(
+            output = subprocess.run(
                 [shutil.which("nginx") or "/usr/sbin/nginx", "-v"],
                 capture_output=True,
                 text=True,
                 check=False,
             ).stderr
-            return "nginx " + told.strip().rpartition("/")[2]
+            return "nginx " + output.strip().rpartition("/")[2]
     except (OSError, StopIteration, ValueError, KeyError):
         pass
     return ""

@@ -1,7 +1,8 @@
 """Processes under measurement: started on one core, watched through /proc, stopped by id.
 
-CPU time is read from `schedstat`, in nanoseconds, over the whole tree of a process. Where there are two cores or more, gateways run on the first
-and the upstream and the load generator on the second, so that they do not take time from what is measured. Linux only.
+CPU time is read from `schedstat`, in nanoseconds, over the whole tree of a process. Where there are two cores
+or more, gateways run on the first and the upstream and the load generator on the second, so that they do not
+take time from what is measured. Linux only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def free_port() -> int:
 
 
 def tool(name: str) -> list[str]:
-    """The command of `upstream` or `load`: compiled where there is a C compiler, else the Python twin."""
+    """The command of `upstream` or `load`: compiled if there is a C compiler, or else the Python version."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     source, binary = HERE / f"{name}.c", WORK / name
     WORK.mkdir(exist_ok=True)
@@ -47,7 +48,7 @@ def is_compiled() -> bool:
 
 
 class Process:
-    """A started program, in a session of its own. `stop` ends it and what it started, nothing else."""
+    """A started program in a separate session. `stop` ends it and the processes that it started."""
 
     def __init__(
         self,
@@ -136,14 +137,14 @@ def _entries(path: str) -> list[str]:
 
 
 def answers(port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> bool:
-    """Whether a request is answered with 200 right now."""
+    """Whether a request is answered with 200 now."""
     return answer(port, path, headers, body)[0] == 200
 
 
 def answer(
     port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None
 ) -> tuple[int, str]:
-    """Status and text of one answer; status 0 where there is none."""
+    """Status and text of one answer; status 0 if there is none."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         sent = json.dumps(body) if body is not None else None

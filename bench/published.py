@@ -1,7 +1,8 @@
-"""What the parsers of model servers cost, as it was published or measured on their own code, to stand beside our scanner's figures of this run.
+"""The cost of other servers' parsers, as published or measured on their own code.
 
-Nothing here is measured by `make bench`: the parsers need the servers around them. The figures are of their code of August 2026, fed pieces of four
-characters on two cores and Python 3.11, in thread CPU time; pull requests are those in which the projects say the same of themselves.
+`make bench` measures nothing of this: the parsers need the servers around them. The figures are of their code
+of August 2026, fed pieces of four characters on two cores and Python 3.11, in thread CPU time. The pull
+requests are those in which the projects report the same.
 """
 
 from __future__ import annotations

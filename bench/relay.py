@@ -1,6 +1,7 @@
-"""The baseline: a relay of bytes that parses nothing. Raw ASGI, served by uvicorn, with an aiohttp client, as Toolwire's own hot path is.
+"""The baseline: a relay of bytes that parses nothing.
 
-Run as `uvicorn bench.relay:app` with UPSTREAM set to the server's base URL.
+Raw ASGI, served by uvicorn, with an aiohttp client, like Toolwire's own request path. Run as `uvicorn
+bench.relay:app` with UPSTREAM set to the server's base URL.
 """
 
 from __future__ import annotations

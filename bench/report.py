@@ -1,6 +1,4 @@
-"""What a benchmark says: rows with a value, what it is compared to, the target and the verdict; as text for the terminal and as Markdown for the
-documentation.
-"""
+"""The rows of a benchmark, with baseline, target and verdict, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ SHOWN = ("toolwire", "uvicorn", "uvloop", "httptools", "aiohttp", "msgspec", "st
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`number` is what is judged (mostly a ratio) against `target` in the given sense; without a sense it is only shown."""
+    """`number` (mostly a ratio) is judged against `target`; without a `sense` it is only shown."""
 
     measure: str
     number: float | None
@@ -88,7 +86,7 @@ def missed(rows: Iterable[Row]) -> int:
 
 
 def machine() -> str:
-    """The machine and the versions, in a line; no names and no paths."""
+    """The machine and the versions in one line, without names and paths."""
     name = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.machine(),

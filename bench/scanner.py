@@ -1,7 +1,8 @@
-"""What the scanner costs: CPU time for each piece of four characters, about a token, in prose and inside a call, and whether it grows with what
-came before.
+"""What the scanner costs: CPU time for each piece of four characters, about a token.
 
-The baselines stand in the same run: a method call that appends to a list, and `json.loads` of the whole. Medians of several rounds of CPU time.
+In prose and inside a call, and whether the cost grows with the text before. The baselines run in the same
+process: a method call that appends to a list, and `json.loads` of the whole. Medians of several rounds of CPU
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from toolwire.emulate.scanner import ToolCallParser
 PIECE = 4
 SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
 MARK_US = 3.0
-"""What a piece may cost on the reference machine."""
+"""The highest cost of a piece on the reference machine."""
 FLAT_PERCENT = 20.0
 TOOLS: list[dict[str, Any]] = [
     {"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
@@ -35,7 +36,7 @@ def _filled(sentence: str, size: int) -> str:
 
 
 def _text_arguments(size: int) -> str:
-    """One long string with escapes, as a tool that writes a file gets it."""
+    """One long string with escapes, as the argument of a tool that writes a file."""
     return f'{{"text": "{STRING * max(1, size // len(STRING))}"}}'
 
 
@@ -47,7 +48,7 @@ def _member_arguments(size: int) -> str:
 
 
 Stream = tuple[str, str, str]
-"""What is fed before the clock runs, what is measured, and what ends the block."""
+"""The text before the measurement, the measured text, and the end of the block."""
 ENVELOPE = '<tool_call>{"name": "look", "arguments": '
 STREAMS: dict[str, Callable[[int], Stream]] = {
     "prose": lambda size: ("", _filled(WORDS, size), ""),
@@ -64,7 +65,7 @@ DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
 
 
 class _Empty:
-    """The least that a feed can be."""
+    """The cheapest possible `feed`."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
@@ -79,7 +80,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _cost(make: Callable[[], Any], pieces: Sequence[str], rounds: int) -> float:
-    """Microseconds of CPU for each piece. Short texts are read again and again, by a fresh parser, to be long enough to measure."""
+    """Microseconds of CPU for each piece. Short texts are read repeatedly, each time by a fresh parser."""
     again = max(1, 12_500 // max(1, len(pieces)))
     found = []
     for _ in range(rounds if len(pieces) < 100_000 else min(rounds, 3)):
@@ -103,7 +104,7 @@ def _opened(kind: str, before: str) -> ToolCallParser:
 
 
 def _checked(kind: str, stream: Stream) -> None:
-    """A benchmark of something that does not work would be worth nothing."""
+    """Checks the result: figures of something that does not work would be worthless."""
     before, inside, behind = stream
     parser = _opened(kind, "")
     events = parser.feed(before + inside + behind) + parser.finish()
@@ -112,10 +113,10 @@ def _checked(kind: str, stream: Stream) -> None:
         raise RuntimeError(f"{kind}: expected one good call, got {statuses}")
 
 
-# --- all dialects against one --------------------------------------------------------------------------------------------------------------------
+# --- all dialects against one -------------------------------------------------------------------------------
 
 ALL_MARK = 1.5
-"""What a piece may cost with all dialects on, against one."""
+"""The highest cost of a piece with all dialects on, relative to one."""
 MARKDOWN = "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n> [!note] *[look](look.md)*, [tool_7](b)\n"
 MANY = [*TOOLS, *({"name": f"tool_{number}", "parameters": TOOLS[0]["parameters"]} for number in range(127))]
 COMPARED: dict[str, tuple[str, Stream]] = {
@@ -124,7 +125,7 @@ COMPARED: dict[str, tuple[str, Stream]] = {
     "JSON call": ("hermes", (ENVELOPE, _text_arguments(50_000), "}</tool_call>")),
     "tagged call": ("qwen_xml", STREAMS["tagged call, eager"](50_000)),
 }
-"""What is read, and the one dialect that all are measured against."""
+"""The text, and the one dialect that all are compared with."""
 
 
 def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float:
@@ -138,7 +139,7 @@ def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float
 
 
 def against_one(quick: bool = False) -> list[Row]:
-    """All dialects on against one: by turns, so that what else the machine does falls on both; the median of the pairs."""
+    """All dialects against one, in turns, so that a disturbance hits both; the median of the pairs."""
     rows = []
     for tools, many in ((TOOLS, "1 tool"), (MANY, "128 tools")):
         for kind, (one, (before, inside, _)) in COMPARED.items():
@@ -154,12 +155,12 @@ def against_one(quick: bool = False) -> list[Row]:
                 alone = _feeding(lambda one=one: opened(one), pieces)  # type: ignore[misc]
                 pairs.append((_feeding(lambda: opened(*DIALECTS), pieces), alone))
             ratio = median(every / alone for every, alone in pairs)
-            told = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
+            detail = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
             rows.append(
                 Row(
                     f"all {len(DIALECTS)} dialects against one: {kind}, {many}",
                     ratio,
-                    told,
+                    detail,
                     "at most",
                     ALL_MARK,
                 )
@@ -168,7 +169,7 @@ def against_one(quick: bool = False) -> list[Row]:
 
 
 def costs(quick: bool = False) -> list[Row]:
-    """Cost by size for each kind of text, with the spread that decides whether it is flat."""
+    """Cost by size for each kind of text, with the spread that decides whether it is constant."""
     rows: list[Row] = []
     rounds = 3 if quick else 5
     _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
@@ -194,12 +195,12 @@ def costs(quick: bool = False) -> list[Row]:
             )  # type: ignore[misc]
         middle = median(by_size.values())
         spread = max(abs(cost / middle - 1) for cost in by_size.values()) * 100
-        told = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())
+        detail = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())
         rows.append(
             Row(
                 f"{kind}: cost per chunk",
                 middle,
-                f"{told}; {figure(middle / empty)} × the empty feed",
+                f"{detail}; {figure(middle / empty)} × the empty feed",
                 "at most",
                 MARK_US,
                 "µs",
@@ -227,7 +228,7 @@ ADVERSE: dict[str, tuple[str, int]] = {
 
 
 def _adverse_cost(text: str, piece: int) -> float:
-    """Microseconds for each 4 characters, the end included."""
+    """Microseconds for each 4 characters, including the end."""
     parser = ToolCallParser(TOOLS, tuple(DIALECTS), nonce="k7Qz")
     pieces = [text[start : start + piece] for start in range(0, len(text), piece)]
     kept = 0

@@ -1,4 +1,4 @@
-"""All gateways of one run side by side: a table of what each one needs, and a picture of what a request and a stream cost."""
+"""The gateways of one run: a table of their costs, and a chart of a request's and a stream's cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def markdown(sides: Sequence[Side]) -> str:
-    """Ratios to the relay stand in brackets, where there is one."""
+    """With the ratio to the relay in brackets, if there is one."""
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     lines = [
         "| gateway | " + " | ".join(words for _, words in COLUMNS) + " |",
@@ -67,7 +67,7 @@ def markdown(sides: Sequence[Side]) -> str:
 
 
 def picture(sides: Sequence[Side]) -> str:
-    """An SVG: CPU of a plain request and of a paced stream, as ratios to the relay, on a scale of powers."""
+    """An SVG: CPU of a plain request and of a paced stream, relative to the relay, on a logarithmic scale."""
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     shown = [side for side in sides if side.plain_cpu_ms and side.paced_cpu_ms]
     if relay is None or relay not in shown:
@@ -89,14 +89,14 @@ def picture(sides: Sequence[Side]) -> str:
     def x(value: float) -> float:
         return LEFT + (WIDTH - LEFT - 70) * (math.log10(value) - math.log10(low)) / span
 
-    told = "; ".join(
+    description = "; ".join(
         f"{name}: {figure(values['plain'])} and {figure(values['paced'])}" for name, values in bars
     )
     height = TOP + len(bars) * (2 * ROW // 2 + 16) + 20
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title desc" font-family="sans-serif">',
         "<title id='title'>CPU time relative to a byte relay</title>",
-        f"<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. {html.escape(told)}</desc>",
+        f"<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. {html.escape(description)}</desc>",
         "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}}</style>",
     ]
     for at, (kind, words) in enumerate((("plain", "a plain request"), ("paced", "a paced stream"))):

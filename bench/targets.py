@@ -1,4 +1,4 @@
-"""What is measured: the gateways, as data. Each is started on its own port before the one upstream, and takes the same requests."""
+"""The gateways that are measured, as data. Each has its own port, and all have the same upstream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.process import GATEWAY_CORE, HERE, LOAD_CORE, WORK, Process, answers,
 KEY = "sk-bench-0123456789"
 MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
 EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
-"""Toolwire's own models whose tools are emulated, and the upstream's model behind each."""
+"""Toolwire's models with emulated tools, and the upstream's model of each."""
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
 ALL_CORES = GATEWAY_CORE | LOAD_CORE
 
@@ -109,7 +109,7 @@ def start_relay(upstream: int) -> Target:
 
 
 def codex_options(provider: int, binary: Path) -> dict[str, Any]:
-    """The keys of the model whose backend is Codex. Both sides of its benchmark share them, and with them the home."""
+    """The keys of the Codex model. Both sides of its benchmark share them, and therefore the home."""
     return {
         "bin": str(binary),
         "home": str(WORK / "codex-home"),
@@ -119,7 +119,7 @@ def codex_options(provider: int, binary: Path) -> dict[str, Any]:
 
 
 def start_toolwire_codex(provider: int, binary: Path) -> Target:
-    """Toolwire before Codex, on all cores: Codex has many threads."""
+    """Toolwire in front of Codex, on all cores: Codex has many threads."""
     lines = [
         "[server]",
         f'keys = ["{KEY}"]',
@@ -129,12 +129,12 @@ def start_toolwire_codex(provider: int, binary: Path) -> Target:
         'backend = "codex"',
     ]
     for key, value in codex_options(provider, binary).items():
-        told = (
+        written = (
             "{ " + ", ".join(f'{name} = "{word}"' for name, word in value.items()) + " }"
             if isinstance(value, dict)
             else f'"{value}"'
         )
-        lines.append(f"{key} = {told}")
+        lines.append(f"{key} = {written}")
     path = WORK / "toolwire-codex.toml"
     path.write_text("\n".join(lines) + "\n")
     port = free_port()

@@ -1,5 +1,6 @@
-"""The upstream in Python, for machines without a C compiler: the same answers as `upstream.c`, at a higher cost to the core it shares with the
-load.
+"""The upstream in Python, for machines without a C compiler: the same answers as `upstream.c`.
+
+It costs more of the core that it shares with the load.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 PIECES = 200
 STEP_S = 0.01
 MARK = "Zz00"
-"""Stands in the first piece of every streamed answer; the load generator knows the first token by it."""
+"""Part of the first piece of every streamed answer, by which the load generator knows the first token."""
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
 OPENINGS = {
     "prose": MARK,

@@ -1,8 +1,9 @@
-"""What search in a vault costs: side by side with a linear scan (names, then contents, until the limit) and with ripgrep.
+"""What a vault search costs, compared with ripgrep and with a scan of names and contents.
 
-The vaults are generated: words by Zipf's law from a fixed seed, headings, tags, links and frontmatter, about two kilobytes a note. They lie in a
-folder of their own, which is removed. A query's figure is the median over several queries of its kind, each asked several times, with warm caches
-for all three. The index is built in a process of its own, whose greatest memory is what is told.
+The vaults are generated: words by Zipf's law from a fixed seed, headings, tags, links and frontmatter, about
+two kilobytes a note, in a temporary folder. A query's figure is the median over several queries of its kind,
+each run several times, with warm caches for all three. The index is built in a separate process, whose peak
+memory is reported.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ KINDS = ("rare word", "two words", "no hits")
 NOT_MEASURED = "ripgrep is not installed here (Debian: apt install ripgrep)"
 
 
-# --- the vault -----------------------------------------------------------------------------------------------------------------------------------
+# --- the vault ----------------------------------------------------------------------------------------------
 
 
 def vocabulary() -> list[str]:
@@ -89,11 +90,11 @@ def queries() -> dict[str, list[str]]:
     }
 
 
-# --- the three ways --------------------------------------------------------------------------------------------------------------------------------
+# --- the three ways -----------------------------------------------------------------------------------------
 
 
-def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
-    """Seed 002's execution logic: each note's name, then its content, compared without case, until the limit."""
+def seed_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
+    """The scan of Seed 002: each note's name, then its content, compared without case, until the limit."""
     wanted = query.lower()
     found: list[str] = []
     for path in sorted(root.rglob("*.md")):
@@ -105,7 +106,7 @@ def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
 
 
 def ripgrep() -> str | None:
-    """The system's, else the one that comes with the Codex binary of the tests."""
+    """The system's ripgrep, or else the one that comes with the Codex binary of the tests."""
     bundled = Path(__file__).resolve().parent.parent / "tests" / "codex" / "new" / "node_modules" / "@openai"
     return shutil.which("rg") or next(
         (
@@ -136,7 +137,7 @@ def timed(action: Callable[[str], object], asked: list[str], times: int) -> floa
     return median(found) * 1000
 
 
-# --- building --------------------------------------------------------------------------------------------------------------------------------------
+# --- building -----------------------------------------------------------------------------------------------
 
 BUILD = """
 import json, resource, sys, time
@@ -156,7 +157,7 @@ print(json.dumps([done.seconds, spent, done.added, done.changed, memory / 1024])
 
 
 class Built(NamedTuple):
-    """Memory is the greatest, in megabytes."""
+    """`memory` is the peak, in megabytes."""
 
     seconds: float
     processor_s: float

@@ -1,1 +1,5 @@
-"""The laws, tried at random: `generate.py` draws cases, `properties.py` judges them, `shrink.py` makes a failing one small, `run.py` drives."""
+"""Random tests of the laws.
+
+`generate.py` draws cases, `properties.py` lists the laws, `shrink.py` makes a failing case small, `run.py`
+drives.
+"""

@@ -1,7 +1,7 @@
-"""The law of consent for the fuzzer: what a model sees before a grant is the same, whatever the notes hold.
+"""The law of consent: before a grant, what a model sees does not depend on the contents of the notes.
 
-A case is two vaults with the same names and different contents, and the same calls over both. Nobody grants a
-call: the person denies it, nobody decides, or standing grants and rules answer for other tools only.
+A case is two vaults with the same names and different contents, and the same calls over both. No call is
+granted: the person denies it, or nobody decides, or remembered grants and rules apply to other tools only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ABSENT = "☠ no such text ☠"
 ASKING = Asking("session", "model", "test", vault="v")
 
 
-# --- cases -----------------------------------------------------------------------------------------------------------
+# --- cases --------------------------------------------------------------------------------------------------
 
 
 def _text(rng: Random) -> str:
@@ -71,7 +71,7 @@ def _content(rng: Random) -> bytes:
 
 
 def _pair(rng: Random) -> tuple[bytes, bytes]:
-    """What a note holds in either vault: the same, nearly the same, or something else."""
+    """A note's contents in both vaults: the same, nearly the same, or different."""
     one = _content(rng)
     kind = rng.random()
     if kind < 0.15:
@@ -83,7 +83,7 @@ def _pair(rng: Random) -> tuple[bytes, bytes]:
 
 
 class _Arguments:
-    """Draws arguments that hit: texts and hashes of either vault, and such that are in none."""
+    """Draws arguments that match: texts and hashes of either vault, and some that are in none."""
 
     def __init__(self, rng: Random, files: Sequence[dict[str, Any]]) -> None:
         self.rng = rng
@@ -173,7 +173,7 @@ def _draw(rng: Random) -> Case:
     }
 
 
-# --- judging ---------------------------------------------------------------------------------------------------------
+# --- judging ------------------------------------------------------------------------------------------------
 
 
 class _Person:

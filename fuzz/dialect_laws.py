@@ -1,6 +1,7 @@
-"""Laws of the dialects: what one writes is read back exactly, and what the token limit cut off is told as cut off, never completed.
+"""Laws of the dialects: calls are read back exactly, and a cut call is never completed.
 
-A case is one dialect's calls between prose, as the project itself writes them. `bench/dialects.py` tries both laws on every dialect alike.
+A case is one dialect's calls between prose, as the project itself writes them. `bench/dialects.py` tries both
+laws on every dialect.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from toolwire.wire.chat.encode import ChatBody
 
 NAMES = ("look", "get_weather", "write-file", "a")
 PLAIN, TRUNCATED, WHOLE = range(3)
-"""How a call that was cut is told: its beginning as text, as a call that was cut off, or whole since all its arguments were there."""
+"""How a cut call comes out: its beginning as text, as a cut call, or whole if all its arguments were there.
+"""
 
 
 class Written(NamedTuple):
@@ -72,7 +74,7 @@ def _object(written: str) -> dict[str, Any] | None:
 
 
 def written(case: Case) -> tuple[str, list[Written]] | None:
-    """The text of a case and where its calls stand; None for a smaller case that holds no calls any more."""
+    """The text of a case and the positions of its calls; None for a smaller case without calls."""
     text, found = case["prose"][0], []
     for (name, arguments), after in zip(case["calls"], case["prose"][1:], strict=False):
         value, schema = _object(arguments), _schema(case["tools"], name)
@@ -84,7 +86,7 @@ def written(case: Case) -> tuple[str, list[Written]] | None:
     return text, found
 
 
-# --- round trip ----------------------------------------------------------------------------------------------------------------------------------
+# --- round trip ---------------------------------------------------------------------------------------------
 
 
 def judge_round_trip(case: Case) -> None:
@@ -125,7 +127,7 @@ def judge_round_trip(case: Case) -> None:
         )
 
 
-# --- cut off -------------------------------------------------------------------------------------------------------------------------------------
+# --- cut off ------------------------------------------------------------------------------------------------
 
 
 def draw_cut(rng: Random, dialect: str | None = None) -> Case:
@@ -133,40 +135,43 @@ def draw_cut(rng: Random, dialect: str | None = None) -> Case:
 
 
 def judge_some_cuts(case: Case) -> None:
-    """A few places, told by the case's cuts: enough where cases are many."""
+    """A few positions, chosen by the case's cuts: enough if there are many cases."""
     made = written(case)
     if made is not None:
         judge_cuts(case, made, sorted(int(cut * len(made[0])) for cut in case["cuts"]))
 
 
 def judge_every_cut(case: Case) -> list[int]:
-    """Every place of the text; how many cuts were told as text, as cut off, as whole."""
+    """Every position of the text; how many cuts came out as text, as cut, as whole."""
     made = written(case)
     return judge_cuts(case, made, range(len(made[0]) + 1)) if made is not None else [0, 0, 0]
 
 
 def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int]) -> list[int]:
-    """The text cut off by length at each of the places, in their order. A call that is cut is told as text, then as cut off, then as whole."""
+    """The text cut by length at each position, in order.
+
+    A cut call comes out as text, then as cut, then as whole.
+    """
     text, calls = made
-    told, last, counts = PLAIN, -1, [0, 0, 0]
+    state, last, counts = PLAIN, -1, [0, 0, 0]
     for place in places:
         complete = sum(call.stop <= place for call in calls)
         cut = calls[complete] if complete < len(calls) and calls[complete].start < place else None
         now = _told(case, text[:place], calls[:complete], cut)
-        if complete == last and now < told:
+        if complete == last and now < state:
             raise Broken(
-                f"a longer piece of a call is told no worse ({case['dialect']})",
-                f"{told} at most {place} of {text!r}",
+                f"a longer piece of a call is state no worse ({case['dialect']})",
+                f"{state} at most {place} of {text!r}",
                 now,
             )
-        told, last = now, complete
+        state, last = now, complete
         if cut is not None:
             counts[now] += 1
     return counts
 
 
 def _told(case: Case, text: str, complete: list[Written], cut: Written | None) -> int:
-    """How the call that was cut is told; judged are all calls of the text, and the reason that the client is given."""
+    """How the cut call comes out. Judges all calls of the text, and the finish reason."""
     parser = ToolCallParser(case["tools"], case["dialects"], case["arguments"], generate.TOKEN)
     events = parser.feed(text) + parser.finish("length")
     answer = ChatBody("m", id="c", created=0, ids=counting_ids())
@@ -193,7 +198,7 @@ def _told(case: Case, text: str, complete: list[Written], cut: Written | None) -
             )
     if len(read) == len(complete):
         if cut is not None and not behind.endswith(text[cut.start :]):
-            raise Broken(f"a call that is not told is text ({case['dialect']})", text[cut.start :], behind)
+            raise Broken(f"a call that is not state is text ({case['dialect']})", text[cut.start :], behind)
         return PLAIN
     return _told_call(case, text, cut, read[len(complete) :])
 
@@ -202,7 +207,7 @@ def _told_call(case: Case, text: str, cut: Written | None, read: list[list[Any]]
     name, arguments, status = read[0]
     if cut is None or len(read) > 1 or name != cut.name or status not in ("truncated", "ok"):
         raise Broken(
-            f"only the call that was cut is told, as cut off or whole ({case['dialect']})",
+            f"only the call that was cut is state, as cut off or whole ({case['dialect']})",
             f"{cut} of {text!r}",
             read,
         )

@@ -1,8 +1,8 @@
-"""Random cases. Every case is made of dicts, lists, texts, numbers, booleans and None, so that a failing one can be printed, shrunk and pasted into
-a test.
+"""Random cases, made of dicts, lists, texts, numbers, booleans and None.
 
-Nothing here knows what is right: that is `properties.py`. The vocabulary of markers is read from the dialects' own table, so that a dialect that is
-added is fuzzed from its first day.
+A failing case can therefore be printed, shrunk and pasted into a test. Nothing here knows what is right: that
+is in `properties.py`. The markers come from the dialects' own table, so that a new dialect is fuzzed from the
+start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINE_START = frozenset(
     name for name, dialect in DIALECTS.items() if any(opener.line_start for opener in dialect.openers)
 )
 
-# --- texts -------------------------------------------------------------------------------------------------------------------------------------
+# --- texts --------------------------------------------------------------------------------------------------
 
 
 _NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
@@ -51,7 +51,7 @@ def _texts_of(shape: Any) -> Iterator[str]:
 
 
 def _markers() -> list[str]:
-    """The dialects' own words, and the tags that a call is written with where the data has them as patterns only."""
+    """The dialects' own markers, and the tags of a call if the data has them as patterns only."""
     found = {*_LOOSE.split("|"), *_texts_of(tuple(dialect.openers for dialect in DIALECTS.values()))}
     for written in ('{"q": "x", "n": 1}', '{"<": 1}'):
         for dialect in DIALECTS:
@@ -100,7 +100,10 @@ def text(rng: Random, most: int = 6) -> str:
 
 
 def prose(rng: Random) -> str:
-    """Text that no dialect may take for a call, though it may begin like one. Never ends inside a line that matters to what follows."""
+    """Text that no dialect may take for a call, though it may begin like one.
+
+    Never ends inside a line that matters for the following text.
+    """
     size = rng.randint(0, 6)
     return "".join(rng.choice(WORDS) + rng.choice((" ", " ", " ", "\n", "\n\n")) for _ in range(size))
 
@@ -123,7 +126,7 @@ def batches(whole: Sequence[T], places: Sequence[int]) -> list[list[T]]:
 
 
 def mutated(rng: Random, whole: str) -> str:
-    """The text with a few accidents: pieces lost, doubled, swapped, cut off, or something foreign between."""
+    """The text with a few accidents: pieces lost, doubled, swapped, cut off, or foreign text inserted."""
     for _ in range(rng.randint(1, 3)):
         start = rng.randint(0, len(whole))
         stop = min(len(whole), start + rng.choice((1, 1, 1, 2, 5, 20)))
@@ -141,7 +144,7 @@ def mutated(rng: Random, whole: str) -> str:
     return whole
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------------------------------------
+# --- JSON ---------------------------------------------------------------------------------------------------
 
 
 def key(rng: Random) -> str:
@@ -230,7 +233,7 @@ def jsonish(rng: Random) -> str:
     return whole
 
 
-# --- tools and calls ---------------------------------------------------------------------------------------------------------------------------
+# --- tools and calls ----------------------------------------------------------------------------------------
 
 _TYPES: dict[type, str] = {
     **{bool: "boolean", int: "integer", float: "number", str: "string"},
@@ -268,7 +271,7 @@ def toolbox(rng: Random) -> list[dict[str, Any]]:
 
 
 def parser_settings(rng: Random) -> Case:
-    """Everything a parser is told, beside the text and its cuts."""
+    """All arguments of a parser, except the text and its cuts."""
     names = list(DIALECTS)
     roll = rng.random()
     limits = [
@@ -451,7 +454,7 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("<|tool_call|>[", '{"arguments": JSON, "name": "NAME"}', ", ", "]"),
 )
-"""Calls as models write them: what stands before several, one, what stands between, what stands behind."""
+"""Calls as models write them: the text before several, one call, the text between, the text after."""
 
 
 def _wrapped(rng: Random, name: str, written: str) -> str:
@@ -494,7 +497,7 @@ def thought(rng: Random, around: str = "") -> str:
 
 
 def model_text(rng: Random) -> str:
-    """What a model may write: soup, calls between prose, or calls with accidents; now and then long enough to meet the limits."""
+    """What a model may write: random markup, calls between prose, or damaged calls; sometimes very long."""
     kind = rng.random()
     if kind < 0.25:
         return text(rng, 14)

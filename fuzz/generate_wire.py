@@ -1,4 +1,4 @@
-"""Random runs and random requests: events as lists of a class name and its values, bodies as a client might send them by mistake.
+"""Random runs and requests: events as lists of a class name and its values, and damaged request bodies.
 
 Cases as in `generate.py`.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzz.generate import NAMES, WORDS, Case, arguments, pieces, text, value
 
-# --- events ------------------------------------------------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------------------
 
 
 def _short(rng: Random) -> str:
@@ -35,7 +35,10 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
 
 
 def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
-    """The events of a run, as lists of a class name and its values: as a good backend sends them, or `wild`, with repetitions and strays."""
+    """The events of a run, as lists of a class name and its values.
+
+    As a correct backend sends them, or `wild`, with repetitions and stray events.
+    """
     events: list[list[Any]] = []
     calls = 0
     for _ in range(rng.randint(0, 7)):
@@ -70,7 +73,7 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
     return events
 
 
-# --- requests ----------------------------------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 _FUNCTION = {
     "name": "look",
@@ -243,7 +246,7 @@ def strange_body(rng: Random, body: Case) -> Case:
 
 
 def strange_bytes(rng: Random, raw: bytes) -> bytes:
-    """The bytes of a request with a few accidents, some of them no UTF-8 and no JSON any more."""
+    """The bytes of a request with a few accidents; some are no longer UTF-8 or JSON."""
     for _ in range(rng.randint(0, 3)):
         place = rng.randint(0, len(raw))
         junk = rng.choice(

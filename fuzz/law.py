@@ -1,4 +1,4 @@
-"""What a law is to the driver: a way to draw a case and a way to judge it. A failed case is judged again, smaller, by the same judge."""
+"""A law, as the driver sees it: draws a case and judges it. A failed case is judged again, smaller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Case = dict[str, Any]
 
 
 class Broken(AssertionError):
-    """A law did not hold. `rule` says which sentence of it; a smaller case counts as the same failure when it breaks the same rule."""
+    """A law did not hold. `rule`: which part of it.
+
+    A smaller case counts as the same failure if it breaks the same rule.
+    """
 
     def __init__(self, rule: str, expected: Any = None, got: Any = None) -> None:
         super().__init__(f"{rule}\n  expected: {expected!r}\n  got:      {got!r}")
@@ -25,9 +28,9 @@ def holds(rule: str, expected: Any, got: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller; the others are choices, not material.
+    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller.
 
-    `cost`: how many cases of other laws one case stands for. A costly law is tried less often.
+    `cost`: how many cases of other laws one case counts for. A costly law is tried less often.
     """
 
     draw: Callable[[Random], Case]

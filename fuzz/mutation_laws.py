@@ -1,7 +1,8 @@
-"""Law of damaged calls: one accident in the markup of a call gives the same call, or text, or a call that is marked as broken.
+"""Law of damaged calls: one accident in the markup gives the same call, or text, or a broken call.
 
-Never a call with other arguments that claims to be good. Values and keys are plain words, so that every place outside of them is markup; an accident
-inside a value is only tried where the dialect puts values between quotes, because elsewhere it is simply another value.
+Never a call with other arguments that is marked as good. Values and keys are plain words, so that every
+position outside of them is markup. An accident inside a value is tried only if the dialect quotes values,
+because elsewhere it is just another value.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def draw(rng: Random, dialect: str | None = None) -> Case:
 
 
 def schema(case: Case) -> dict[str, Any]:
-    """All keys of a call are required, so that a call that lost some is not taken for one that only lost its closing tags."""
+    """All keys are required: a call that lost some is not one that only lost its closing tags."""
     required = sorted(set(case["calls"][0]) - {TWIN}) if case["calls"] else []
     properties = {key: {"type": kind} for key, kind in KEYS.items()} if case["declared"] else {}
     return {"type": "object", "properties": properties, "required": required}
 
 
 def damaged(case: Case) -> str | None:
-    """The text of a case; None where this accident can not happen there."""
+    """The text of a case; None if this accident cannot happen there."""
     separators = (",", ":") if case["compact"] else (", ", ": ")
     written = [
         render(

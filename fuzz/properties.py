@@ -1,6 +1,6 @@
-"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises when the law does not hold.
+"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises if the law does not hold.
 
-The tests run a few hundred cases of each, `run.py` as many as one likes.
+The tests run a few hundred cases of each law, `run.py` any number.
 """
 
 from __future__ import annotations

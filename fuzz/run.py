@@ -1,7 +1,7 @@
-"""The driver: `fuzz/run.py --cases 100000 --seed 1 --jobs 2` tries every law in turn with seeded random cases.
+"""The driver: `fuzz/run.py --cases 100000 --seed 1 --jobs 2` tries every law in turn with random cases.
 
-A case is known by seed, law and number, so a failure is repeated with `--only LAW --seed S --case N`. What fails is made smaller and printed as a
-Python literal. Exit status: 0 all laws held, 1 some did not.
+Seed, law and number identify a case: `--only LAW --seed S --case N` repeats a failure. A failing case is made
+smaller and printed as a Python literal. Exit status: 0 all laws held, 1 some did not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
             case = law.draw(Random(f"{seed}/{name}/{number}"))
             small = shrink(law, case)
             found = failure_of(law.judge, small)
-            told = str(found[1]) if found else "it failed once and not again"
+            message = str(found[1]) if found else "it failed once and not again"
             kind = found[0] if found else ("flaky", "")
             failures.append(
                 {
@@ -50,7 +50,7 @@ def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
                     "seed": seed,
                     "number": number,
                     "kind": list(kind),
-                    "told": told,
+                    "told": message,
                     "case": repr(small),
                 }
             )
@@ -67,9 +67,7 @@ def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
         for name, total in each.items()
         for first in range(0, total, SLICE)
     ]
-    return sorted(
-        found, key=lambda work: work[2]
-    )  # the laws take turns, so that an early stop has tried them all
+    return sorted(found, key=lambda work: work[2])  # the laws take turns, so that an early stop has tried all
 
 
 def _report(failure: dict[str, Any]) -> str:
@@ -120,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
                 if (
                     name,
                     failure["kind"][1],
-                ) not in kinds:  # the first of its kind is told at once, the others are counted
+                ) not in kinds:  # the first of its kind is printed, the others are counted
                     kinds.add((name, failure["kind"][1]))
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):
@@ -138,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed"
     )
     if arguments.json:
-        told = {
+        report = {
             "cases": sum(counts.values()),
             "laws": counts,
             "says": {name: PROPERTIES[name].says for name in names},
@@ -146,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
             "seed": seed,
             "failures": failures,
         }
-        Path(arguments.json).write_text(json.dumps(told, indent=1) + "\n")
+        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
     return 1 if failures else 0
 
 

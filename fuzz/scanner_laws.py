@@ -23,7 +23,7 @@ Plain = list[list[Any]]
 
 
 def exact(value: Any) -> str:
-    """Equality that tells 1 from 1.0, True from 1 and -0.0 from 0."""
+    """Equality that distinguishes 1 from 1.0, True from 1 and -0.0 from 0."""
     return json.dumps(value)
 
 
@@ -87,7 +87,7 @@ def scan(case: Case, pieces: list[str]) -> tuple[Plain, list[str]]:
     return plain(events), parser.unknown
 
 
-# --- split invariance --------------------------------------------------------------------------------------------------------------------------
+# --- split invariance ---------------------------------------------------------------------------------------
 
 
 def draw_text(rng: Random) -> Case:
@@ -123,7 +123,7 @@ def judge_one_shot(case: Case) -> None:
     holds("one shot is the stream", whole, streamed)
 
 
-# --- nothing is lost ---------------------------------------------------------------------------------------------------------------------------
+# --- nothing is lost ----------------------------------------------------------------------------------------
 
 
 _MARKUP = re.compile(
@@ -138,7 +138,7 @@ def _markup_end(text: str, start: int) -> int:
 
 
 def _end_of(text: str, start: int, piece: str) -> int | None:
-    """Where a piece that begins at `start` ends. Thoughts that follow each other come out as one piece: markers may be in between."""
+    """Where a piece that begins at `start` ends. Adjacent thoughts are one piece."""
     place = start
     for character in piece:
         if text[place : place + 1] != character:
@@ -150,7 +150,7 @@ def _end_of(text: str, start: int, piece: str) -> int | None:
 
 
 def judge_nothing_lost(case: Case) -> None:
-    """Every text and thought that comes out is in the input, in its order; between two of them are only calls and the markers of thoughts."""
+    """Every text and thought of the output is in the input, in order, with only calls and markers between."""
     text = case["text"]
     events = [
         event
@@ -235,11 +235,11 @@ def _is_object(written: str) -> None:
         raise Broken("arguments that are called good are a JSON object", "a JSON object", written)
 
 
-# --- off -----------------------------------------------------------------------------------------------------------------------------------------
+# --- off ----------------------------------------------------------------------------------------------------
 
 
 def judge_off(case: Case) -> None:
-    """Without tools, or without a dialect, every piece goes through at once and untouched."""
+    """Without tools, or without a dialect, every piece passes at once and unchanged."""
     case = {**case, "thoughts": None}
     for settings in ({**case, "tools": [], "unknown_tool": "text"}, {**case, "dialects": []}):
         parser = _parser(settings)
@@ -252,7 +252,7 @@ def judge_off(case: Case) -> None:
         holds("without tools nothing is held", [], parser.finish(case["reason"]))
 
 
-# --- JSON ----------------------------------------------------------------------------------------------------------------------------------------
+# --- JSON ---------------------------------------------------------------------------------------------------
 
 
 def flow_through(flow: JsonFlow | StringFlow, pieces: list[str]) -> tuple[str, int]:
@@ -296,7 +296,7 @@ def draw_jsonish(rng: Random) -> Case:
 
 
 def judge_mended(case: Case) -> None:
-    """Whatever goes in: what comes out of a flow that is done is strict JSON, and the cuts do not show."""
+    """For any input: the output of a finished flow is strict JSON, and does not depend on the cuts."""
     whole = JsonFlow()
     out, taken = flow_through(whole, [case["text"]])
     if whole.done:
@@ -321,7 +321,7 @@ def judge_mended(case: Case) -> None:
 
 
 def judge_string(case: Case) -> None:
-    """JSON inside a JSON string: unescaped once, wherever the pieces were cut."""
+    """JSON inside a JSON string is unescaped once, wherever the pieces were cut."""
     quoted = json.dumps(case["text"], ensure_ascii=bool(len(case["text"]) % 2))[1:] + " tail"
     flow = StringFlow()
     out, taken = flow_through(flow, [quoted])
@@ -340,7 +340,10 @@ def draw_input(rng: Random) -> Case:
 
 
 def judge_custom_input(case: Case) -> None:
-    """A custom tool's input survives its life as a function's argument. Bare surrogates can only come as escapes: UTF-8 does not carry them."""
+    """A custom tool's input survives as a function's argument.
+
+    Bare surrogates can only come as escapes, because UTF-8 cannot carry them.
+    """
     unwrap = Unwrap(("free",))
     written = json.dumps({INPUT: case["text"]}) if case["escaped"] else wrap(scrub(case["text"]))
     events: list[Event] = [

@@ -1,4 +1,4 @@
-"""Makes a failing case smaller while it still fails by the same rule: cuts pieces out of texts, bytes and lists, wherever they stand in the case."""
+"""Makes a failing case smaller while it fails by the same rule: cuts pieces out of texts, bytes and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vault's laws for the fuzzer: where a path may lead, and what a note and a query may be."""
+"""The vault's laws: where a path may lead, and which notes and queries are possible."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _FILES = ("b.md", "C.md", "e\u0301.md", "a/inner.md", "a/a/b.md", ".git/b.md", "
 
 
 def _make(outside: Path) -> None:
-    """A small vault with something outside to reach for."""
+    """A small vault with something outside that a path might reach."""
     root = outside / "vault"
     for folder in _FOLDERS:
         (root / folder).mkdir(parents=True)
@@ -72,7 +72,7 @@ def _make(outside: Path) -> None:
 
 @cache
 def _vault() -> tuple[Vault, Path]:
-    """Made once and used by all processes: a process of the driver may end at any moment and would leave its own behind."""
+    """Created once and shared by all processes: one may be killed before it cleans up."""
     _WORK.mkdir(parents=True, exist_ok=True)
     kept = _WORK / f"fuzz-vault-{crc32(repr((_FOLDERS, _FILES)).encode()):08x}"
     if not kept.exists():

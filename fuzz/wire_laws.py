@@ -1,4 +1,4 @@
-"""Laws of the wire: encoders against the independent judge, fragments against their whole, decoders against anything, the SSE reader against cuts."""
+"""Laws of the wire: encoders, fragments, decoders and the SSE reader, against an independent judge."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import SseReader, encode
 
-# --- encoders ------------------------------------------------------------------------------------------------------------------------------------
+# --- encoders -----------------------------------------------------------------------------------------------
 
 FAULTS_OF_THE_RUN = frozenset(
     {"invalid_arguments", "cumulative_arguments", "call_id_repeated", "id_repeated"}
 )
-"""What a judge may rightly say of a wild run: the encoder passes on arguments and ids as the backend gave them."""
+"""What the judge may report for a wild run: the encoder passes on the backend's arguments and ids unchanged.
+"""
 
 
 def events_of(written: list[list[Any]]) -> list[Event]:
@@ -87,9 +88,7 @@ def judge_chat_run(case: Case) -> None:
     stream += encoder.finish(case["comment"])
     judged = {"include_usage": case["include_usage"], "legacy": case["legacy"]}
     problems = judge_sse(stream, "chat", **judged)
-    if (
-        len(runs) > 1
-    ):  # the judge is not told how many choices there are: one may fail before it has said anything
+    if len(runs) > 1:  # the judge does not know the number of choices: one may fail before its first event
         problems = [
             problem for problem in problems if problem.code not in ("error_after_finish", "choice_index")
         ]
@@ -107,7 +106,7 @@ def judge_chat_run(case: Case) -> None:
             answer = {
                 **answer,
                 "usage": json.loads(stream.rsplit(b"data: ", 2)[1])["usage"],
-            }  # a stream that must say something says zeros
+            }  # a stream that must report usage reports zeros
     _accepted("the stream folds to the body", same(stream, answer, "chat"), False)
 
 
@@ -131,11 +130,11 @@ def judge_responses_run(case: Case) -> None:
     _accepted("the stream folds to the body", same(stream, answer, "responses"), False)
 
 
-# --- fragments -----------------------------------------------------------------------------------------------------------------------------------
+# --- fragments ----------------------------------------------------------------------------------------------
 
 
 def draw_fragments(rng: Random) -> Case:
-    """Calls, and the order in which their pieces arrive: one after another, or mixed as some servers send them."""
+    """Calls, and the order of their pieces: one after another, or interleaved as some servers do."""
     calls = []
     for number in range(rng.randint(1, 3)):
         written = generate.dumped(rng, generate.arguments(rng))
@@ -159,7 +158,7 @@ def draw_fragments(rng: Random) -> Case:
 
 
 def _arrivals(case: Case) -> list[tuple[int, str | None, str | None, str]]:
-    """(number, id, name, piece): an opener for each call in order, then the pieces in the order of the case."""
+    """(number, id, name, piece): the openers of the calls in order, then the pieces as in the case."""
     out: list[tuple[int, str | None, str | None, str]] = [
         (number, call[0], call[1], "") for number, call in enumerate(case["calls"])
     ]
@@ -250,7 +249,7 @@ def judge_assembler(case: Case) -> None:
     holds("every call comes out whole", [[call[0], call[1], "".join(call[2])] for call in case["calls"]], got)
 
 
-# --- requests ------------------------------------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 
 
 def draw_chat_request(rng: Random) -> Case:
@@ -286,7 +285,7 @@ def judge_responses_request(case: Case) -> None:
     _judge_request(case, responses.decode)
 
 
-# --- SSE, and calls as XML -----------------------------------------------------------------------------------------------------------------------
+# --- SSE, and calls as XML ----------------------------------------------------------------------------------
 
 
 def draw_bytes(rng: Random) -> Case:

@@ -3,12 +3,13 @@
 - Every dependency and every extra that people install has a lowest version and an upper bound.
 - What the tests, the linters and the builds use is pinned exactly, and is what is installed here.
 - What is installed fits together (`pip check`).
-- Every package of an npm lock file has an integrity hash, and no lock file or requirements file names a registry.
+- Every package of an npm lock file has an integrity hash, and no lock file or requirements file names a
+  registry.
 - Nothing that is installed has a known vulnerability, by the data that PyPI publishes (and pip-audit reads).
 
-The last check needs PyPI's JSON API. Where it cannot be reached, or a mirror does not serve it, the audit says
-`NOT CHECKED` and passes: nothing else here needs a network. Set `AUDIT=required` where the data must be there. In CI
-(`CI=true`) data that can be had, but is empty, garbled or incomplete, is a failure.
+The last check needs PyPI's JSON API. Where it cannot be reached, or a mirror does not serve it, the audit
+says `NOT CHECKED` and passes: nothing else here needs a network. Set `AUDIT=required` where the data must be
+there. In CI (`CI=true`) data that can be had, but is empty, garbled or incomplete, is a failure.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ UNHASHED = {
         r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"
     )
 }
-"""Packages of other platforms that the registry, from which the lock file was made, does not carry: they have no hash."""
+"""Packages for other platforms that the lock file's registry does not have, so they have no hash."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*)?")
 
 
@@ -155,7 +156,7 @@ Fetch = Callable[[str, str], bytes]
 
 
 def checked(packages: list[tuple[str, str]], fetch: Fetch | None = None) -> tuple[list[str], str, bool]:
-    """Known vulnerabilities of these packages; what was not checked, and why; and whether that is the data's fault."""
+    """Known vulnerabilities; what was not checked, and why; whether the data is the cause."""
     fetch = fetch or fetched
     try:
         if not vulnerabilities(CANARY, fetch):

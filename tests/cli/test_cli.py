@@ -1,4 +1,4 @@
-"""The command line: help with an example, one clear line for what a person can mend, and nothing slow before it is needed."""
+"""The command line: help with an example, errors in one line, and no slow import before it is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert f"example: toolwire {command}" in capsys.readouterr().out
 
 
-def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"toolwire {version('toolwire')}\n"
 
@@ -118,7 +118,7 @@ def test_a_typo_in_a_script_is_one_line_with_the_model_and_the_place(
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str], unbuffered: str) -> None:
+def test_a_closed_output_ends_the_command_quietly(arguments: list[str], unbuffered: str) -> None:
     Path("toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
     reading, writing = os.pipe()
     os.close(reading)
@@ -140,7 +140,7 @@ def test_output_that_nobody_reads_any_more_ends_it_quietly(arguments: list[str],
 
 
 @pytest.mark.parametrize("arguments", [["models"], ["--help"]])
-def test_an_output_that_can_not_be_written_is_one_line(arguments: list[str]) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "toolwire", *arguments],
@@ -194,7 +194,8 @@ def test_images_by_url_are_listed_only_for_models_that_take_images(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("toolwire.toml").write_text(
-        '[models.seeing]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n[models.blind]\nbackend = "local"\ngguf = "none.gguf"\n'
+        '[models.seeing]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[models.blind]\nbackend = "local"\ngguf = "none.gguf"\n'
     )
     assert main(["models", "--json"]) == 0
     can = {row["id"]: row["capabilities"] for row in json.loads(capsys.readouterr().out)}
@@ -203,6 +204,7 @@ def test_images_by_url_are_listed_only_for_models_that_take_images(
 
 def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
     heavy = {"uvicorn", "starlette", "aiohttp", "msgspec", "prometheus_client", "sqlite3", "asyncio"}
-    code = f"import sys, toolwire.cli.main as m; m.build_parser('serve'); print(sorted({heavy!r} & set(sys.modules)))"
+    code = "import sys, toolwire.cli.main as m; m.build_parser('serve'); "
+    code += f"print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

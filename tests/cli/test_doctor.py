@@ -39,7 +39,7 @@ def test_a_model_that_works_and_a_codex_that_is_missing(run: Any) -> None:
     )
 
 
-def test_an_upstream_that_does_not_answer_is_told_with_what_to_do(run: Any) -> None:
+def test_an_upstream_that_does_not_answer_is_a_problem_with_a_fix(run: Any) -> None:
     status, page = run('[models.far]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n', "--json")
     findings = json.loads(page)
     assert (
@@ -50,7 +50,7 @@ def test_an_upstream_that_does_not_answer_is_told_with_what_to_do(run: Any) -> N
     )
 
 
-def test_a_server_with_models_of_its_own_and_a_key_that_is_none_are_told(
+def test_a_server_without_models_and_an_invalid_key_are_problems(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
@@ -70,7 +70,7 @@ def test_a_server_with_models_of_its_own_and_a_key_that_is_none_are_told(
     )
 
 
-def test_an_embedded_model_without_its_file_or_without_llamacpp_is_told_with_what_to_do(
+def test_an_embedded_model_without_its_file_or_without_llamacpp_is_a_problem_with_a_fix(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from toolwire.backends.local import model
@@ -92,7 +92,7 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_told_with_wha
     assert "– embedded model" in page
 
 
-def test_an_embedded_model_with_its_file_is_told_by_its_name(
+def test_an_embedded_model_is_shown_with_the_name_of_its_file(
     run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from toolwire.backends.local import model
@@ -103,7 +103,7 @@ def test_an_embedded_model_with_its_file_is_told_by_its_name(
     assert "✓ model b" in page and "mine.gguf, tools constrained" in page
 
 
-def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_path: Path) -> None:
+def test_the_vault_and_the_store_are_checked_and_not_changed(run: Any, tmp_path: Path) -> None:
     demo = '[models.demo]\nbackend = "scripted"\n'
     store = tmp_path / "data" / "toolwire.db"
     config = f'{demo}[store]\nurl = "sqlite:///{store}"\n[vault]\nroot = "~/nope"\nenabled = true\n'
@@ -122,7 +122,7 @@ def test_the_vault_and_the_store_are_looked_at_and_not_touched(run: Any, tmp_pat
     assert "– vault" in page and "none is enabled" in page and "in memory" in page
 
 
-def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_is(
+def test_a_store_that_cannot_be_used_is_a_problem_and_an_old_one_is_not_changed(
     run: Any, tmp_path: Path
 ) -> None:
     store = tmp_path / "toolwire.db"
@@ -130,7 +130,7 @@ def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_
     store.write_text("certainly not a database " * 200)
     status, page = run(config)
     assert status == 1 and "✗ store" in page and f"{store}: cannot be opened: file is not a database" in page
-    for version, told in (
+    for version, shown in (
         (8, f"{store}\n"),
         (7, f"{store}: written by a Toolwire before 0.1"),
         (999, f"{store}: written by a newer Toolwire"),
@@ -139,4 +139,4 @@ def test_a_store_that_can_not_be_used_is_a_problem_and_an_old_one_is_left_as_it_
         with closing(sqlite3.connect(store)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")
         before = store.read_bytes()
-        assert told in run(config)[1] and store.read_bytes() == before
+        assert shown in run(config)[1] and store.read_bytes() == before

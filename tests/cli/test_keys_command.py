@@ -51,7 +51,7 @@ def test_a_key_is_shown_once_and_listed_without_it(keys: Any) -> None:
     assert keys() == listed
 
 
-def test_scopes_and_limits_are_kept(keys: Any) -> None:
+def test_scopes_and_limits_are_stored(keys: Any) -> None:
     made = keys(
         *(
             "add",
@@ -129,7 +129,7 @@ def test_a_key_is_revoked_by_name_id_or_the_beginning_of_it(keys: Any) -> None:
     assert keys("list", "--all").count("revoked") == 3
 
 
-def test_when_a_key_was_revoked_is_listed_as_a_time_whichever_clock_is_asked(
+def test_the_time_of_a_revocation_is_listed_whatever_this_machines_clock_says(
     keys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = keys("add", "laptop", "--json")
@@ -153,7 +153,7 @@ def test_when_a_key_was_revoked_is_listed_as_a_time_whichever_clock_is_asked(
         (["add", "x" * 90], "1 to 80"),
     ],
 )
-def test_what_is_wrong_is_one_line(keys: Any, arguments: list[str], word: str) -> None:
+def test_an_error_is_one_line(keys: Any, arguments: list[str], word: str) -> None:
     keys("add", "laptop")
     assert word in keys(*arguments, status=2)
 

@@ -57,7 +57,7 @@ def found(out: str) -> list[str]:
         ("DIR", "garden", "--limit", "5", "plan", "--debug"),
     ],
 )
-def test_words_may_stand_before_and_behind_options(
+def test_query_words_may_come_before_and_after_options(
     vault: Run, notes: Path, arguments: tuple[str, ...]
 ) -> None:
     status, out, err = vault("search", *(str(notes) if one == "DIR" else one for one in arguments))
@@ -86,12 +86,12 @@ def test_a_word_that_begins_as_the_option_for_help_is_a_word(vault: Run, notes: 
     assert vault("search", "-h")[1].startswith("usage:")
 
 
-def test_an_option_that_there_is_not_is_still_refused(vault: Run, notes: Path) -> None:
+def test_an_unknown_option_is_still_refused(vault: Run, notes: Path) -> None:
     status, out, err = vault("search", str(notes), "garden", "--limits", "5")
     assert (status, out) == (2, "") and "--limits" in err and err.count("\n") == 1
 
 
-def test_nothing_found_and_more_found_than_shown_are_said(vault: Run, notes: Path) -> None:
+def test_no_result_and_more_results_than_shown_are_reported(vault: Run, notes: Path) -> None:
     assert vault("search", str(notes), "zeppelin") == (1, "", "no note matches\n")
     assert vault("search", str(notes), "?!") == (1, "", "no note matches\n")
     status, out, err = vault("search", str(notes), "garden")
@@ -108,11 +108,11 @@ def test_at_the_highest_limit_no_higher_one_is_offered(vault: Run, notes: Path) 
 @pytest.mark.parametrize("query", ["garden", "zeppelin"])
 def test_json_is_json_and_nothing_else(vault: Run, notes: Path, query: str) -> None:
     status, out, err = vault("search", str(notes), query, "--json")
-    told = json.loads(out)
-    assert err == "" and status == (0 if told["hits"] else 1) and told["truncated"] is (query == "garden")
+    found = json.loads(out)
+    assert err == "" and status == (0 if found["hits"] else 1) and found["truncated"] is (query == "garden")
 
 
-def test_an_index_that_can_not_be_kept_is_one_line_without_a_traceback(
+def test_an_index_that_cannot_be_written_is_one_line_without_a_traceback(
     vault: Run, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(notes / "00.md"))

@@ -70,8 +70,8 @@ def test_a_responses_stream_may_be_cut_after_any_event(name: str) -> None:
             passing.feed(block)
         whole = passed + passing.end(LOST)
         assert judge_sse(whole, "responses", tools=["look", "write"]) == [], place
-        told = fold(whole, "responses")
-        assert told["status"] == "failed" and told["error"]["message"] == LOST.message
+        folded = fold(whole, "responses")
+        assert folded["status"] == "failed" and folded["error"]["message"] == LOST.message
         assert passing.end(LOST) == b""
 
 
@@ -84,7 +84,7 @@ def test_blocks_may_come_in_any_pieces_of_whole_events() -> None:
     assert one.end(LOST) == many.end(LOST) != b""
 
 
-def test_a_stream_that_had_its_end_gets_no_second_one() -> None:
+def test_a_stream_that_has_ended_gets_no_second_end() -> None:
     passing = Passing("responses")
     passing.feed(written(ANSWERS["nothing"]))
     assert passing.end(LOST) == b""

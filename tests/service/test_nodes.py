@@ -29,8 +29,7 @@ from doubles.nodes import Nginx, Node, RedisServer, missing
 from doubles.postgres import binaries, shared
 from toolwire.cli.main import build_parser
 from toolwire.cluster.forward import HOP, call_ids
-from toolwire.cluster.joining import check, node_address, worker_address
-from toolwire.cluster.nodes import Nodes, Peer
+from toolwire.cluster.nodes import Nodes, Peer, check, node_address, worker_address
 from toolwire.cluster.workers import MARGIN_S
 from toolwire.conform.judge import fold, judge_sse
 from toolwire.settings.load import load

@@ -62,7 +62,7 @@ async def test_the_embedded_model_comes_first_and_the_demo_last(
     assert [model.id for model in found] == ["local", "openai", "demo"]
 
 
-async def test_codex_counts_where_somebody_has_logged_in(empty: dict[str, str], tmp_path: Path) -> None:
+async def test_codex_is_offered_if_somebody_has_logged_in(empty: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "codex"
     program.write_text("#!/bin/sh\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -81,9 +81,7 @@ async def test_a_key_offers_its_provider_and_is_never_shown(empty: dict[str, str
     assert found[1].options == {"model": "anthropic:*", "api_key": "sk-ant-x"}
 
 
-async def test_blanks_around_a_key_are_nothing_and_what_can_be_no_key_is_left_out(
-    empty: dict[str, str],
-) -> None:
+async def test_blanks_around_a_key_are_removed_and_invalid_keys_are_ignored(empty: dict[str, str]) -> None:
     found = await discover(
         {
             **empty,
@@ -103,7 +101,7 @@ async def test_a_server_that_answers_is_offered_with_all_its_models(empty: dict[
     assert found[0].options == {"profile": "lmstudio", "base_url": upstream.base_url, "model": "*"}
 
 
-async def test_a_server_that_never_answers_does_not_hold_the_start_up(
+async def test_a_server_that_never_answers_does_not_delay_the_start(
     empty: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_run, "LOOK_S", 0.05)
@@ -113,7 +111,7 @@ async def test_a_server_that_never_answers_does_not_hold_the_start_up(
         )
 
 
-async def test_another_kind_of_server_on_the_same_port_is_none(empty: dict[str, str]) -> None:
+async def test_another_kind_of_server_on_the_same_port_is_ignored(empty: dict[str, str]) -> None:
     async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
         writer.close()

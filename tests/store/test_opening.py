@@ -50,7 +50,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("command", [("keys", "add", "laptop"), ("serve", "--port", "0")])
-async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(
+async def test_a_full_disk_is_one_line_if_the_side_files_exist_already(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     path = tmp_path / "toolwire.db"
@@ -64,7 +64,7 @@ async def test_a_full_disk_is_one_line_where_the_side_files_are_there_already(
     assert errors.decode() == f"toolwire: store {path}: cannot be opened: the disk is full\n"
 
 
-async def test_a_store_that_another_process_writes_to_opens_all_the_same(
+async def test_a_store_that_another_process_writes_to_still_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
@@ -76,7 +76,7 @@ async def test_a_store_that_another_process_writes_to_opens_all_the_same(
                 assert await store.get("resp_1", "") is None
 
 
-async def test_a_folder_that_can_not_be_written_is_named(
+async def test_a_folder_that_cannot_be_written_is_named(
     no_side_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != no_side_files.parent)
@@ -87,7 +87,7 @@ async def test_a_folder_that_can_not_be_written_is_named(
             pass
 
 
-async def test_what_the_disk_is_not_at_fault_for_is_told_as_it_is(no_side_files: Path) -> None:
+async def test_an_error_that_is_not_the_disks_is_reported_unchanged(no_side_files: Path) -> None:
     with pytest.raises(
         ToolwireError, match=r"cannot be opened: (disk I/O error|unable to open database file)$"
     ):
@@ -102,7 +102,7 @@ async def test_a_store_that_opens_is_open_until_the_end(tmp_path: Path) -> None:
         await store.get("resp_1", "")
 
 
-def test_refusals_of_a_disk_have_words() -> None:
+def test_disk_errors_are_readable() -> None:
     assert (
         disk_error(OSError(errno.ENOSPC, "No space left on device"))
         == disk_error(OSError(errno.EDQUOT, "x"))
@@ -115,7 +115,7 @@ def test_refusals_of_a_disk_have_words() -> None:
     )
 
 
-def test_of_a_folder_that_is_not_there_yet_the_nearest_is_asked(tmp_path: Path) -> None:
+def test_for_a_missing_folder_the_nearest_existing_one_is_checked(tmp_path: Path) -> None:
     assert not_writable(tmp_path / "a" / "b" / "c.db", 1) == ""
     (tmp_path / "file").touch()
     assert not_writable(tmp_path / "file" / "c.db", 1) == f"{tmp_path}/file is not a folder"
@@ -135,7 +135,7 @@ except sqlite3.OperationalError as error:
 async def test_opening_a_store_twice_in_one_process_keeps_the_locks_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing any handle of a file releases all locks of the process on it, so two processes could then write."""
+    """Closing any handle of a file releases all locks of the process on it: two processes could write."""
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
     path = tmp_path / "toolwire.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as first:

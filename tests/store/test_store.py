@@ -1,4 +1,4 @@
-"""The store, on each engine: what goes in comes out, to its owner only, and what can not be kept is said."""
+"""The store, on each engine: a key reads what it wrote, and what cannot be stored is an error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def file_store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------
 
 
 def test_every_kind_of_item_survives_the_bytes() -> None:
@@ -85,7 +85,7 @@ def test_a_field_that_this_code_does_not_know_is_skipped() -> None:
     ) == (Call("c", "n", "{}"),)
 
 
-async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_rows(
+async def test_a_stored_response_is_read_back_whole_also_by_another_store(
     store: Store, store_url: str
 ) -> None:
     kept = response("resp_1", items=EVERY_ITEM)
@@ -97,19 +97,17 @@ async def test_what_is_put_is_got_whole_also_by_another_store_on_the_same_rows(
     await again.close()
 
 
-async def test_text_that_one_engine_can_not_hold_is_found_again_all_the_same(store: Store) -> None:
+async def test_text_that_one_engine_cannot_store_is_still_found(store: Store) -> None:
     odd = {"id": "msg_\0\U0001f600", "type": "message", "content": "a\0b"}
     await store.put(response("resp_1", input_items=[odd]))
     assert await store.referenced([odd["id"]], "") == {odd["id"]: odd}
     assert await store.get("resp_\0", "") is None
 
 
-async def test_items_of_input_and_output_are_found_by_their_ids_until_their_response_goes(
-    store: Store,
-) -> None:
-    told = b'{"id": "resp_1", "output": [{"id": "fc_1", "type": "function_call"}, {"type": "odd"}]}'
+async def test_items_are_found_by_id_until_their_response_is_deleted(store: Store) -> None:
+    body = b'{"id": "resp_1", "output": [{"id": "fc_1", "type": "function_call"}, {"type": "odd"}]}'
     await store.put(
-        response("resp_1", key_id="mine", response=told, input_items=[{"id": "msg_1"}, {"type": "no_id"}])
+        response("resp_1", key_id="mine", response=body, input_items=[{"id": "msg_1"}, {"type": "no_id"}])
     )
     await store.put(response("resp_2", key_id="mine", input_items=[{"id": "msg_1"}]))
     found = {"fc_1": {"id": "fc_1", "type": "function_call"}, "msg_1": {"id": "msg_1"}}
@@ -138,7 +136,7 @@ async def test_input_items_are_paged_in_both_orders(store: Store) -> None:
     assert caught.value.failure.param == "after"
 
 
-async def test_memory_keeps_while_it_is_open() -> None:
+async def test_a_store_in_memory_lasts_while_it_is_open() -> None:
     memory = Store("sqlite://")
     await memory.put(response("resp_1"))
     assert await memory.get("resp_1", "") == response("resp_1")
@@ -156,7 +154,7 @@ async def test_a_key_sees_and_deletes_only_its_own(store: Store) -> None:
     assert await store.get("resp_1", "mine") is not None
 
 
-async def test_another_key_can_not_overwrite(store: Store) -> None:
+async def test_another_key_cannot_overwrite(store: Store) -> None:
     await store.put(response("resp_1", key_id="mine"))
     with pytest.raises(ToolwireError):
         await store.put(response("resp_1", key_id="theirs", model="other"))
@@ -170,14 +168,14 @@ async def test_putting_again_replaces(store: Store) -> None:
     assert found is not None and found.status == "completed"
 
 
-async def test_what_is_deleted_is_gone(store: Store) -> None:
+async def test_a_deleted_response_is_not_found(store: Store) -> None:
     await store.put(response("resp_1"))
     assert await store.delete("resp_1", "") is True
     assert await store.delete("resp_1", "") is False
     assert await store.get("resp_1", "") is None
 
 
-# --- chains ------------------------------------------------------------------------------------------------------------------------------------
+# --- chains -------------------------------------------------------------------------------------------------
 
 
 def texts(items: tuple[Item, ...] | None) -> list[str] | None:
@@ -237,7 +235,7 @@ async def test_many_callers_at_once_are_all_served(store: Store) -> None:
     assert [each.id for each in found if each is not None] == [f"resp_{number}" for number in range(200)]
 
 
-async def test_work_that_fails_in_a_transaction_leaves_nothing_and_the_next_goes_on(store: Store) -> None:
+async def test_work_that_fails_in_a_transaction_is_rolled_back_and_the_next_succeeds(store: Store) -> None:
     def half(connection: Connection) -> None:
         with connection.transaction():
             connection.execute("INSERT INTO preferences (name, value) VALUES (?, ?)", ("half", "1"))
@@ -257,7 +255,8 @@ async def test_booleans_percent_signs_and_quoted_question_marks_mean_the_same_on
     def work(connection: Connection) -> list[Any]:
         query = "INSERT INTO usage_batches (node, batch, written_at) VALUES (?, ?, ?)"
         connection.executemany(query, [("50% off?", True, 1), ("other", False, 2.5)])
-        like = "SELECT node, batch, written_at, '?%s' FROM usage_batches WHERE node LIKE '50%' AND node LIKE ? AND batch = ?"
+        like = "SELECT node, batch, written_at, '?%s' FROM usage_batches "
+        like += "WHERE node LIKE '50%' AND node LIKE ? AND batch = ?"
         return [tuple(row) for row in connection.execute(like, ("%?", True))]
 
     assert await store.run(work, "write") == [("50% off?", 1, 1.0, "?%s")]
@@ -275,7 +274,7 @@ async def test_texts_are_ordered_by_their_bytes(store: Store) -> None:
     assert await store.run(work, "write") == sorted(names, key=str.encode)
 
 
-# --- the file ----------------------------------------------------------------------------------------------------------------------------------
+# --- the file -----------------------------------------------------------------------------------------------
 
 
 async def test_the_file_and_its_folder_are_private(file_store: Store, tmp_path: Path) -> None:
@@ -286,7 +285,7 @@ async def test_the_file_and_its_folder_are_private(file_store: Store, tmp_path: 
     assert "toolwire.db" in modes and set(modes.values()) == {0o600}
 
 
-async def test_a_file_that_was_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+async def test_a_file_that_others_could_read_becomes_private(tmp_path: Path) -> None:
     path = tmp_path / "toolwire.db"
     path.touch(0o644)
     os.chmod(path, 0o644)
@@ -319,7 +318,7 @@ async def test_a_new_file_has_the_newest_schema_and_writes_ahead(file_store: Sto
     connection.close()
 
 
-async def test_an_older_file_is_brought_forward_and_keeps_its_rows(
+async def test_an_older_file_is_migrated_and_keeps_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "toolwire.db"
@@ -385,7 +384,7 @@ async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     await opened.close()
 
 
-async def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     opened = Store(url_of(tmp_path / "file" / "toolwire.db"))
     with pytest.raises(ToolwireError, match=r"toolwire\.db.*cannot be opened"):
@@ -430,7 +429,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_a_full_disk_is_said_loses_nothing_and_is_over_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_loses_nothing_and_ends_when_there_is_room(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "toolwire.db")],
         capture_output=True,
@@ -445,7 +444,7 @@ def test_a_full_disk_is_said_loses_nothing_and_is_over_when_there_is_room(tmp_pa
     )
 
 
-async def test_a_file_at_its_limit_is_said_and_the_store_goes_on(file_store: Store) -> None:
+async def test_a_file_at_its_limit_is_reported_and_the_store_continues(file_store: Store) -> None:
     await file_store.put(response("small"))
 
     def fill(connection: Connection) -> None:
@@ -469,7 +468,7 @@ async def test_a_file_at_its_limit_is_said_and_the_store_goes_on(file_store: Sto
         ("postgresql://u:hush/x@h/db", "special characters as %XX"),
     ],
 )
-def test_a_store_that_can_not_be_is_refused_in_words_that_repeat_no_password(url: str, word: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_a_password(url: str, word: str) -> None:
     with pytest.raises(ToolwireError, match=word) as caught:
         Store(url)
     assert "hush" not in str(caught.value)

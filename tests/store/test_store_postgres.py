@@ -1,4 +1,4 @@
-"""A store whose server goes away: one clear error each, nothing written twice, and all is well again when the server is back, without a restart."""
+"""A PostgreSQL server that goes down: each caller gets one clear error, nothing is written twice."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ async def refused(attempt: Awaitable[Any]) -> ToolwireError:
     return caught.value
 
 
-# --- gone and back -----------------------------------------------------------------------------------------------------------------------------
+# --- gone and back ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_while_the_server_is_gone_callers_are_told_at_once_and_when_it_is_back_all_is_there(
+async def test_callers_get_an_error_at_once_while_the_server_is_down_and_nothing_is_lost(
     store: Store, postgres: Postgres, end: str
 ) -> None:
     await asyncio.gather(*(store.put(response(f"r{number}")) for number in range(20)))
@@ -102,7 +102,7 @@ async def test_a_restart_between_two_requests_is_not_noticed(store: Store, postg
     await store.put(response("after"))
 
 
-async def test_the_log_says_once_that_it_is_gone_and_once_that_it_is_back(
+async def test_the_log_reports_once_that_the_server_is_down_and_once_that_it_is_back(
     store: Store, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "toolwire.store")
@@ -117,7 +117,7 @@ async def test_the_log_says_once_that_it_is_gone_and_once_that_it_is_back(
     assert not any(postgres.password in line for line in said)
 
 
-async def test_a_server_that_answers_nothing_is_given_up_after_a_while_and_used_again_when_it_answers(
+async def test_a_server_that_does_not_answer_times_out_and_is_used_again_when_it_answers(
     store: Store, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put(response("r1"))
@@ -130,7 +130,7 @@ async def test_a_server_that_answers_nothing_is_given_up_after_a_while_and_used_
     assert await soon(lambda: store.get("r1", "")) == response("r1")
 
 
-async def test_closing_does_not_wait_for_a_server_that_answers_nothing(
+async def test_closing_does_not_wait_for_a_server_that_does_not_answer(
     postgres_url: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = Store(postgres_url)
@@ -145,7 +145,7 @@ async def test_closing_does_not_wait_for_a_server_that_answers_nothing(
     with postgres.paused():
         waiting = asyncio.ensure_future(stuck.run(ask, "read"))
         assert await asyncio.to_thread(begun.wait, 5)
-        waiting.cancel()  # whoever asked has gone; the thread still waits
+        waiting.cancel()  # the caller stops; the thread still waits
         await asyncio.wait_for(stuck.close(), 5)
 
 
@@ -164,7 +164,7 @@ async def test_closing_does_not_wait_for_another_node_that_migrates(
         await asyncio.wait_for(late.close(), 5)
 
 
-async def test_a_server_that_is_known_to_be_gone_is_not_tried_by_every_caller(
+async def test_a_server_that_is_known_to_be_down_is_not_tried_by_every_caller(
     store: Store, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[float] = []
@@ -218,9 +218,10 @@ async def test_work_that_leaves_a_transaction_open_does_not_spoil_the_connection
     assert await store.run(lambda c: c.execute("SELECT count(*) FROM responses").fetchone()[0], "read") == 1
 
 
-async def test_however_many_ask_at_once_few_connections_are_open(store: Store) -> None:
+async def test_many_callers_share_few_connections(store: Store) -> None:
     await asyncio.gather(*(store.put(response(f"r{number}")) for number in range(100)))
-    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'toolwire' AND datname = current_database()"
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'toolwire'"
+    query += " AND datname = current_database()"
     assert 1 <= await store.run(lambda c: c.execute(query).fetchone()[0], "read") <= 4
 
 
@@ -239,7 +240,7 @@ async def test_a_server_that_allows_fewer_connections_serves_all(postgres_url: s
     await store.run(lambda c: c.execute("DROP ROLE limited"), "write")
 
 
-# --- the start ---------------------------------------------------------------------------------------------------------------------------------
+# --- the start ----------------------------------------------------------------------------------------------
 
 
 async def opening(url: str) -> ToolwireError:
@@ -251,7 +252,7 @@ async def opening(url: str) -> ToolwireError:
     return caught.value
 
 
-async def test_a_server_that_is_not_there_at_the_start_is_named_without_its_password(
+async def test_a_server_that_is_down_at_the_start_is_named_without_its_password(
     postgres_url: str, postgres: Postgres
 ) -> None:
     postgres.stop()
@@ -261,7 +262,7 @@ async def test_a_server_that_is_not_there_at_the_start_is_named_without_its_pass
     postgres.start()
 
 
-async def test_a_wrong_password_is_said_and_not_shown(postgres: Postgres) -> None:
+async def test_a_wrong_password_is_reported_and_not_shown(postgres: Postgres) -> None:
     error = await opening(f"postgresql://toolwire:hush@127.0.0.1:{postgres.port}/postgres")
     assert "password authentication failed" in str(error) and "hush" not in str(error)
 
@@ -274,7 +275,7 @@ async def test_a_database_in_another_encoding_is_refused(postgres: Postgres) -> 
         postgres.drop(url)
 
 
-async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str) -> None:
+async def test_a_user_who_may_not_create_tables_gets_an_error(postgres_url: str) -> None:
     owner = Store(postgres_url)
 
     def reader(connection: Connection) -> None:
@@ -289,12 +290,13 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str) -> None
     await owner.close()
 
 
-async def test_a_node_that_runs_goes_on_when_a_newer_one_has_brought_the_schema_forward(
+async def test_a_running_node_continues_after_a_newer_one_has_migrated_the_schema(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.put(response("r1"))
     await store.run(lambda c: c.execute("UPDATE toolwire_schema SET version = version + 1"), "write")
-    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
     await store.run(lambda c: c.execute(query), "write")
     await refused(store.run(lambda c: c.execute("SELECT pg_terminate_backend(pg_backend_pid())"), "write"))
     assert await soon(lambda: store.get("r1", "")) == response("r1")

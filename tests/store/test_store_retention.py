@@ -37,7 +37,7 @@ async def there(store: Store, *ids: str) -> list[str]:
     return [id for id in ids if await store.get(id, "k") is not None]
 
 
-async def test_old_responses_go_with_their_items_and_young_ones_stay(store: Store) -> None:
+async def test_old_responses_are_deleted_with_their_items_and_young_ones_stay(store: Store) -> None:
     await put(store, "old", 31)
     await put(store, "young", 29)
     assert await store.sweep() == 1
@@ -47,9 +47,7 @@ async def test_old_responses_go_with_their_items_and_young_ones_stay(store: Stor
     ]
 
 
-async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_branches_go(
-    store: Store,
-) -> None:
+async def test_a_conversation_in_use_stays_whole_and_its_old_branches_are_deleted(store: Store) -> None:
     await put(store, "root", 90)
     await put(store, "trunk", 80, "root")
     await put(store, "dead", 70, "trunk")
@@ -64,7 +62,7 @@ async def test_a_conversation_that_is_still_continued_stays_whole_and_its_dead_b
     assert await store.chain("today", "k") == ()
 
 
-async def test_more_than_a_handful_goes_too_and_so_does_one_long_conversation(
+async def test_many_responses_and_one_long_conversation_are_deleted_too(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 7)
@@ -76,7 +74,7 @@ async def test_more_than_a_handful_goes_too_and_so_does_one_long_conversation(
     assert await store.run(lambda c: c.execute("SELECT count(*) FROM responses").fetchone()[0], "read") == 0
 
 
-async def test_conversations_go_by_when_they_were_last_touched(store: Store) -> None:
+async def test_conversations_are_deleted_by_their_last_change(store: Store) -> None:
     rows = Conversations(store)
     await rows.put(Kept("untouched", "a", "m", NOW - 90 * DAY, NOW - 31 * DAY))
     await rows.put(Kept("touched", "b", "m", NOW - 90 * DAY, NOW - 1 * DAY))
@@ -84,7 +82,7 @@ async def test_conversations_go_by_when_they_were_last_touched(store: Store) -> 
     assert [one["id"] for one in await rows.listed("", 10)] == ["touched"]
 
 
-async def test_without_a_retention_nothing_ever_goes(store_url: str) -> None:
+async def test_without_a_retention_nothing_is_deleted(store_url: str) -> None:
     store = Store(store_url)
     await store.open()
     await put(store, "ancient", 20_000)

@@ -1,4 +1,4 @@
-"""What else lies in the store, on each engine: approvals and their audit log, grants, conversations, preferences, sessions of the pages."""
+"""The other rows of the store, on each engine: approvals, grants, audit log, conversations, sessions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def line(one: Approval) -> list[Any]:
     ]
 
 
-async def test_approvals_are_kept_listed_and_decided_once_with_a_line_in_the_log(store: Store) -> None:
+async def test_approvals_are_stored_listed_and_decided_once_with_a_line_in_the_log(store: Store) -> None:
     records = Records(store)
     await records.add([APPROVAL, replace(APPROVAL, id="appr_2", created_at=2.5)])
     assert await records.get("appr_1") == APPROVAL and await records.get("appr_9") is None
@@ -70,7 +70,7 @@ async def test_approvals_are_kept_listed_and_decided_once_with_a_line_in_the_log
     )
 
 
-async def test_what_is_over_expires_and_what_was_decided_is_forgotten(store: Store) -> None:
+async def test_old_questions_expire_and_decided_ones_are_deleted(store: Store) -> None:
     records = Records(store)
     await records.add(
         [replace(APPROVAL, id=f"appr_{number}", expires_at=float(number)) for number in range(5)]
@@ -98,7 +98,7 @@ async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> Non
     ]
 
 
-async def test_conversations_are_replaced_found_by_words_and_deleted(store: Store) -> None:
+async def test_conversations_are_replaced_found_by_text_and_deleted(store: Store) -> None:
     rows = Conversations(store)
     said = [{"kind": "user", "text": "Green TEA costs 50% of_it\0 'q' É"}]
     await rows.put(Kept("c1", "Tea", "m", 1.0, 2.0, said, [{"role": "user", "content": "x\0"}]))
@@ -125,7 +125,7 @@ async def test_conversations_are_replaced_found_by_words_and_deleted(store: Stor
     assert await rows.delete("c1") and not await rows.delete("c1")
 
 
-async def test_preferences_last(store: Store) -> None:
+async def test_preferences_are_stored(store: Store) -> None:
     first = Preferences(store)
     await first.set("theme", "dark")
     await first.set("theme", {"odd": ["\0", None]})

@@ -1,4 +1,4 @@
-"""Stored responses as clients reach them, on each engine, and what they are told while the store's server is away."""
+"""Stored responses over HTTP, on each engine, and the errors while the store's server is down."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_stored_item_may_be_referred_to(client: Client, backend: Scripte
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-async def test_while_postgresql_is_away_what_needs_it_is_a_503_and_the_rest_goes_on(
+async def test_while_postgresql_is_down_only_requests_that_need_it_get_a_503(
     client: Client, postgres: Postgres
 ) -> None:
     _, first, _ = await client.say("one")

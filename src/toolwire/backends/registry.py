@@ -54,42 +54,49 @@ def check(backend: str, options: dict[str, Any]) -> Any:
             import difflib
 
             near = difflib.get_close_matches(key, known, 1)
-            raise OptionError(
-                f"unknown key {key!r}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
-            )
-    values = {key: _fit(key, value, hints[key]) for key, value in options.items()}
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise OptionError(f"unknown key {key!r}; {hint}")
+    values = {key: _fitted(key, value, hints[key]) for key, value in options.items()}
     for name, one in known.items():
         if one.default is MISSING and one.default_factory is MISSING and name not in values:
             raise OptionError(f"the key {name!r} is missing")
     return kind.parse(values) if hasattr(kind, "parse") else kind(**values)
 
 
-def _fit(key: str, value: Any, hint: Any) -> Any:
+def _fitted(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return fitted(value, hint)
+    except OptionError as error:
+        shown = repr(str(value)[:40]) if get_origin(hint) is Literal else _shown(value)
+        raise OptionError(f"{key}: {error}, got {shown}") from None
+
+
+_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def fitted(value: Any, hint: Any) -> Any:
+    """The value as this type. Raises an OptionError that says what was expected."""
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
-            raise OptionError(
-                f"{key}: expected one of {', '.join(map(str, get_args(hint)))}, got {str(value)[:40]!r}"
-            )
+            raise OptionError(f"expected one of {', '.join(map(str, get_args(hint)))}")
         return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
             return None
-        return _fit(key, value, next(one for one in get_args(hint) if one is not type(None)))
+        return fitted(value, next(one for one in get_args(hint) if one is not type(None)))
     if origin is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-            raise OptionError(f"{key}: expected a list of strings, got {_shown(value)}")
+            raise OptionError("expected a list of strings")
         return tuple(value)
     if origin is not None:
-        origin_kind: Any = dict if origin not in (list, tuple) else origin
-        if not isinstance(value, origin_kind):
-            raise OptionError(f"{key}: expected a table, got {_shown(value)}")
+        if not isinstance(value, list if origin is list else dict):
+            raise OptionError("expected a table")
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise OptionError(f"{key}: expected {hint.__name__}, got {_shown(value)}")
+    if hint is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)) or value != value:
+        raise OptionError(f"expected {_TYPE_NAMES.get(hint, hint.__name__)}")
     return value
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from toolwire.conform.engine import CATALOGUE, CheckFinding, ConformOutcome
 from toolwire.conform.probe import shown
@@ -188,38 +188,31 @@ def _row(finding: CheckFinding) -> dict[str, Any]:
 
 def junit(outcome: ConformOutcome) -> str:
     """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
-    name = _attribute(f"toolwire conform {shown(outcome.base)}")
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites name={name}>"]
+    root = Element("testsuites", name=_plain(f"toolwire conform {shown(outcome.base)}"))
     for family in ("http", "chat", "responses"):
         own = [finding for finding in outcome.findings if finding.check.family == family]
         if own:
             results = Counter(finding.verdict.result for finding in own)
-            counts = f'tests="{len(own)}" failures="{results["fail"]}" skipped="{results["not-run"]}"'
-            lines.append(f'  <testsuite name="{family}" errors="0" {counts}>')
-            lines += [line for finding in own for line in _case(finding)]
-            lines.append("  </testsuite>")
-    return "\n".join([*lines, "</testsuites>", ""])
+            counts = {"tests": len(own), "failures": results["fail"], "skipped": results["not-run"]}
+            suite = SubElement(root, "testsuite", name=family, errors="0")
+            suite.attrib.update({name: str(count) for name, count in counts.items()})
+            for finding in own:
+                _add_case(suite, finding)
+    indent(root)
+    return tostring(root, "unicode", xml_declaration=True) + "\n"
 
 
-def _case(finding: CheckFinding) -> Iterator[str]:
+def _add_case(suite: Element, finding: CheckFinding) -> None:
     check, verdict = finding.check, finding.verdict
-    opening = f'    <testcase classname="toolwire.conform.{check.family}" name="{check.id}"'
-    if verdict.result == "pass":
-        yield f"{opening}/>"
-        return
-    yield f"{opening}>"
+    case = SubElement(suite, "testcase", classname=f"toolwire.conform.{check.family}", name=check.id)
+    seen = _plain(one_line(verdict.seen, 400))
     if verdict.result == "fail":
         text = f"demands: {check.demands}\nseen: {verdict.seen}\n"
         text += f"in {verdict.question}: {verdict.excerpt}\nsource: {check.source}"
-        yield f"      <failure message={_attribute(verdict.seen)}>{escape(_plain(text))}</failure>"
-    else:
-        yield f"      <skipped message={_attribute(verdict.seen)}/>"
-    yield "    </testcase>"
+        SubElement(case, "failure", message=seen).text = _plain(text)
+    elif verdict.result == "not-run":
+        SubElement(case, "skipped", message=seen)
 
 
 def _plain(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_plain(one_line(text, 400)))

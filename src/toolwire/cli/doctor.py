@@ -19,6 +19,7 @@ from toolwire.core.display import one_line
 from toolwire.settings.discover import KEYS, SERVERS, address, is_key, key_in
 from toolwire.settings.load import load
 from toolwire.settings.types import Settings
+from toolwire.store.engine import first_line
 
 if TYPE_CHECKING:
     from toolwire.backends.base import Backend
@@ -80,17 +81,11 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
         await backend.prepare()
         ready = await backend.ready()
     except Exception as error:
-        return Finding(subject, "problem", _first_line(error), fix)
+        return Finding(subject, "problem", first_line(error), fix)
     told = f"{kind}, tools {backend.strategy}"
-    return (
-        Finding(subject, "ok", told)
-        if ready
-        else Finding(subject, "problem", f"{told}: does not answer", fix)
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    if ready:
+        return Finding(subject, "ok", told)
+    return Finding(subject, "problem", f"{told}: does not answer", fix)
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
@@ -271,7 +266,7 @@ async def examine(settings: Settings) -> list[Finding]:
         except TimeoutError:
             out.append(Finding(name, "problem", f"no answer within {LOOK_S:g} s"))
         except Exception as error:
-            out.append(Finding(name, "problem", f"{type(error).__name__}: {error}".splitlines()[0]))
+            out.append(Finding(name, "problem", f"{type(error).__name__}: {first_line(error)}"))
     return out
 
 

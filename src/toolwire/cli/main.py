@@ -32,7 +32,7 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The module has `NAME_arguments`, which adds arguments, and `run_NAME`, which returns the exit status."""
+    """The module has `NAME_arguments`, which adds arguments, and `run_NAME`, which returns a status."""
 
     name: str
     help: str

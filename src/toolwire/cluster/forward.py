@@ -1,9 +1,9 @@
 """Forwards a request to the node that has to answer it.
 
-- A request is forwarded once. It carries a seal that only a node can write; the node that receives it answers or
-  refuses. A seal that no node wrote is refused, so a client cannot pose as a node.
-- If the owner of a run cannot be reached or refuses, this node replays the run from the request's own history, as
-  long as nothing has been sent to the client.
+- A request is forwarded once. It carries a seal that only a node can write; the node that receives it answers
+  or refuses. A seal that no node wrote is refused, so a client cannot pose as a node.
+- If the owner of a run cannot be reached or refuses, this node replays the run from the request's own
+  history, as long as nothing has been sent to the client.
 - If the owner is lost in the middle of a stream, the client gets that stream's own kind of error.
 - If the client disconnects, the connection to the owner is closed, and the owner cancels the run.
 """
@@ -17,6 +17,7 @@ import re
 import socket
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
@@ -27,7 +28,7 @@ from starlette.types import Scope
 from yarl import URL
 
 from toolwire.access.gate import HeaderList, Headers
-from toolwire.cluster.nodes import Nodes, Peer
+from toolwire.cluster.nodes import Nodes, Peer, node_address
 from toolwire.cluster.relay import NETWORK_ERRORS, Relay, reason
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
@@ -37,7 +38,9 @@ from toolwire.gateway.records import Answer
 from toolwire.observe.logs import RequestLog
 
 if TYPE_CHECKING:
+    from toolwire.gateway.pipeline import Gateway
     from toolwire.observe.metrics import Metrics
+    from toolwire.settings.types import Settings
 
 HOP = b"x-toolwire-hop"
 FORWARDED = "toolwire.hop"
@@ -262,8 +265,8 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (.*)")
 class Siblings:
     """The other workers of this server. `number` is this worker's own, `addresses` are those of all workers.
 
-    Worker 0 serves the web pages, because their tabs, conversations and journal are in one process. Any worker
-    serves the metrics of all, labelled with the worker's number.
+    Worker 0 serves the web pages, because their tabs, conversations and journal are in one process. Any
+    worker serves the metrics of all, labelled with the worker's number.
     """
 
     def __init__(self, number: int, addresses: Sequence[str], client: NodeClient) -> None:
@@ -336,3 +339,50 @@ def merged(pages: dict[int, str]) -> str:
     families = {**heads, **samples}
     lines = (line for name in families for line in (*heads.get(name, {}).values(), *samples.get(name, ())))
     return "".join(f"{line}\n" for line in lines)
+
+
+# --- joining the other nodes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """One worker's own things. `siblings` are the addresses of all workers, including this one.
+
+    `private` are its own listeners: one for other nodes, because a connection to the shared sockets could reach
+    any worker, and one for the other workers, which the parent keeps open.
+    """
+
+    number: int = 0
+    siblings: Sequence[str] = ()
+    address: str = ""
+    private: Sequence[socket.socket] = ()
+    lifeline: int = -1
+    """A pipe that closes when the parent ends."""
+
+
+ALONE = WorkerContext()
+
+
+class NodeApp(Protocol):
+    """The application on this node, as far as the other nodes are concerned."""
+
+    log: RequestLog
+    metrics: Metrics
+    forwarding: Forwarding | None
+    siblings: Siblings | None
+
+
+def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: WorkerContext) -> Nodes | None:
+    """Connects the application with the other nodes; the caller starts the result. None: there are none."""
+    if not settings.store.redis:
+        return None
+    address = part.address or node_address(settings, port)
+    nodes = Nodes(settings.store.redis, address, settings.server.node_secret, gateway.parking.waiting)
+    gateway.parking.board = nodes
+    own = part.siblings[part.number : part.number + 1]
+    app.log.node = nodes.id
+    app.forwarding = Forwarding(nodes, gateway.parking, app.metrics.registry, own, app.log)
+    app.metrics.watch_nodes(nodes)
+    if part.siblings:
+        app.siblings = Siblings(part.number, part.siblings, app.forwarding.client)
+    return nodes

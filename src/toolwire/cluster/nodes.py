@@ -1,11 +1,13 @@
-"""Which node owns a parked run: rows in Redis that all nodes read and write.
+"""The nodes: their settings and addresses, and which of them owns a parked run.
+
+The rows in Redis that all nodes read and write:
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
-    toolwire:park:CALL    the node whose run waits for this call's result, and the caller's key; expires with the park
+    toolwire:park:CALL    the node whose run waits for this call, and the caller's key; expires with the park
 
-- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others. Only the
-  first request waits for the failure. After that only the heartbeat tries, and writes all rows again when Redis is
-  back or has lost them.
+- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others.
+  Only the first request waits for the failure. After that only the heartbeat tries, and writes all rows again
+  when Redis is back or has lost them.
 - Every row is signed by a node. Somebody else who writes to Redis can cause replays, and nothing more.
 - A node that drains first deletes its rows.
 """
@@ -16,17 +18,21 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
 import secrets
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from toolwire.core.ids import random_id
-from toolwire.settings.types import ConfigError
+from toolwire.settings.types import ConfigError, ServerSettings, Settings, is_loopback
+from toolwire.store.engine import IN_MEMORY
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -158,7 +164,7 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """Deletes the rows of a run that is no longer parked, without waiting: a row too many does no harm."""
+        """Deletes the rows of a run that is no longer parked. Does not wait: a stale row does no harm."""
         if self._left or not self.up or not calls:
             return
         keys = [PARK + call for call in calls]
@@ -212,7 +218,7 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries while it is down, too."""
+        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries even while it is down."""
         from redis.exceptions import RedisError
 
         if not self.up and not probing:
@@ -275,3 +281,97 @@ def _strings(row: Any, count: int) -> list[str] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
         return None
     return found if len(found) == count else None
+
+
+# --- settings and addresses ---------------------------------------------------------------------------------
+
+ANY = ("0.0.0.0", "::", "")
+
+
+def check(settings: Settings) -> None:
+    """Raises if these settings cannot work with several workers or nodes."""
+    server, store = settings.server, settings.store
+    problem = ""
+    if server.workers > 1:
+        if not hasattr(os, "fork"):
+            problem = "several workers need a system with fork; run several servers behind a load balancer"
+        elif not store.redis:
+            problem = "several workers find each other through Redis; set store.redis, "
+            problem += 'e.g. "redis://127.0.0.1:6379/0"'
+        elif store.url in IN_MEMORY:
+            problem = "several workers need a store that they share; store.url is one in memory"
+    if problem:
+        raise ConfigError(f"server.workers: {problem}")
+    if store.redis and not server.node_secret:
+        host = "127.0.0.1" if server.workers > 1 else server.host
+        if not is_loopback(_host(server.advertise) if server.advertise else host):
+            problem = 'nodes that share a Redis need a secret, e.g. "env:TOOLWIRE_NODE_SECRET"'
+            raise ConfigError(f"server.node_secret: {problem}")
+
+
+def node_address(settings: Settings, port: int) -> str:
+    """Where other nodes reach this one: as advertised, or by host and port."""
+    server = settings.server
+    if server.advertise:
+        scheme = _split(server.advertise).scheme
+        return f"{scheme}://{_bracketed(_host(server.advertise))}:{_port(server.advertise)}"
+    host = server.host.strip("[]")
+    if host in ANY:
+        host = _address_towards(settings.store.redis)
+    return f"{'https' if server.tls_cert else 'http'}://{_bracketed(host)}:{port}"
+
+
+def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
+    """Where a worker listens for other nodes: on loopback, or at a port after the advertised one."""
+    if not server.advertise:
+        return "127.0.0.1", 0
+    return server.host, _port(server.advertise) + 1 + number
+
+
+def advertised(server: ServerSettings, port: int) -> str:
+    """A worker's own address, for other nodes."""
+    host = _bracketed(_host(server.advertise)) if server.advertise else "127.0.0.1"
+    return f"http://{host}:{port}"
+
+
+def _split(address: str) -> SplitResult:
+    return urlsplit(address if "://" in address else f"http://{address}")
+
+
+def _host(address: str) -> str:
+    host = _split(address).hostname
+    if not host:
+        raise _invalid(address)
+    return host
+
+
+def _port(address: str) -> int:
+    parts = _split(address)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or parts.path not in ("", "/") or port == 0:
+        raise _invalid(address)
+    return port or (443 if parts.scheme == "https" else 80)
+
+
+def _invalid(address: str) -> ConfigError:
+    return ConfigError(f'server.advertise: expected "host:port" or a URL, got "{address}"')
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _address_towards(redis: str) -> str:
+    """This machine's address on the route to Redis, which all nodes can reach. Sends nothing."""
+    host = urlsplit(redis).hostname or "127.0.0.1"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        message = "set host:port where the other nodes reach this one; server.host does not show it"
+        raise ConfigError(f"server.advertise: {message}") from None

@@ -1,8 +1,8 @@
 """The stream of another node: passed on in whole blocks, and ended legally if that node is lost.
 
 Law 6 holds for that end too: it does not contradict what the client has received. In a Responses stream the
-open item is closed as incomplete with the text so far, the numbers continue, and `response.failed` lists every
-item. A chat stream ends with an error object. A stream that has already ended gets no second end.
+open item is closed as incomplete with the text so far, the numbers continue, and `response.failed` lists
+every item. A chat stream ends with an error object. A stream that has already ended gets no second end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Relay:
         self._first: asyncio.Future[bytes] | None = None
 
     async def begun(self) -> bool:
-        """Whether the stream is alive: it may be slow, but it has not failed or ended before its first block."""
+        """False: the stream failed or ended before its first block. A slow stream counts as begun."""
         self._first = asyncio.ensure_future(anext(self._blocks))
         try:
             await asyncio.wait({self._first}, timeout=FIRST_S)

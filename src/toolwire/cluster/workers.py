@@ -1,8 +1,9 @@
 """Several worker processes on one set of sockets. The parent binds the sockets and supervises the workers.
 
-- A worker that dies is restarted, after a wait that grows while it keeps dying. If one cannot start at all, the
-  server does not start.
-- The parent sends its signals to all workers. Each is in a process group of its own, so Ctrl-C reaches it once.
+- A worker that dies is restarted, after a wait that grows while it keeps dying. If one cannot start at all,
+  the server does not start.
+- The parent sends its signals to all workers. Each is in a process group of its own, so Ctrl-C reaches it
+  once.
 - A worker whose parent is gone drains and ends.
 """
 

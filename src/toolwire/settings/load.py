@@ -12,7 +12,7 @@ import importlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -155,7 +155,8 @@ def _from_seed_flags(environ: Mapping[str, str]) -> dict[Key, Given]:
             continue
         if meanings is not None:
             if text.lower() not in meanings:
-                raise ConfigError(f"environment {name}: expected {_one_of(meanings)}, got {_show(text)}")
+                expected = f"expected one of {', '.join(meanings)}"
+                raise ConfigError(f"environment {name}: {expected}, got {_show(text)}")
             text = meanings[text.lower()]
         if name == "PROXY_STOP_AFTER_TOOLS_MODE" and path in out and out[path].value == "off":
             continue
@@ -256,33 +257,21 @@ def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any
 def convert(entry: Given, hint: Any, key: str) -> Any:
     """The value as its key's type: str, int, float, bool, tuple[str, ...] or Literal. Raises ConfigError."""
     value, where = entry.value, f"{entry.where}: {key}"
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        if isinstance(value, bool):
-            value = "on" if value else "off"
-        if value not in choices:
-            raise ConfigError(f"{where}: expected {_one_of(choices)}, got {_show(entry.value)}")
-        return value
-    if get_origin(hint) is tuple:
-        if entry.text:
-            value = _json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
-        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-            raise ConfigError(f"{where}: expected a list of strings, got {_shown(key, value)}")
-        return tuple(value)
-    if entry.text:
+    if get_origin(hint) is Literal and isinstance(value, bool):
+        value = "on" if value else "off"
+    elif get_origin(hint) is tuple and entry.text:
+        value = _json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
+    elif entry.text:
         value = _read_text(value, hint)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool) or value != value:
-        raise ConfigError(f"{where}: expected {_TYPE_NAMES[hint]}, got {_shown(key, entry.value)}")
-    return value
-
-
-_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+    try:
+        return registry.fitted(value, hint)
+    except registry.OptionError as error:
+        shown = "something else" if key in SECRET_KEYS else _show(entry.value)  # never a secret
+        raise ConfigError(f"{where}: {error}, got {shown}") from None
 
 
 def _read_text(text: str, hint: Any) -> Any:
-    """Environment text as the type. Invalid text stays text, and `convert` refuses it."""
+    """Environment text as the type. Invalid text stays text, and `fitted` refuses it."""
     if hint is bool:
         lowered = text.strip().lower()
         return True if lowered in TRUE else False if lowered in FALSE else text
@@ -425,15 +414,6 @@ def _json(text: str, cls: type[Any], expected: str, where: str) -> Any:
     if not isinstance(value, cls):
         raise ConfigError(f"{where}: expected {expected}")
     return value
-
-
-def _one_of(choices: Iterable[str]) -> str:
-    return " or ".join(f'"{choice}"' for choice in choices)
-
-
-def _shown(key: str, value: Any) -> str:
-    """As `_show`, but never shows a secret."""
-    return "something else" if key in SECRET_KEYS else _show(value)
 
 
 def _show(value: Any) -> str:

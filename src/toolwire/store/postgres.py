@@ -1,12 +1,11 @@
 """The store in PostgreSQL, for several nodes: a few threads that share a small pool of connections.
 
-- A restart of the server between two requests fails no request: a connection that the server has closed is
-  replaced before it is used.
+- A connection that the server has closed is replaced before it is used, so a restart fails no request.
 - While the server cannot be reached, each caller gets an error at once. The pool exists only while the server
   is reachable; without it, the next caller connects, at most every `LOOK_AGAIN_S`.
-- A caller waits at most `ANSWER_S`. Its connection has the same deadline, so the thread is free again too.
-- Nothing is written twice: only reads are tried again.
-- The first node that starts creates or migrates the tables, under a lock. The others wait for it.
+- A caller waits at most `ANSWER_S`, and so does its thread.
+- Only reads are tried again, so nothing is written twice.
+- The first node creates or migrates the tables, under a lock. The others wait for it.
 """
 
 from __future__ import annotations
@@ -39,16 +38,13 @@ T = TypeVar("T")
 Pool: TypeAlias = "ConnectionPool[_DeadlineConnection]"
 
 CONNECTIONS = 4
-"""Connections of one process at most. All nodes together must stay below the server's `max_connections`."""
+"""Of one process. All nodes together must stay below the server's `max_connections`."""
 CONNECT_S = 3
 STATEMENT_S = 8.0
-"""The server cancels a statement that takes longer."""
 ANSWER_S = 10.0
-"""How long a caller waits for a server that does not answer."""
 OPENING_S = 300.0
-"""The same for the first connection, which may migrate the tables or wait for a node that does."""
+"""`ANSWER_S` of the first connection, which may migrate the tables or wait for another node that does."""
 LOOK_AGAIN_S = 0.5
-"""How long a server that could not be reached is not tried again."""
 MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
 _MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock, "toolwire"
 _DEFAULTS: dict[str, Any] = {
@@ -159,7 +155,7 @@ class PostgresEngine(Engine):
             return self._pool
 
     def _connected(self) -> Pool:
-        """Connects directly first: the pool connects in the background, where nobody sees the error."""
+        """Connects without the pool first: errors of the pool's own threads are not reported."""
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
         pool = ConnectionPool(

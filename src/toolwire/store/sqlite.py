@@ -1,8 +1,7 @@
-"""The store in one SQLite file.
+"""The store in one SQLite file, with one thread that owns the connection.
 
-One thread owns the connection. Other processes on this machine may open the same file; in WAL mode readers
-never wait. The folder gets mode 0700 and the file 0600, because conversations are private. A write on a full
-disk changes nothing, and writes succeed again once there is room.
+Other processes on this machine may open the same file; in WAL mode readers never wait. The folder gets mode
+0700 and the file 0600, because conversations are private.
 """
 
 from __future__ import annotations

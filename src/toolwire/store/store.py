@@ -28,16 +28,16 @@ log = logging.getLogger("toolwire.store")
 T = TypeVar("T")
 
 MAX_CHAIN = 1000
-"""Responses that a chain of `previous_response_id` may have; a longer one is refused."""
+"""The longest chain of `previous_response_id`."""
 MAX_CHAIN_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response that a client may ask for again, or continue.
+    """A response that a client may retrieve or continue.
 
-    `response` is the Response object's JSON as it was sent. `input_items` are the request's own items, as
-    wire objects with ids. `items` are the input and the output as canonical items, which later turns replay.
+    `response` is the JSON as it was sent; `input_items` are the request's own items as wire objects; `items`
+    are input and output as canonical items, which later turns replay.
     """
 
     id: str
@@ -60,10 +60,7 @@ class Page:
 
 
 class Store:
-    """The store at `sqlite:///PATH`, `sqlite://` (memory) or `postgresql://…`, opened at first use.
-
-    `async with Store(url) as store:` opens it at once, so that an error is reported early, and closes it.
-    """
+    """The store at this URL, opened at first use; `async with Store(url) as store:` opens it at once."""
 
     def __init__(
         self, url: str, *, retention_days: float = 0, clock: Callable[[], float] = time.time
@@ -83,7 +80,7 @@ class Store:
         await self.close()
 
     async def open(self) -> None:
-        """Connects, and starts to delete what is older than `retention_days`."""
+        """Connects, and starts to delete old rows."""
         await self.run(lambda c: None, "open")
         self._retention.start()
 
@@ -275,8 +272,7 @@ _UNTOUCHED = "SELECT id FROM conversations WHERE updated_at < ? LIMIT ?"
 class Retention:
     """Deletes old responses, by creation time, and old conversations, by their last change, every hour.
 
-    A response that a younger one continues stays, so a conversation that is still in use stays complete. Each
-    statement is safe to repeat: several nodes may sweep at once.
+    A response that a younger one continues stays. Each statement is safe to repeat on several nodes at once.
     """
 
     def __init__(self, run: Run, days: float, clock: Callable[[], float]) -> None:

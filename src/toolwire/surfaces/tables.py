@@ -1,4 +1,4 @@
-"""What the command line shows of models: rows, and columns that line up."""
+"""The models as rows, and rows as text in columns."""
 
 from __future__ import annotations
 
@@ -18,29 +18,20 @@ WIDEST = 1000
 
 
 def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
-    """One row a model: id, backend, how its tools are served, in which dialect, and what it can do."""
+    """One row a model: id, backend, strategy of tool calling, dialect and capabilities."""
     rows = []
     for id, backend in catalog.offered():
-        held = backend.capabilities
-        can = [
-            f.name
-            for f in fields(held)
-            if f.type == "bool" and getattr(held, f.name) and (held.images or f.name != "image_urls")
-        ]
-        rows.append(
-            {
-                "id": id,
-                "backend": catalog.kind(id),
-                "tools": backend.strategy,
-                "dialect": dialect(held, backend.strategy),
-                "capabilities": can,
-            }
-        )
+        has, strategy = backend.capabilities, backend.strategy
+        names = [one.name for one in fields(has) if one.type == "bool" and getattr(has, one.name)]
+        if not has.images:
+            names = [name for name in names if name != "image_urls"]
+        row = {"id": id, "backend": catalog.kind(id), "tools": strategy, "dialect": dialect(has, strategy)}
+        rows.append({**row, "capabilities": names})
     return rows
 
 
 def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
-    """The dialect that a model is taught, and behind a plus sign those that are understood too; "" where calls are no text."""
+    """The taught dialect, then after plus signs those that are also recognized; "" if calls are not text."""
     if strategy not in ("emulated", "constrained"):
         return ""
     known = capabilities.dialects or DEFAULT
@@ -49,9 +40,8 @@ def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as their widest cell. Names come from servers: nothing in a cell can drive the terminal."""
+    """Lines with aligned columns. Cells come from servers, so control characters are removed."""
     rows = [[one_line(cell, WIDEST) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]

@@ -1,4 +1,4 @@
-"""The web pages' API on a real socket: scripted models, a vault in a folder of its own, and a person with a session."""
+"""The web pages' API on a real socket: scripted models, a vault in a temporary folder, a session."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class House:
         status: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        """One request of the page's API; the answer's JSON. `status` None: whatever is a success."""
+        """One request of the page's API; the answer's JSON. `status` None: any success."""
         sent = {"x-toolwire-page": self.key, **(headers or {})}
         async with self.client.request(
             method, f"{self.url}/ui/api{path}", json=body, headers=sent
@@ -150,7 +150,7 @@ OpenHouse = Callable[..., AbstractAsyncContextManager[House]]
 
 @pytest.fixture
 def open_house(tmp_path: Path, vault: Path) -> OpenHouse:
-    """`async with open_house(script=…, tools=…, on=True) as house`: a scripted model `m`; `on`: tool calling is switched on."""
+    """`async with open_house(script=…, on=True) as house`: a scripted model `m`; `on`: tool calling is on."""
 
     @asynccontextmanager
     async def opened(
@@ -180,7 +180,7 @@ def open_house(tmp_path: Path, vault: Path) -> OpenHouse:
 
 @pytest.fixture
 def keyed_house(tmp_path: Path, vault: Path) -> OpenHouse:
-    """A server with an admin key, and nobody signed in by it yet."""
+    """A server with an admin key, and no session yet."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[House]:

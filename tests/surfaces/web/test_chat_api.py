@@ -1,4 +1,4 @@
-"""The chat's API: turns that run whoever looks on, operations that a tab can follow, conversations that are kept."""
+"""The API of the chat page: turns that run without a tab, operations, stored conversations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def applied(state: dict[str, Any], heard: list[tuple[str, dict[str, Any]]]) -> d
     return {**state, "entries": entries, "seq": seq}
 
 
-async def test_a_turn_is_followed_by_operations_to_the_very_state_that_is_kept(open_house: Any) -> None:
+async def test_the_operations_of_a_turn_lead_to_the_stored_state(open_house: Any) -> None:
     script = "think Hm.\nchunk 3\nsay A longer answer in small pieces.\nusage 7 9"
     async with open_house(script) as house, house.listening() as heard:
         id = (await house.call("POST", "/conversations", {"model": "m"}))["id"]
@@ -84,7 +84,7 @@ async def test_tools_are_offered_only_when_switched_on_and_only_to_models_that_m
         assert not backend.seen[-1].tools
 
 
-async def test_the_switch_and_the_models_are_kept_over_a_restart(open_house: Any) -> None:
+async def test_the_switch_and_the_models_survive_a_restart(open_house: Any) -> None:
     async with open_house() as house:
         assert (await house.call("GET", "/settings"))["tool_calling"] is False
         await house.call("PUT", "/settings", {"tool_calling": True, "tool_models": ["m"]})
@@ -97,7 +97,7 @@ async def test_the_switch_and_the_models_are_kept_over_a_restart(open_house: Any
         )
 
 
-async def test_a_call_waits_for_its_approvals_and_the_loop_goes_on(open_house: Any) -> None:
+async def test_a_call_waits_for_its_approvals_and_then_the_loop_continues(open_house: Any) -> None:
     async with open_house(SEARCH, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
@@ -171,14 +171,14 @@ async def test_retry_asks_the_last_question_again_of_another_model(open_house: A
         assert sum(getattr(item, "role", "") == "user" for item in seen.items) == 1
 
 
-async def test_a_failed_model_is_told_in_the_answer(open_house: Any) -> None:
+async def test_a_failure_of_the_model_is_shown_in_the_answer(open_house: Any) -> None:
     async with open_house("say Half an\nfail overloaded The model is busy.") as house:
         ended = (await house.ended(await begun(house)))["entries"][1]
         assert ended["ended"]["why"] == "failed" and ended["ended"]["words"] == "The model is busy."
         assert ended["parts"][0]["text"] == "Half an"
 
 
-async def test_conversations_are_kept_found_renamed_and_deleted(open_house: Any) -> None:
+async def test_conversations_are_stored_found_renamed_and_deleted(open_house: Any) -> None:
     async with open_house("say The kettle sings.") as house:
         first, second = await begun(house, "About 100% tea_leaves"), await begun(house, "About coffee")
         await asyncio.gather(house.ended(first), house.ended(second))
@@ -200,7 +200,7 @@ async def test_conversations_are_kept_found_renamed_and_deleted(open_house: Any)
         await house.call("GET", f"/conversations/{first}", status=404)
 
 
-async def test_a_turn_that_a_crash_cut_off_is_over_in_the_next_process(
+async def test_a_turn_that_a_crash_cut_off_is_ended_in_the_next_process(
     open_house: Any, tmp_path: Any
 ) -> None:
     async with open_house(SEARCH, on=True) as house:
@@ -221,7 +221,7 @@ async def test_a_turn_that_a_crash_cut_off_is_over_in_the_next_process(
         assert (await house.ended(id))["entries"][3]["ended"]["why"] == "done"
 
 
-async def test_a_conversation_is_exported_as_a_note_that_can_go_on(open_house: Any) -> None:
+async def test_a_conversation_is_exported_as_a_note_that_can_be_continued(open_house: Any) -> None:
     from toolwire.surfaces.conversation_note import parse
 
     async with open_house("say Use **80** degrees.") as house:
@@ -270,7 +270,7 @@ async def test_an_empty_or_endless_message_is_refused(open_house: Any, text: str
         ] == "text"
 
 
-async def test_draining_lets_go_of_the_tabs(open_house: Any) -> None:
+async def test_draining_ends_the_streams_of_the_tabs(open_house: Any) -> None:
     async with (
         open_house() as house,
         house.client.get(f"{house.url}/ui/api/events?page={house.key}") as response,
@@ -281,9 +281,7 @@ async def test_draining_lets_go_of_the_tabs(open_house: Any) -> None:
         assert rest == b""
 
 
-async def test_a_tab_that_does_not_read_costs_bounded_memory_and_is_told_that_it_lost(
-    open_house: Any,
-) -> None:
+async def test_a_tab_that_does_not_read_costs_bounded_memory_and_gets_the_event_lost(open_house: Any) -> None:
     from toolwire.surfaces.web.context import MOST_WAITING, Hub
 
     hub = Hub()
@@ -353,9 +351,7 @@ async def test_a_turn_that_is_stopped_as_it_begins_has_an_end(open_house: Any) -
         assert not talk.running and talk.kept.entries[-1]["ended"]["why"] == "stopped"
 
 
-async def test_when_tool_calling_is_switched_off_what_was_asked_is_over_and_nothing_runs(
-    open_house: Any,
-) -> None:
+async def test_switching_tool_calling_off_ends_pending_questions_and_nothing_runs(open_house: Any) -> None:
     async with open_house(SEARCH, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
@@ -384,7 +380,7 @@ def _op(op: str, **data: Any) -> dict[str, Any]:
         _op("call", id="i", result={"result": [{"note": {"content": "x" * 10_000}}]}),
     ],
 )
-def test_a_tab_that_does_not_read_holds_a_bounded_part_of_what_is_said(op: dict[str, Any]) -> None:
+def test_a_tab_that_does_not_read_holds_a_bounded_amount_of_text(op: dict[str, Any]) -> None:
     tab = Tab()
     for _ in range(MOST_CHARACTERS // 10_000 + 1):
         tab.put("chat", op)
@@ -396,18 +392,21 @@ async def test_a_server_that_ends_does_not_wait_for_a_tab_that_does_not_read(ope
         cookie = next(iter(house.client.cookie_jar))
         host, _, port = house.url.removeprefix("http://").partition(":")
         tab = socket.create_connection((host, int(port)))
-        tab.sendall(
-            f"GET /ui/api/events?page={house.key} HTTP/1.1\r\nhost: {host}:{port}\r\ncookie: {cookie.key}={cookie.value}\r\n\r\n".encode()
+        lines = (
+            f"GET /ui/api/events?page={house.key} HTTP/1.1",
+            f"host: {host}:{port}",
+            f"cookie: {cookie.key}={cookie.value}",
         )
+        tab.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode())
         hub = house.pages.web.hub
 
-        async def behind() -> bool:
+        async def falls_behind() -> bool:
             hub.publish(
                 "chat", {"conversation": "c", "prev": 0, "seq": 1, "op": "text", "text": "x" * 100_000}
             )
             return any(len(one._waiting) and one._characters > 1_000_000 for one in hub._tabs)
 
-        await house.until(behind)
+        await house.until(falls_behind)
         began = time.monotonic()
     assert time.monotonic() - began < 4  # it may take 5 s for answers that are read
     tab.close()

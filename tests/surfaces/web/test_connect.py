@@ -1,4 +1,4 @@
-"""Connecting a client: the settings to paste agree with the page of the documentation, and the round trip is a real one, told step by step."""
+"""Connecting a client: what to paste agrees with the documentation, and the round trip is a real one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Desk:
 
 @pytest.fixture
 def desk(on_a_socket: Callable[..., AbstractAsyncContextManager[str]]) -> Serve:
-    """`async with desk(script, tools="native", keys=(), limit_s=20) as one`: a server with a model `m` that plays the script."""
+    """`async with desk(script, tools="native") as one`: a server with a model `m` that plays the script."""
 
     @asynccontextmanager
     async def serve(
@@ -108,8 +108,8 @@ def desk(on_a_socket: Callable[..., AbstractAsyncContextManager[str]]) -> Serve:
     return serve
 
 
-def names(told: dict[str, Any]) -> list[str]:
-    return [step["name"] for step in told["steps"]]
+def names(result: dict[str, Any]) -> list[str]:
+    return [step["name"] for step in result["steps"]]
 
 
 # --- the round trip
@@ -121,18 +121,18 @@ async def test_every_client_gets_through_its_tool_loop_with_every_kind_of_model(
     desk: Serve, client: str, tools: str
 ) -> None:
     async with desk(tools=tools) as one:
-        told = await one.test(client)
-        assert told["ok"], told
-        assert names(told)[-3:] == ["List of models", "Tool call", "Answer with the result"]
-        assert all(step["ms"] > 0 for step in told["steps"])
-        assert NAME in told["steps"][-2]["detail"] and "ping" in told["steps"][-2]["detail"]
-        assert "It said:" in told["steps"][-1]["detail"]
+        result = await one.test(client)
+        assert result["ok"], result
+        assert names(result)[-3:] == ["List of models", "Tool call", "Answer with the result"]
+        assert all(step["ms"] > 0 for step in result["steps"])
+        assert NAME in result["steps"][-2]["detail"] and "ping" in result["steps"][-2]["detail"]
+        assert "It said:" in result["steps"][-1]["detail"]
 
 
-async def test_the_demo_model_makes_the_call_and_tells_its_result(desk: Serve) -> None:
+async def test_the_demo_model_makes_the_call_and_repeats_its_result(desk: Serve) -> None:
     async with desk(script="") as one:
-        told = await one.test("opencode")
-        assert told["ok"] and RESULT in told["steps"][-1]["detail"]
+        result = await one.test("opencode")
+        assert result["ok"] and RESULT in result["steps"][-1]["detail"]
 
 
 @pytest.mark.parametrize("client", IDS)
@@ -162,7 +162,7 @@ async def test_a_browser_app_is_checked_for_its_preflight_first(desk: Serve) -> 
         assert "Preflight" not in names(await one.test("curl"))
 
 
-async def test_a_parked_run_goes_on_and_the_step_says_so(desk: Serve) -> None:
+async def test_a_parked_run_is_resumed_and_the_step_says_so(desk: Serve) -> None:
     async with desk(tools="parked") as one:
         assert "went on" in (await one.test("ai-sdk"))["steps"][-1]["detail"]
 
@@ -181,18 +181,18 @@ async def test_a_parked_run_goes_on_and_the_step_says_so(desk: Serve) -> None:
     ],
 )
 @pytest.mark.parametrize("client", ["opencode", "openai-python"])
-async def test_a_model_that_does_not_call_as_asked_is_said_so(
+async def test_a_model_that_does_not_call_as_expected_fails_the_step(
     desk: Serve, client: str, script: str, tools: str, words: str
 ) -> None:
     async with desk(script, tools) as one:
-        told = await one.test(client)
-    assert not told["ok"]
+        result = await one.test(client)
+    assert not result["ok"]
     assert (
-        told["steps"][-2]["ok"] is False
-        and words in told["steps"][-2]["detail"]
-        and told["steps"][-2]["detail"]
+        result["steps"][-2]["ok"] is False
+        and words in result["steps"][-2]["detail"]
+        and result["steps"][-2]["detail"]
     )
-    assert told["steps"][-1] == {
+    assert result["steps"][-1] == {
         "name": "Answer with the result",
         "ok": None,
         "ms": 0,
@@ -200,43 +200,43 @@ async def test_a_model_that_does_not_call_as_asked_is_said_so(
     }
 
 
-async def test_a_model_that_calls_again_instead_of_answering_is_said_so(desk: Serve) -> None:
+async def test_a_model_that_calls_again_instead_of_answering_fails_the_step(desk: Serve) -> None:
     async with desk(f'call {NAME} {{"word": "ping"}}') as one:
-        told = await one.test("curl")
-    assert not told["ok"] and "called again" in told["steps"][-1]["detail"]
+        result = await one.test("curl")
+    assert not result["ok"] and "called again" in result["steps"][-1]["detail"]
 
 
 async def test_a_model_that_never_ends_costs_no_more_than_the_limit(desk: Serve) -> None:
     async with desk("hang", limit_s=0.4) as one:
-        told = await one.test("curl")
-    assert not told["ok"] and "0.4 s" in told["steps"][1]["detail"]
+        result = await one.test("curl")
+    assert not result["ok"] and "0.4 s" in result["steps"][1]["detail"]
 
 
 async def test_an_unknown_model_is_missing_from_the_list(desk: Serve) -> None:
     async with desk() as one:
-        told = await one.test("curl", "nobody")
-    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "nobody" in told["steps"][0][
+        result = await one.test("curl", "nobody")
+    assert [step["ok"] for step in result["steps"]] == [False, None, None] and "nobody" in result["steps"][0][
         "detail"
     ]
 
 
 async def test_the_round_trip_goes_to_this_server_whatever_host_the_request_names(desk: Serve) -> None:
     async with desk(keys=(SECRET,)) as one:
-        one.named = "192.0.2.1:9"  # nobody is there, and nobody is sent the key
+        one.named = "192.0.2.1:9"  # no server is there, and the key is not sent there
         assert (await one.test("curl"))["ok"]
 
 
-async def test_a_server_that_is_not_there_is_a_step_that_failed(desk: Serve) -> None:
+async def test_a_server_that_cannot_be_reached_fails_the_step(desk: Serve) -> None:
     async with desk() as one:
         one.url = "http://127.0.0.1:9"
-        told = await one.test("curl")
-    assert [step["ok"] for step in told["steps"]] == [False, None, None] and "cannot be reached" in told[
+        result = await one.test("curl")
+    assert [step["ok"] for step in result["steps"]] == [False, None, None] and "cannot be reached" in result[
         "steps"
     ][0]["detail"]
 
 
 @pytest.mark.parametrize("client", IDS)
-async def test_where_keys_are_wanted_one_is_sent_and_never_shown(desk: Serve, client: str) -> None:
+async def test_a_server_with_keys_is_sent_one_and_it_is_never_shown(desk: Serve, client: str) -> None:
     async with desk(keys=(SECRET, "sk-another")) as one:
         tested, shown = await one.test(client), await one.all()
     assert tested["ok"], tested
@@ -314,13 +314,13 @@ def test_a_models_name_is_written_as_each_language_writes_it(model: str, needs_k
     assert (KEY in codes["openai-python"][0]) == needs_key
 
 
-def test_a_client_without_a_key_of_its_own_gets_other_settings_where_one_is_wanted() -> None:
+def test_a_client_that_sends_no_key_gets_other_settings_if_one_is_needed() -> None:
     assert any("lmstudio@demo" in step.get("code", "") for step in rendered("chatgpt-md"))
     assert any("openai@demo" in step.get("code", "") for step in rendered("chatgpt-md", needs_key=True))
     assert BY_ID["chatgpt-md"].shaped(True).sends_key and not BY_ID["chatgpt-md"].shaped(False).sends_key
 
 
-def test_localhost_is_written_as_its_address_where_the_client_wants_it() -> None:
+def test_localhost_is_written_as_an_address_for_clients_that_need_it() -> None:
     values = values_of("http://localhost:8788/v1", "m", False)
     assert values["root"] == "http://127.0.0.1:8788" and values["base"] == "http://localhost:8788/v1"
     assert fill("«root» «base»", "", values, False) == "http://127.0.0.1:8788 http://localhost:8788/v1"
@@ -341,10 +341,10 @@ async def test_the_round_trip_goes_to_this_server_whatever_the_host_header_says(
             house.client.cookie_jar.update_cookies(
                 {f"toolwire_{port}": mine.value}, URL(house.url)
             )  # as a session at that address has it
-            told = await house.call(
+            result = await house.call(
                 "POST", "/connect/opencode/test", {"model": "m"}, headers={"host": f"127.0.0.1:{port}"}
             )
-            assert told["ok"], told
+            assert result["ok"], result
         assert heard == []
     finally:
         foreign.close()

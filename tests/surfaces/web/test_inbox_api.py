@@ -84,7 +84,7 @@ async def test_of_edited_arguments_only_what_was_picked_is_read(open_house: Any)
         assert call["shared"] == ["Coffee.md"] and "80 degrees" not in str(call["result"])
 
 
-async def test_arguments_that_do_not_fit_are_told_in_the_tools_words(open_house: Any) -> None:
+async def test_invalid_arguments_get_the_tools_own_message(open_house: Any) -> None:
     async with open_house(WRITE, on=True) as house:
         await begun(house)
         question = (await house.until(house.pending))[0]
@@ -116,7 +116,7 @@ async def test_a_question_is_decided_once_and_only_as_it_was_shown(open_house: A
         assert sum(isinstance(one, dict) for one in answers) == 1
 
 
-async def test_a_denied_call_reads_nothing_and_the_model_is_told(open_house: Any) -> None:
+async def test_a_denied_call_reads_nothing_and_the_model_gets_the_reason(open_house: Any) -> None:
     async with open_house(READ, on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]
@@ -171,10 +171,10 @@ async def test_questions_of_another_process_show_live_and_can_be_decided(
                 and not question["editable"]
             )
 
-            async def told() -> bool:
+            async def published() -> bool:
                 return any(kind == "approvals" and data["pending"] == 1 for kind, data in heard)
 
-            await house.until(told)
+            await house.until(published)
             await house.call("POST", f"/approvals/{question['id']}/preview", {"arguments": {}}, status=400)
             await decide(house, question, approved=True, picked=["A.md"])
             (decided,) = await asyncio.wait_for(asked, 10)
@@ -183,7 +183,7 @@ async def test_questions_of_another_process_show_live_and_can_be_decided(
             await elsewhere.records._store.close()
 
 
-async def test_what_nobody_decides_expires_and_is_shown_as_expired(open_house: Any, tmp_path: Path) -> None:
+async def test_an_undecided_question_expires_and_is_shown_as_expired(open_house: Any, tmp_path: Path) -> None:
     async with open_house() as house, house.listening() as heard:
         store = Store(f"sqlite:///{tmp_path}/store.db")
         elsewhere = Approvals(store, lifetime_s=0.3)
@@ -196,10 +196,10 @@ async def test_what_nobody_decides_expires_and_is_shown_as_expired(open_house: A
         assert decided.status == "expired"
         assert (await house.call("GET", "/approvals?status=expired"))["approvals"][0]["id"] == decided.id
 
-        async def told() -> bool:
+        async def published() -> bool:
             return any(kind == "approvals" for kind, _ in heard)
 
-        await house.until(told)
+        await house.until(published)
 
 
 async def test_an_unknown_status_or_approval_is_one_clear_error(open_house: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who reaches the pages' API: only a session, only from the server's own pages, and only with its page key."""
+"""The pages' API is open only to a session, from the server's own pages, with its page key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_the_one_time_link_works_once(open_house: Any) -> None:
             assert response.status == 401
 
 
-async def test_whoever_has_a_session_and_opens_an_old_link_keeps_it(open_house: Any) -> None:
+async def test_opening_a_used_link_keeps_an_existing_session(open_house: Any) -> None:
     async with open_house() as house:
         async with house.client.get(f"{house.url}/ui/enter?token=old", allow_redirects=False) as response:
             assert response.headers["location"] == "/"
@@ -82,7 +82,7 @@ async def test_an_admin_key_starts_a_session_and_a_plain_key_does_not(keyed_hous
 
 @pytest.mark.parametrize("key", ["", "0" * 40, "ü"])
 async def test_the_cookie_alone_opens_nothing(open_house: Any, key: str) -> None:
-    """A browser sends it to every port of its host: whoever runs a server there must not get in with it."""
+    """A browser sends the cookie to every port of its host, so a server on another port gets it."""
     async with open_house() as house:
         for method, path in (
             ("GET", "/session"),
@@ -151,7 +151,7 @@ async def test_no_other_origin_reaches_the_api_even_with_the_cookie_and_the_toke
                 assert "access-control-allow-origin" not in response.headers
 
 
-async def test_the_page_itself_and_its_own_origin_are_let_in(open_house: Any) -> None:
+async def test_the_page_itself_and_its_own_origin_are_admitted(open_house: Any) -> None:
     async with open_house() as house:
         await house.call("GET", "/session", headers={"origin": house.url, "sec-fetch-site": "same-origin"})
 
@@ -209,7 +209,7 @@ async def test_links_and_sessions_end_with_their_time() -> None:
         await store.close()
 
 
-async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_run(open_house: Any) -> None:
+async def test_every_page_is_one_shell_whose_policy_runs_only_its_own_files(open_house: Any) -> None:
     async with open_house() as house, stranger() as client:
         for path in (
             "/",
@@ -237,7 +237,7 @@ async def test_every_page_is_one_shell_with_a_policy_that_lets_nothing_foreign_r
                 assert response.status == 304
 
 
-async def test_whoever_asks_the_root_for_json_is_told_where_the_api_is(open_house: Any) -> None:
+async def test_the_root_as_json_names_the_api(open_house: Any) -> None:
     async with (
         open_house() as house,
         house.client.get(house.url + "/", headers={"accept": "application/json"}) as response,
@@ -255,7 +255,7 @@ async def test_whoever_asks_the_root_for_json_is_told_where_the_api_is(open_hous
         "/ui/static/",
     ],
 )
-async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) -> None:
+async def test_an_unknown_path_is_an_error_object(open_house: Any, path: str) -> None:
     from yarl import URL
 
     async with open_house() as house, house.client.get(URL(house.url + path, encoded=True)) as response:
@@ -267,7 +267,7 @@ async def test_what_is_not_there_is_an_error_object(open_house: Any, path: str) 
     ("method", "headers"),
     [("HEAD", {}), ("GET", {"sec-purpose": "prefetch;prerender"}), ("GET", {"purpose": "prefetch"})],
 )
-async def test_a_look_ahead_does_not_use_the_link_up(
+async def test_a_prefetch_does_not_use_up_the_link(
     open_house: Any, method: str, headers: dict[str, str]
 ) -> None:
     async with open_house() as house, stranger() as ahead, stranger() as person:
@@ -292,13 +292,13 @@ async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure_and_addresse
         assert session["base_url"] == house.url.replace("http:", "https:") + "/v1"
 
 
-async def test_what_anybody_says_of_a_proxy_changes_no_address(open_house: Any) -> None:
+async def test_headers_of_an_untrusted_proxy_change_no_address(open_house: Any) -> None:
     async with open_house() as house:
         session = await house.call("GET", "/session", headers={"x-forwarded-proto": "https"})
         assert session["base_url"] == house.url + "/v1"
 
 
-async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_ended(tmp_path: Path) -> None:
+async def test_a_session_that_ends_while_a_request_is_checked_stays_ended(tmp_path: Path) -> None:
     from toolwire.store.store import Store
 
     store = Store(f"sqlite:///{tmp_path}/store.db")
@@ -313,23 +313,23 @@ async def test_a_session_that_is_ended_while_a_request_of_it_is_judged_stays_end
         await store.close()
 
 
-async def test_a_number_that_is_none_is_refused(open_house: Any) -> None:
+async def test_an_invalid_number_is_refused(open_house: Any) -> None:
     async with open_house() as house:
         for wrong in ("²", "x", "-1", "٣"):
             refused = await house.call("GET", f"/conversations?limit={wrong}", status=400)
             assert refused["error"]["param"] == "limit"
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_the_server(
+async def test_a_client_that_disconnects_in_its_body_is_no_server_error(
     open_house: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_house() as house:
         host = house.url.removeprefix("http://").encode()
-        told = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+        messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
         sent: list[Any] = []
 
         async def receive() -> Any:
-            return told.pop(0)
+            return messages.pop(0)
 
         async def send(message: Any) -> None:
             sent.append(message)

@@ -1,4 +1,4 @@
-"""Laws of the shell's own files: no text can become markup, nothing is loaded from elsewhere, and each file stays small enough to read."""
+"""Rules for the shell's files: no text becomes markup, nothing is loaded from elsewhere, files are small."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ STATIC = Path(__file__).resolve().parents[3] / "src" / "toolwire" / "surfaces" /
 SCRIPTS = sorted(STATIC.glob("*.js"))
 FILES = sorted(file for file in STATIC.iterdir() if file.suffix in (".js", ".css", ".html", ".svg"))
 MARKUP = re.compile(
-    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|\.srcdoc|\beval\b|new Function|javascript:"
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|"
+    r"\.srcdoc|\beval\b|new Function|javascript:"
 )
 ELSEWHERE = re.compile(r"""(?:src|href|url\(|import|from|fetch\()\s*=?\s*['"(]?\s*(?:https?:)?//""")
 MOST_LINES = 410

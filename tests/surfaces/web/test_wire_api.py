@@ -57,17 +57,18 @@ async def test_a_turn_is_shown_from_the_request_to_the_bytes(open_house: OpenHou
             ["get_weather"],
             200,
         )
-        told = await house.call("GET", f"/turns/{turn['id']}")
-        assert told["request"]["messages"] == [{"role": "user", "content": "Weather?"}]
-        assert told["turn"]["items"][0]["role"] == "user" and told["plan"]["strategy"] == tools
-        assert {row["field"]: row["how"] for row in told["plan"]["report"]}["tools"] == (
+        shown = await house.call("GET", f"/turns/{turn['id']}")
+        assert shown["request"]["messages"] == [{"role": "user", "content": "Weather?"}]
+        assert shown["turn"]["items"][0]["role"] == "user" and shown["plan"]["strategy"] == tools
+        assert {row["field"]: row["how"] for row in shown["plan"]["report"]}["tools"] == (
             "honoured" if tools == "native" else "emulated"
         )
         assert (
-            told["got"]["text"].strip() == "Let me look." and told["got"]["calls"][0]["name"] == "get_weather"
+            shown["got"]["text"].strip() == "Let me look."
+            and shown["got"]["calls"][0]["name"] == "get_weather"
         )
-        assert "Let me look." in told["wrote"] and told["contents"] == "memory" and told["parked"] == []
-        for kind, count in told["counts"].items():
+        assert "Let me look." in shown["wrote"] and shown["contents"] == "memory" and shown["parked"] == []
+        for kind, count in shown["counts"].items():
             page = await house.call("GET", f"/turns/{turn['id']}/frames?kind={kind}")
             assert page["total"] == count == len(page["rows"]) > 0
             assert [row[0] for row in page["rows"]] == sorted(row[0] for row in page["rows"])
@@ -116,7 +117,7 @@ async def test_turns_are_listed_newest_first_by_pages_and_filters(open_house: Op
         await house.call("GET", "/turns?before=yesterday", status=400)
 
 
-async def test_a_parked_turn_shows_when_it_waited_and_who_went_on_with_it(open_house: OpenHouse) -> None:
+async def test_a_parked_turn_shows_when_it_waited_and_which_turn_resumed_it(open_house: OpenHouse) -> None:
     async with open_house(SCRIPT, tools="parked") as house:
         message = json.loads(await complete(house))["choices"][0]["message"]
         parked = (await house.call("GET", "/turns?status=parked"))["turns"][0]
@@ -128,14 +129,16 @@ async def test_a_parked_turn_shows_when_it_waited_and_who_went_on_with_it(open_h
         later = await newest(house)
         assert (later["kind"], later["resumed_from"]) == ("resumed", parked["id"])
         (before,) = (await house.call("GET", f"/turns/{later['id']}"))["parked"]
-        (behind,) = (await house.call("GET", f"/turns/{parked['id']}"))["parked"]
+        (wait,) = (await house.call("GET", f"/turns/{parked['id']}"))["parked"]
         assert before == {"from_ms": -later["parked_ms"], "to_ms": 0, "turn": parked["id"]}
-        assert behind["turn"] == later["id"] and behind["to_ms"] - behind["from_ms"] == pytest.approx(
+        assert wait["turn"] == later["id"] and wait["to_ms"] - wait["from_ms"] == pytest.approx(
             later["parked_ms"], abs=0.01
         )
 
 
-async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open_house: OpenHouse) -> None:
+async def test_a_turn_is_exported_as_a_command_and_a_fixture_and_replays_the_same(
+    open_house: OpenHouse,
+) -> None:
     async with open_house(SCRIPT) as house:
         raw = await complete(
             house, stream=True, messages=[{"role": "user", "content": "It's $HOME `id` \\ ünï"}]
@@ -150,8 +153,8 @@ async def test_a_turn_becomes_a_command_and_a_fixture_and_is_the_same_again(open
             assert response.headers["content-disposition"] == f'attachment; filename="{id}.jsonl"'
             fixture = await response.text()
         assert (await asyncio.to_thread(replay, read(fixture.splitlines()))).wire_now == raw
-        told = await house.call("POST", f"/turns/{id}/replay", {})
-        assert told == {"same": True, "differences": [], "wire_then": raw, "wire_now": raw}
+        shown = await house.call("POST", f"/turns/{id}/replay", {})
+        assert shown == {"same": True, "differences": [], "wire_then": raw, "wire_now": raw}
 
 
 async def test_keys_are_shown_nowhere(keyed_house: OpenHouse) -> None:
@@ -182,7 +185,7 @@ async def test_keys_are_shown_nowhere(keyed_house: OpenHouse) -> None:
         assert not any(KEY in text or "hunter2" in text for text in shown)
 
 
-async def test_tabs_are_told_of_turns(open_house: OpenHouse) -> None:
+async def test_tabs_get_turns_as_events(open_house: OpenHouse) -> None:
     async with open_house(SCRIPT) as house, house.listening() as heard:
         await complete(house)
 
@@ -192,7 +195,7 @@ async def test_tabs_are_told_of_turns(open_house: OpenHouse) -> None:
         await house.until(ended)
 
 
-async def test_what_is_not_there_is_not_found(open_house: OpenHouse) -> None:
+async def test_an_unknown_turn_is_not_found(open_house: OpenHouse) -> None:
     async with open_house() as house:
         for path in ("", "/frames", "/curl", "/fixture"):
             await house.call("GET", f"/turns/turn_00{path}", status=404)
@@ -200,13 +203,13 @@ async def test_what_is_not_there_is_not_found(open_house: OpenHouse) -> None:
         await house.call("GET", "/charts?window=1y", status=400)
 
 
-async def test_a_turn_whose_contents_are_gone_still_has_its_line(open_house: OpenHouse) -> None:
+async def test_a_turn_whose_contents_are_deleted_still_has_its_line(open_house: OpenHouse) -> None:
     async with open_house() as house:
         await complete(house)
     async with open_house() as house:
         turn = await newest(house)
-        told = await house.call("GET", f"/turns/{turn['id']}")
-        assert (told["contents"], told["request"], told["counts"]) == (
+        shown = await house.call("GET", f"/turns/{turn['id']}")
+        assert (shown["contents"], shown["request"], shown["counts"]) == (
             "gone",
             None,
             {"frames": 0, "events": 0, "wire": 0},
@@ -219,12 +222,12 @@ async def test_the_charts_count_what_happened(open_house: OpenHouse) -> None:
         await complete(house)
         await complete(house, temperature="hot")
         await complete(house, model="other")
-        told = await house.call("GET", "/charts?window=1h")
-        assert (told["bucket_s"], len(told["buckets"])) == (60, 60)
-        assert (told["totals"]["requests"], told["totals"]["errors"], told["totals"]["calls"]) == (3, 1, 1)
-        assert sum(bucket["requests"] for bucket in told["buckets"]) == 3
-        assert told["by_tool"] == [{"tool": "get_weather", "calls": 1}]
-        assert {row["model"]: row["requests"] for row in told["by_model"]} == {"m": 1, "other": 1, "": 1}
+        shown = await house.call("GET", "/charts?window=1h")
+        assert (shown["bucket_s"], len(shown["buckets"])) == (60, 60)
+        assert (shown["totals"]["requests"], shown["totals"]["errors"], shown["totals"]["calls"]) == (3, 1, 1)
+        assert sum(bucket["requests"] for bucket in shown["buckets"]) == 3
+        assert shown["by_tool"] == [{"tool": "get_weather", "calls": 1}]
+        assert {row["model"]: row["requests"] for row in shown["by_model"]} == {"m": 1, "other": 1, "": 1}
         assert (await house.call("GET", "/charts?window=1h&model=other"))["totals"]["requests"] == 1
 
 
@@ -241,15 +244,15 @@ def test_buckets_hold_their_own_turns_and_percentiles_are_of_those_that_answered
         TurnRecord("turn_a1", now - 7200, model="old"),
         TurnRecord("turn_a2", now, "running"),
     ]
-    told = charts(records, "1h", now)
+    shown = charts(records, "1h", now)
     assert (
-        told["totals"]["requests"] == 21
-        and told["totals"]["errors"] == 1
-        and told["totals"]["tokens_in"] == 210
+        shown["totals"]["requests"] == 21
+        and shown["totals"]["errors"] == 1
+        and shown["totals"]["tokens_in"] == 210
     )
-    assert (told["totals"]["ttft_ms_p50"], told["totals"]["ttft_ms_p95"]) == (10.0, 19.0)
-    assert [bucket["requests"] for bucket in told["buckets"][-21:]] == [1] * 21
-    assert told["buckets"][-1]["errors"] == 1 and told["buckets"][-1]["ttft_ms_p50"] is None
+    assert (shown["totals"]["ttft_ms_p50"], shown["totals"]["ttft_ms_p95"]) == (10.0, 19.0)
+    assert [bucket["requests"] for bucket in shown["buckets"][-21:]] == [1] * 21
+    assert shown["buckets"][-1]["errors"] == 1 and shown["buckets"][-1]["ttft_ms_p50"] is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +260,7 @@ def test_buckets_hold_their_own_turns_and_percentiles_are_of_those_that_answered
     [b'"\\ud800"', b"NaN", b"1e999", b"[" * 900 + b"]" * 900, b'"\xff"'],
     ids=["half a character", "no number", "beyond all numbers", "too deep", "no text"],
 )
-async def test_a_request_that_could_not_be_read_can_be_looked_at_and_replayed(
+async def test_a_request_that_could_not_be_decoded_is_shown_and_replayed(
     open_house: OpenHouse, inside: bytes
 ) -> None:
     raw = b'{"model": "m", "messages": [], "user": ' + inside + b"}"
@@ -267,19 +270,19 @@ async def test_a_request_that_could_not_be_read_can_be_looked_at_and_replayed(
         ) as response:
             assert response.status == 400
         id = (await newest(house))["id"]
-        told = await house.call("GET", f"/turns/{id}")
-        assert told["request"] == raw.decode("utf-8", "backslashreplace")
-        assert told["request"] in (await house.call("GET", f"/turns/{id}/curl"))["curl"]
+        shown = await house.call("GET", f"/turns/{id}")
+        assert shown["request"] == raw.decode("utf-8", "backslashreplace")
+        assert shown["request"] in (await house.call("GET", f"/turns/{id}/curl"))["curl"]
         await house.call("GET", f"/turns/{id}/frames?kind=wire")
         assert (
             read((await house.call("GET", f"/turns/{id}/fixture")).splitlines()).request["raw"]
-            == told["request"]
+            == shown["request"]
         )
         replayed = await house.call("POST", f"/turns/{id}/replay")
         assert replayed["same"] or inside == b'"\xff"'
 
 
-def test_an_answer_may_hold_half_a_character() -> None:
+def test_an_answer_may_contain_half_a_character() -> None:
     answer = bytes(Json({"text": "ü \ud800"}).body)
     assert answer == '{"text":"ü \\ud800"}'.encode()
     assert json.loads(answer) == {"text": "ü \ud800"}

@@ -27,7 +27,8 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from toolwire.access.gate import Proxies
-from toolwire.cluster.joining import ALONE, WorkerContext, advertised, check, join, worker_address
+from toolwire.cluster.forward import ALONE, WorkerContext, join
+from toolwire.cluster.nodes import advertised, check, worker_address
 from toolwire.cluster.workers import Tell, Workers
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import say

@@ -35,8 +35,8 @@ class ClientShape:
     sends_key: bool = True
     results: Literal["tool", "named", "user", "items", "chained"] = "tool"
     """How a result is sent. `tool`: a message of role tool; `named`: also with the tool's name, and with the
-    arguments serialized again; `user`: a message of role user, without tools. In Responses, `items`: the whole
-    history; `chained`: by `previous_response_id`."""
+    arguments serialized again; `user`: a message of role user, without tools. In Responses, `items`: the
+    whole history; `chained`: by `previous_response_id`."""
     content: str | None = None
     """The content of an assistant's message that only calls."""
 

@@ -1,8 +1,9 @@
 """The API of the connect page: what to paste into a client, and a test of its connection.
 
-The test is a real round trip over HTTP to this server, with requests in the client's own shape. It offers only the
-tool `toolwire_check`, which runs nowhere: its call is checked, and a fixed text is sent back as the result. Every
-failure is the detail of a step, never an error of the page. A key is sent to this server only, and is never shown.
+The test is a real round trip over HTTP to this server, with requests in the client's own shape. It offers
+only the tool `toolwire_check`, which runs nowhere: its call is checked, and a fixed text is sent back as the
+result. Every failure is the detail of a step, never an error of the page. A key is sent to this server only,
+and is never shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the handlers of the pages share: the gateway, the store, the approvals, and the live stream to tabs."""
+"""What the handlers of the pages share: gateway, store, approvals, and the live stream to tabs."""
 
 from __future__ import annotations
 

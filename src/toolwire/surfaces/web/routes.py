@@ -1,15 +1,14 @@
 """The routes of the pages: one HTML shell, its files, and the API below /ui/api, which needs a session.
 
 The API serves only its own pages: it refuses requests from other origins, even from another port of this
-machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie. The
-content security policy runs only the shell's own files.
+machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie.
+The content security policy runs only the shell's own files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import mimetypes
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
@@ -53,10 +52,10 @@ PAGE_KEY = "page"
 """The page gets its key in the fragment of the address, which no server sees."""
 EVENTS_PATH = "/ui/api/events"
 TYPES = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 
 
@@ -282,12 +281,11 @@ def _guarded(response: Response, store: bool = True) -> Response:
 
 
 def _files() -> dict[str, tuple[bytes, str, str]]:
-    """The shell's files by name: content, type and tag."""
+    """The shell's files by name: content, type and ETag."""
     out = {}
     for entry in (files("toolwire.surfaces.web") / "static").iterdir():
-        if entry.is_file():
+        kind = TYPES.get(entry.name.rpartition(".")[2])
+        if kind is not None:
             content = entry.read_bytes()
-            suffix = "." + entry.name.rpartition(".")[2]
-            kind = TYPES.get(suffix) or mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
             out[entry.name] = (content, kind, f'"{hashlib.sha256(content).hexdigest()[:24]}"')
     return out

@@ -126,7 +126,7 @@ class Talk:
         self._tail: list[str] = []
         self.with_tools = False
         """Whether the last turn had tools."""
-        _close_entries(kept.entries, "the server ended")
+        _close_entries(kept.entries)
 
     @property
     def running(self) -> bool:
@@ -152,7 +152,7 @@ class Talk:
         self.kept.entries.append(entry)
         self.op(entry["kind"], entry={**entry, "parts": []} if entry["kind"] == "answer" else entry)
 
-    def _words(self, type: str, text: str) -> None:
+    def _add_text(self, type: str, text: str) -> None:
         parts = self.kept.entries[-1]["parts"]
         if not parts or parts[-1]["type"] != type:
             self._settle()
@@ -183,14 +183,11 @@ class Talk:
     async def retry(self) -> None:
         """Asks the last question again, without its answer."""
         entries, messages = self.kept.entries, self.kept.messages
-        last = max((at for at, entry in enumerate(entries) if entry["kind"] == "user"), default=None)
-        if last is None:
-            return
-        del entries[last + 1 :]
-        users = (at for at, message in enumerate(messages) if message["role"] == "user")
-        asked = max(users, default=len(messages))
-        del messages[asked + 1 :]
-        self.op("cut", entries=last + 1)
+        while entries[-1]["kind"] != "user":
+            entries.pop()
+        while messages and messages[-1]["role"] != "user":
+            messages.pop()
+        self.op("cut", entries=len(entries))
         await self._answer()
 
     async def _answer(self) -> None:
@@ -249,33 +246,27 @@ class Talk:
         self.kept.messages = [message for message in conversation.messages if message["role"] != "system"]
 
     async def _show(self, happening: Happening, conversation: Conversation) -> None:
-        if isinstance(happening, SaidText | ThoughtText):
-            self._words("text" if isinstance(happening, SaidText) else "thought", happening.text)
+        if isinstance(happening, SaidText):
+            self._add_text("text", happening.text)
+        elif isinstance(happening, ThoughtText):
+            self._add_text("thought", happening.text)
         elif isinstance(happening, Called):
             self._settle()
             parts = [self._called(call) for call in happening.calls]
             self.kept.entries[-1]["parts"] += parts
             self.op("calls", parts=parts)
-            await self._keep_at(conversation)
         elif isinstance(happening, Did):
             self._did(happening.outcome)
-            await self._keep_at(conversation)
+        if isinstance(happening, Called | Did):
+            self._take(conversation)
+            await self.keep()
 
     def _called(self, call: ToolCall) -> dict[str, Any]:
         toolbox = self._web.tools.toolbox
         tool = toolbox.tools.get(call.name) if toolbox is not None else None
-        return {
-            "type": "call",
-            "id": call.id,
-            "name": call.name,
-            "title": tool.title if tool is not None else call.name,
-            "arguments": call.arguments,
-            "state": "asked",
-            "result": None,
-            "notice": "",
-            "shared": [],
-            "unread": {},
-        }
+        title = tool.title if tool is not None else call.name
+        part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
+        return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}
 
     def _did(self, outcome: Outcome) -> None:
         changed = {
@@ -292,10 +283,6 @@ class Talk:
         self.op("call", id=outcome.call.id, **changed)
 
     # --- keeping
-
-    async def _keep_at(self, conversation: Conversation) -> None:
-        self._take(conversation)
-        await self.keep()
 
     async def keep(self) -> None:
         self._settle()
@@ -321,13 +308,13 @@ def _as_json(result: Any) -> Any:
     return json.loads(json.dumps(result, ensure_ascii=False, default=str).encode("utf-8", "replace"))
 
 
-def _close_entries(entries: list[Entry], words: str) -> None:
+def _close_entries(entries: list[Entry]) -> None:
     """Ends the answers that an earlier process left open."""
     for entry in entries:
         if entry["kind"] == "answer":
             for part in _asked(entry):
                 part["state"] = "stopped"
-            entry["ended"] = entry["ended"] or _ended("stopped", words)
+            entry["ended"] = entry["ended"] or _ended("stopped", "the server ended")
 
 
 def _asked(answer: Entry) -> list[dict[str, Any]]:
