@@ -132,9 +132,7 @@ def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site:
     send(page, "Second?")
     trouble = page.get_by_role("alert")
     expect(trouble).to_have_text(
-        re.compile(
-            "^The server does not answer. Your message is kept; send it again later."
-        )
+        re.compile("^The server does not answer. Your message is kept; send it again later.")
     )
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_have_value("Second?")
