@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 3
-NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
+NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
@@ -21,23 +21,27 @@ serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded model:
 	@exec $(BIN)/toolwire serve $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## run every test
+	node --test tests/browser/*.test.js
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
 
 coverage:  ## run every test and measure coverage
 	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
 
-lint: $(VENV)/.test $(VENV)/.lint  ## check style, types, layers and generated pages
+lint: $(VENV)/.test $(VENV)/.lint tests/browser/node_modules/.stamp  ## check style, types, layers and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	tests/browser/node_modules/.bin/biome ci --error-on-warnings
+	tests/browser/node_modules/.bin/tsc
 	$(BIN)/python docs/supported.py --check
 	$(BIN)/python docs/conform.py --check
 	$(BIN)/python lint/audit.py
 
-format: $(VENV)/.lint  ## format, and fix what ruff can fix
+format: $(VENV)/.lint tests/browser/node_modules/.stamp  ## format, and fix what ruff and Biome can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	tests/browser/node_modules/.bin/biome check --write
 
 screenshots: $(VENV)/.test $(VENV)/.system  ## take screenshots of the web pages → docs/screenshots
 	$(BIN)/python docs/screenshots.py $(ARGS)

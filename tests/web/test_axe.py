@@ -83,7 +83,7 @@ def drawer(stage: Any) -> None:
 
 def wrong(page: Page) -> None:
     page.get_by_role("dialog").get_by_label("filePaths").fill("[")
-    expect(page.get_by_text("do not fit their fields yet")).to_be_visible()
+    expect(page.get_by_text("are not valid yet")).to_be_visible()
 
 
 def edited(page: Page) -> None:
@@ -94,7 +94,7 @@ def edited(page: Page) -> None:
 def gone(stage: Any) -> None:
     expect(stage.go("/ui/inbox").get_by_text("Connected")).to_be_visible()
     stage.site.kill()
-    expect(stage.page.get_by_text("Server gone, trying again")).to_be_visible()
+    expect(stage.page.get_by_text("The server does not answer. Trying again")).to_be_visible()
 
 
 def signed_in_by_a_wrong_key(stage: Any) -> None:
@@ -114,7 +114,7 @@ STATES = (
     ("chat-failed", at("/ui/chat/{failed}", sees("Too Many Requests"))),
     ("chat-denied", at("/ui/chat/{denied}", sees("denied"))),
     ("chat-unfolded", at("/ui/chat/{answer}", sees("order by"), unfolded)),
-    ("chat-none", at("/ui/chat/none", sees("There is no such conversation"))),
+    ("chat-none", at("/ui/chat/none", sees("This conversation does not exist"))),
     ("rename", at("/ui/chat/{answer}", press("^Rename this"), asks)),
     ("delete", at("/ui/chat/{answer}", press("^Delete this"), asks)),
     (
@@ -123,7 +123,7 @@ STATES = (
             "/",
             press("^Model:"),
             lambda page: page.get_by_label("Search models").fill("nothing like it"),
-            sees("No model fits"),
+            sees("No model matches"),
         ),
     ),
     ("approve-wrong", at("/ui/chat/{read}", asks, wrong)),
@@ -132,13 +132,13 @@ STATES = (
     ("inbox-revoke", at("/ui/inbox?tab=grants", press("^Revoke"), asks)),
     (
         "settings-unfolded",
-        at("/ui/settings", press("Link for another browser"), sees("It works once"), unfolded),
+        at("/ui/settings", press("Link for another browser"), sees("The link works once"), unfolded),
     ),
     (
         "settings-changed",
         at(
             "/ui/settings",
-            lambda page: page.get_by_label("One model or pattern a line").fill("qwen*"),
+            lambda page: page.get_by_label("One model or pattern per line").fill("qwen*"),
             sees("1 of 8 models"),
         ),
     ),

@@ -92,7 +92,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     expect(dialog).to_contain_text("Expires in 10 min")
     expect(dialog.get_by_role("checkbox", name=re.compile("^Tea.md"))).to_be_checked()
     expect(page).to_have_title(re.compile(r"^\(1\)"))
-    expect(card(page, "Read notes")).to_contain_text("waits for your decision")
+    expect(card(page, "Read notes")).to_contain_text("waiting for your decision")
     for name in ("Approve and Execute", "Cancel", "Cancel and close"):
         expect(button(dialog, name)).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -498,7 +498,7 @@ EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Approve and Tell the Reason", "is not in the note"), ("Cancel", "User cancelled tool execution")],
+    [("Approve and Report the Problem", "is not in the note"), ("Cancel", "User cancelled tool execution")],
 )
 def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_by_a_yes(
     site: Any, browse: Any, name: str, words: str
@@ -526,7 +526,7 @@ def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site
     expect(button(dialog, "Approve and Execute")).to_be_visible()
     edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
     expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
-    button(dialog, "Approve and Tell the Reason").click()
+    button(dialog, "Approve and Report the Problem").click()
     told(page, "is not in the note")
 
 

@@ -141,7 +141,7 @@ def test_a_tool_call_is_a_card_with_its_arguments_state_and_result(site: Any, br
     send(page, "Look.")
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     read = page.get_by_role("region", name="Tool call: Read notes", include_hidden=True)
-    expect(read).to_contain_text("waits for your decision")
+    expect(read).to_contain_text("waiting for your decision")
     dialog.get_by_role("button", name="Approve and Execute").click()
     expect(read).to_contain_text("done")
     for words in ("file_read", "filePaths", "Tea.md", "Shared with m"):
@@ -187,7 +187,7 @@ def test_conversations_are_kept_searched_renamed_and_deleted(site: Any, browse: 
     search.fill("TEA asked")  # of what was said, in any case
     expect(links).to_have_count(1)
     search.fill("nowhere said")
-    expect(listed.get_by_text("No conversation fits.")).to_be_visible()
+    expect(listed.get_by_text("No conversation matches.")).to_be_visible()
     search.fill("")
     expect(links).to_have_count(2)
     other = browsing.tab("/")
@@ -208,7 +208,7 @@ def test_conversations_are_kept_searched_renamed_and_deleted(site: Any, browse: 
     expect(links).to_have_count(1)
     expect(other.get_by_role("link", name=re.compile("All about tea"))).to_have_count(0)
     page.go_back()
-    expect(page.get_by_text("There is no such conversation")).to_be_visible()
+    expect(page.get_by_text("This conversation does not exist")).to_be_visible()
     browsing.expected.append("404")
 
 
@@ -221,7 +221,7 @@ def test_an_export_is_a_note_that_a_terminal_can_continue_and_a_draft_outlives_a
         send(page, words)
         ended(page)
     with page.expect_download() as waiting:
-        page.get_by_role("link", name="Export to a Markdown note").click()
+        page.get_by_role("link", name="Export as a Markdown note").click()
     assert waiting.value.suggested_filename == "How is tea made.md"
     waiting.value.save_as(tmp_path / "note.md")
     note = parse((tmp_path / "note.md").read_text("utf-8"))

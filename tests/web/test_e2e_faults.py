@@ -31,7 +31,7 @@ def answer(page: Page, place: int = -1) -> Locator:
 
 def warned(page: Page) -> Locator:
     return page.get_by_role("status").filter(
-        has_text="Server gone, trying again… What you have written is kept."
+        has_text="The server does not answer. Trying again… Your drafts are kept."
     )
 
 
@@ -132,9 +132,7 @@ def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site:
     send(page, "Second?")
     trouble = page.get_by_role("alert")
     expect(trouble).to_have_text(
-        re.compile(
-            "^The server does not answer. Your message is kept; send it again when the server is back."
-        )
+        re.compile("^The server does not answer. Your message is kept; send it again later.")
     )
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_have_value("Second?")

@@ -106,7 +106,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     here = site(READ)
     browsing = browse(here)
     page, chat = browsing.tab("/ui/inbox"), browsing.tab()
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     chat.get_by_role("textbox", name="Message").fill("Read my notes")
     chat.keyboard.press("Enter")
     expect(chat.get_by_role("dialog")).to_be_visible()
@@ -118,7 +118,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     expect(case(page, "MCP")).to_contain_text("Other vault")
     expect(case(page, "MCP")).to_contain_text(re.compile(r"(10:00|9:\d\d) left"))
     expect(page.get_by_role("link", name="Inbox 2 waiting")).to_be_visible()
-    expect(page.get_by_role("tab", name="Pending 2 questions wait")).to_be_visible()
+    expect(page.get_by_role("tab", name="Pending 2 calls wait")).to_be_visible()
     expect(page).to_have_title("(2) Inbox · Toolwire")
 
     case(page, "MCP").get_by_role("button", name="Deny Read notes").click()
@@ -133,7 +133,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     case(page, "Web chat").get_by_role("button", name="Review Read notes").click()
     page.get_by_role("dialog").get_by_role("checkbox", name=re.compile("Coffee.md")).uncheck()
     approve(page)
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     expect(chat.get_by_role("dialog")).to_have_count(0)
     expect(chat.get_by_text("I have read it.", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
@@ -169,7 +169,7 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     here = site()
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
-    expect(settings.get_by_text("Nothing is remembered: every call asks you.")).to_be_visible()
+    expect(settings.get_by_text("There are none: every call asks you.")).to_be_visible()
     page.bring_to_front()
     first = ask(here)
     case(page, "MCP").get_by_role("button", name="Review").click()
@@ -194,10 +194,10 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     expect(revoke).to_be_focused()
     revoke.click()
     page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Revoke").click()
-    expect(page.get_by_role("heading", name="Nothing is remembered")).to_be_visible()
-    expect(settings.get_by_text("Nothing is remembered: every call asks you.")).to_be_visible()
+    expect(page.get_by_role("heading", name="No remembered grants")).to_be_visible()
+    expect(settings.get_by_text("There are none: every call asks you.")).to_be_visible()
     ask(here)
-    expect(page.get_by_role("tab", name="Pending 1 question waits")).to_be_visible()
+    expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()
 
 
 def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_expired(
@@ -214,7 +214,7 @@ def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_ex
     expect(page.get_by_role("dialog")).to_have_count(
         0, timeout=20_000
     )  # what is over cannot be approved any more
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     assert asker.told()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")
     expect(late.get_by_role("tab", name="Expired")).to_have_attribute("aria-selected", "true")
@@ -252,7 +252,7 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     page.keyboard.press("Enter")
     told = second.told()
     assert (told["status"], told["reason"]) == ("denied", "no")
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
 
     tab_to(page, page.get_by_role("tab", name="Pending"))
     page.keyboard.press("ArrowRight")

@@ -25,7 +25,7 @@ def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: A
     expect(late.get_by_role("heading", name="Sign in")).to_be_visible()
     expect(late.get_by_text("used")).to_be_visible()
     expect(
-        late.get_by_text("For a new one start toolwire serve again, or make one in the Settings")
+        late.get_by_text("To get a new one, restart toolwire serve, or create one on the Settings page")
     ).to_be_visible()
 
 

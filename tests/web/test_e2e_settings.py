@@ -30,7 +30,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     page = browsing.tab("/ui/settings")
     expect(switch(page)).not_to_be_checked()
     expect(page.get_by_text(WARNING)).to_be_visible()
-    expect(page.get_by_text("Off: no model is offered a tool of the vault.")).to_be_visible()
+    expect(page.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
         "Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup. ⚠️ "
         + WARNING
@@ -42,7 +42,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
         "*.md",
         "Private/*",
         "*.tmp",
-        "changed only in the configuration file",
+        "To change these, edit",
         "toolwire.toml",
     ):
         expect(vault).to_contain_text(words)
@@ -68,7 +68,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(switch(after)).to_be_checked()
     expect(after.get_by_text("On. Indexed on this machine:")).to_be_visible()
     switch(after).click()  # off needs no question
-    expect(after.get_by_text("Off: no model is offered a tool of the vault.")).to_be_visible()
+    expect(after.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
     expect(switch(page)).not_to_be_checked()  # the other tab found the server again, and heard of it
     here.restart()
     expect(switch(browsing.tab("/ui/settings"))).not_to_be_checked()
@@ -86,7 +86,7 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     here = site({id: {"script": f"say Hello from {id}."} for id in ("small/one", "small/two", "large")})
     browsing = browse(here)
     other, page = browsing.tab("/ui/settings"), browsing.tab("/ui/settings")
-    lines = page.get_by_label("One model or pattern a line")
+    lines = page.get_by_label("One model or pattern per line")
     expect(lines).to_have_value("*")
     models = page.get_by_role("region", name="Models of this server").get_by_role("listitem")
     expect(page.get_by_text("3 of 3 models may use tools")).to_be_visible()
@@ -106,11 +106,11 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     save.click()
     expect(save).to_be_disabled()
     expect(other.get_by_text("2 of 3 models may use tools")).to_be_visible()
-    expect(other.get_by_label("One model or pattern a line")).to_have_value("small/*")
+    expect(other.get_by_label("One model or pattern per line")).to_have_value("small/*")
 
     chat = browsing.tab()
     chat.get_by_role("button", name="Model:").click()
-    expect(chat.get_by_role("option", name="large")).to_contain_text("may not use tools here")
+    expect(chat.get_by_role("option", name="large")).to_contain_text("is not allowed to use tools")
     chat.keyboard.press("Escape")
     say(chat, "small/one", "Hello")
     expect(chat.get_by_text("Hello from small/one.", exact=True)).to_be_visible()
@@ -146,7 +146,7 @@ def test_a_further_link_lets_one_other_browser_in_and_signing_out_ends_only_this
     page.goto(f"{here.url}/ui/settings")
     expect(page.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()
     page.goto(link)
-    expect(page.get_by_text("This link was used already")).to_be_visible()
+    expect(page.get_by_text("This link was already used")).to_be_visible()
     guest.reload()
     expect(guest.get_by_role("textbox", name="Message")).to_be_visible()
 
@@ -158,7 +158,7 @@ def test_the_chosen_theme_is_kept_and_the_system_s_can_be_had_again(site: Any, b
     here = site(server={"keys": ["a-server-key-of-some-length"]})
     browsing = browse(here, theme="light")
     page = browsing.tab("/ui/settings")
-    expect(page.get_by_role("radio", name="As the system")).to_be_checked()
+    expect(page.get_by_role("radio", name="Same as the system")).to_be_checked()
     light = page.evaluate(BACKGROUND)
     page.get_by_role("radio", name="Dark").check()
     expect(page.get_by_role("button", name="Use the light theme")).to_be_visible()
@@ -171,13 +171,13 @@ def test_the_chosen_theme_is_kept_and_the_system_s_can_be_had_again(site: Any, b
     page.get_by_role("button", name="Use the light theme").click()
     expect(page.get_by_role("radio", name="Light", exact=True)).to_be_checked()
     assert page.evaluate(BACKGROUND) == light
-    page.get_by_role("radio", name="As the system").check()
+    page.get_by_role("radio", name="Same as the system").check()
     page.reload()
     assert page.evaluate(BACKGROUND) == light
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(BACKGROUND) == dark
 
     page.get_by_text("Show the configuration").click()
-    shown = section(page, "Configuration in force")
+    shown = section(page, "Configuration in use")
     expect(shown).to_contain_text("[server]")
     assert "a-server-key-of-some-length" not in page.content()

@@ -95,7 +95,7 @@ def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: 
     here = site(MODELS)
     browsing = browse(here)
     page = browsing.tab("/ui/wire")
-    expect(page.get_by_role("heading", name="No turn yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No turns yet")).to_be_visible()
     command = page.locator("pre").inner_text()
     assert subprocess.run(["bash", "-c", command], capture_output=True, timeout=20).stdout.endswith(
         b"data: [DONE]\n\n"
@@ -142,7 +142,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     id = page.url.rpartition("/")[2]
     turn = told(page, f"/turns/{id}")
 
-    expect(page.get_by_role("tabpanel")).to_contain_text("The tools were described in the prompt")
+    expect(page.get_by_role("tabpanel")).to_contain_text("The prompt described the tools")
     expect(fact(page, "Finish")).to_have_text("tool_calls")
     expect(fact(page, "Turn")).to_have_text(id)
     expect(fact(page, "Calls")).to_contain_text(turn["got"]["calls"][0]["id"])
@@ -160,11 +160,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(drawing.get_by_role("row").filter(has_text="waiting for the backend")).to_have_count(1)
 
     request = pick(page, "Request")
-    for words in (
-        '"temperature": 0.5',
-        "What is the weather in Paris?",
-        "What the backend was asked in its place",
-    ):
+    for words in ('"temperature": 0.5', "What is the weather in Paris?", "What the backend got instead"):
         expect(request).to_contain_text(words)
     for kind, words in (("Frames", "<tool_call"), ("Events", "get_weather"), ("Wire", "tool_calls")):
         panel = pick(page, kind)
@@ -182,7 +178,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     sides = pick(page, "Side by side")
     wrote, got = (
         sides.get_by_role("region", name="What the model wrote"),
-        page.locator("section").filter(has_text="What the client got").last,
+        page.locator("section").filter(has_text="What the client received").last,
     )
     expect(wrote).to_contain_text("Let me look.")
     expect(wrote.locator("mark").filter(has_text="get_weather")).to_contain_text("<tool_call")
@@ -224,7 +220,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(row(page, "get_weather")).to_contain_text("parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
-    expect(fact(page, "Parked after")).to_have_text("nobody has brought the results so far")
+    expect(fact(page, "Parked after")).to_have_text("still waiting for the results")
     first = page.url.rpartition("/")[2]
 
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
@@ -348,7 +344,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     )
     assert (replayed.returncode, replayed.stdout) == (0, "same: the client would get what it got\n"), replayed
     page.get_by_role("button", name="Replay").click()
-    expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="No difference")).to_be_visible()
 
     seen = command + file.read_text()
     for tab in ("Request", "Frames", "Events", "Wire", "Side by side", "Overview"):
@@ -381,7 +377,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
         )
     expect(pick(page, "Side by side")).to_contain_text("My keys are *** and ***;")
     page.get_by_role("button", name="Replay").click()
-    expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="No difference")).to_be_visible()
 
 
 def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, browse: Any) -> None:
@@ -411,7 +407,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     expect(page.get_by_role("button", name="Copy as curl")).to_be_enabled()
     expect(pick(page, "Side by side")).to_contain_text("Let me look.")
     page.get_by_role("button", name="Replay").click()
-    expect(page.get_by_role("status").filter(has_text="The same again")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="No difference")).to_be_visible()
     kept = here.folder / "journal" / "turns" / f"{page.url.rpartition('/')[2].partition('#')[0]}.jsonl"
     lines = [
         line.replace("Paris", "Rome") if '"kind":"wire"' in line else line

@@ -10,11 +10,11 @@ from playwright.sync_api import Page, Route, expect
 
 PAGES = {
     "/": "Message",
-    "/ui/inbox": "Nothing waits for you",
+    "/ui/inbox": "Nothing is waiting for you",
     "/ui/inbox?tab=audit": "newest first",
     "/ui/wire": "Time to first token",
     "/ui/connect": "Does it work?",
-    "/ui/settings": "Configuration in force",
+    "/ui/settings": "Configuration in use",
 }
 SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
 SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'

@@ -33,9 +33,7 @@ def test_no_file_loads_anything_from_elsewhere(file: Path) -> None:
 def test_every_script_can_be_read(file: Path) -> None:
     lines = file.read_text("utf-8").splitlines()
     assert len(lines) <= MOST_LINES
-    assert [
-        line for line in lines if len(line) > 160 and not re.search(r"['`][^'`]{50}", line)
-    ] == []  # a sentence may be longer
+    assert [line for line in lines if len(line) > 110 and file.name != "icons.js"] == []
 
 
 def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:

@@ -1,60 +1,108 @@
-// Talking to the server: JSON in and out, with the page key on everything: the cookie alone opens nothing.
+// Calls the server: JSON in and out. Every request carries the page key, because the cookie alone opens
+// nothing.
 //
-// A failure is an `ApiError` with the server's own words. Status 0: the server did not answer at all. On 401 whoever called `onSignedOut` is told.
+// A failure is an `ApiError` with the server's message. Status 0 means that the server did not answer at all.
+// Status 401 also calls the function that was given to `onSignedOut`.
+
+/** @import { CallOptions, GetReply, PostReply, PutReply } from '../types' */
 
 const ROOT = '/ui/api'
-
-const KEPT = 'toolwire-page'
+const STORED = 'toolwire-page'
 
 let pageKey = ''
 let signedOut = () => {}
 
 export class ApiError extends Error {
-  constructor(status, message, details = {}) {
+  /** @param {number} status @param {string} message */
+  constructor(status, message) {
     super(message)
     this.name = 'ApiError'
     this.status = status
-    this.param = details.param ?? null
-    this.code = details.code ?? null
   }
 }
 
-export const get = (path, options) => call('GET', path, undefined, options)
-export const post = (path, body = {}, options) => call('POST', path, body, options)
-export const put = (path, body = {}, options) => call('PUT', path, body, options)
-export const patch = (path, body = {}, options) => call('PATCH', path, body, options)
-export const del = (path, options) => call('DELETE', path, undefined, options)
+/** The HTTP status of a failed call, or null for any other error. @param {unknown} error */
+export const statusOf = (error) => (error instanceof ApiError ? error.status : null)
 
-/** The address of a path, for what the browser asks by itself: downloads, the live stream. */
+/** @param {unknown} error */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error))
+
+/** Whether a call failed because it was aborted. @param {unknown} error */
+export const isAbort = (error) => error instanceof DOMException && error.name === 'AbortError'
+
+/**
+ * @template {string} Path
+ * @param {Path} path
+ * @param {CallOptions} [options]
+ * @returns {Promise<GetReply<Path>>}
+ */
+export const get = (path, options) => call('GET', path, undefined, options)
+
+/**
+ * @template {string} Path
+ * @param {Path} path
+ * @param {object} [body]
+ * @param {CallOptions} [options]
+ * @returns {Promise<PostReply<Path>>}
+ */
+export const post = (path, body = {}, options = {}) => call('POST', path, body, options)
+
+/**
+ * @template {string} Path
+ * @param {Path} path
+ * @param {object} body
+ * @returns {Promise<PutReply<Path>>}
+ */
+export const put = (path, body) => call('PUT', path, body)
+
+/** @param {string} path @param {object} body @returns {Promise<unknown>} */
+export const patch = (path, body) => call('PATCH', path, body)
+
+/** @param {string} path @returns {Promise<unknown>} */
+export const del = (path) => call('DELETE', path)
+
+/**
+ * The address of a path that the browser loads by itself: a download, the live stream.
+ *
+ * @param {string} path
+ */
 export const url = (path) => ROOT + query(path, { page: pageKey })
 
-/** Keeps the page key of a session that begins. */
+/** Stores the page key of a new session. @param {string} key */
 export function keep(key) {
   pageKey = key
   try {
-    localStorage.setItem(KEPT, key)
+    localStorage.setItem(STORED, key)
   } catch {
-    // a browser that keeps nothing: the session lasts as long as this tab
+    // Without storage the session lasts as long as this tab.
   }
 }
 
-/** A path with those parameters that have a value. */
+/**
+ * A path with those parameters that have a value.
+ *
+ * @template {string} Path
+ * @param {Path} path
+ * @param {{ [name: string]: string | number | null | undefined }} params
+ * @returns {Path | `${Path}?${string}`}
+ */
 export function query(path, params) {
-  const given = Object.entries(params).filter(
-    ([, value]) => value !== null && value !== undefined && value !== '',
-  )
-  return given.length ? `${path}?${new URLSearchParams(given)}` : path
+  const search = new URLSearchParams()
+  for (const [name, value] of Object.entries(params)) {
+    if (value !== null && value !== undefined && value !== '') search.set(name, String(value))
+  }
+  return search.size ? `${path}?${search}` : path
 }
 
+/** @param {() => void} fn */
 export function onSignedOut(fn) {
   signedOut = fn
 }
 
-/** The session as the server tells it. */
-export const session = () => call('GET', '/session', undefined, { quiet: true })
+export const session = () => get('/session', { quiet: true })
 
-/** The key that the one-time link brought, behind the address; it does not stay there. */
-function given() {
+/** The page key that a one-time link put into the address. It is removed from there. */
+function keyFromLink() {
   const found = /^#page=([0-9a-f]+)$/.exec(location.hash)
   if (!found) return ''
   history.replaceState(history.state, '', location.pathname + location.search)
@@ -62,15 +110,22 @@ function given() {
   return found[1]
 }
 
-function kept() {
+function storedKey() {
   try {
-    return localStorage.getItem(KEPT) ?? ''
+    return localStorage.getItem(STORED) ?? ''
   } catch {
     return ''
   }
 }
 
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {object} [body]
+ * @param {CallOptions} [options]
+ */
 async function call(method, path, body, { signal, quiet = false } = {}) {
+  /** @type {{ [name: string]: string }} */
   const headers = { accept: 'application/json', 'x-toolwire-page': pageKey }
   if (body !== undefined) headers['content-type'] = 'application/json'
   let response
@@ -84,7 +139,7 @@ async function call(method, path, body, { signal, quiet = false } = {}) {
       body: body === undefined ? undefined : JSON.stringify(body),
     })
   } catch (error) {
-    if (error.name === 'AbortError') throw error
+    if (isAbort(error)) throw error
     throw new ApiError(0, 'The server does not answer. Is toolwire serve still running?')
   }
   if (response.ok) return read(response)
@@ -93,25 +148,22 @@ async function call(method, path, body, { signal, quiet = false } = {}) {
   throw error
 }
 
+/** @param {Response} response */
 async function read(response) {
-  const written = await response.text()
-  if (!written) return {}
-  if (!(response.headers.get('content-type') ?? '').includes('json')) return written
-  return JSON.parse(written)
+  const body = await response.text()
+  return body ? JSON.parse(body) : {}
 }
 
+/** @param {Response} response */
 async function failure(response) {
-  let told = {}
+  let message = ''
   try {
-    told = (await response.json()).error ?? {}
+    message = (await response.json()).error?.message ?? ''
   } catch {
-    // no JSON: a proxy, or a server that fell over
+    // Not JSON: the answer of a proxy, or of a server that crashed.
   }
-  return new ApiError(
-    response.status,
-    told.message || `The server answered ${response.status} ${response.statusText}`.trim() + '.',
-    told,
-  )
+  const fallback = `The server answered ${response.status} ${response.statusText}`.trim()
+  return new ApiError(response.status, message || `${fallback}.`)
 }
 
-pageKey = given() || kept()
+pageKey = keyFromLink() || storedKey()

@@ -1,64 +1,71 @@
-// The approval dialog. Law: nothing runs that a person did not see and say yes to here.
+// The approval dialog. Law: nothing runs unless a person saw it here and approved it.
 //
-// Closing is cancelling, and cancelling is no. For half a second after the dialog opens, or after what it shows has changed, no button does anything,
-// so that nobody approves by a click or a key that was meant for something else.
+// Closing the dialog cancels, and cancelling denies. For half a second after the dialog opens, or after its
+// content changes, the buttons do nothing, so that nobody approves by a click or a key that was meant for
+// something else.
 
+/** @import { Approval, Child, Context } from '../types' */
+
+import * as api from './api.js'
 import { frame, show } from './dialog.js'
 import { banner, clear, counted, h, text, visible } from './dom.js'
 import { Question } from './question.js'
 
 const INERT_MS = 500
 
+/** @typedef {{ decided: number, elsewhere: string[] }} Result */
+
+/** @type {Promise<Result> | null} the open dialog's result */
 let current = null
 
 /**
- * Asks the person about approvals, all in one dialog. Resolves to `{decided: number, elsewhere: [words]}` when none is left to decide here.
- * With `signal`, the dialog goes away undecided when that is aborted.
+ * Asks the person about approvals, all in one dialog. Resolves when none of them is left to decide;
+ * `elsewhere` describes those that were not decided here. Aborting `signal` closes the dialog without a
+ * decision.
+ *
+ * @param {Approval[]} approvals
+ * @param {Context} context
+ * @param {{ signal?: AbortSignal }} [options]
+ * @returns {Promise<Result>}
  */
 export function ask(approvals, context, { signal } = {}) {
-  if (current) return current.promise
-  current = new Dialog(approvals, context, signal)
-  current.promise.finally(() => {
+  if (current) return current
+  /** @type {Promise<Result>} */
+  const result = new Promise((resolve) => new Dialog(approvals, context, resolve, signal))
+  current = result.finally(() => {
     current = null
   })
-  return current.promise
+  return current
 }
 
 /** Whether a dialog is open. */
 export const asking = () => current !== null
 
-class Dialog {
-  constructor(approvals, context, signal) {
-    this.context = context
-    this.decided = 0
-    this.until = 0
-    this.busy = false
-    this.promise = new Promise((resolve) => {
-      this.resolve = resolve
-    })
-    this.questions = approvals.map(
-      (one) => new Question(one, approvals.length > 1, (armed) => this.changed(armed)),
-    )
-    this.draw(approvals)
-    this.offs = [context.live.on('approvals', () => this.look()), context.live.on('lost', () => this.look())]
-    this.clock = setInterval(() => this.tick(), 1000)
-    signal?.addEventListener('abort', () => this.finish(), { once: true })
-    document.addEventListener('keydown', this.key, true)
-    this.dialog.addEventListener('cancel', (event) => {
-      event.preventDefault()
-      this.cancel()
-    })
-    this.dialog.addEventListener('close', () => this.closed())
-    show(this.dialog, this.heading)
-    this.arm()
-    this.tick()
-  }
+/** @param {Question} question */
+const path = (question) => /** @type {const} */ (`/approvals/${encodeURIComponent(question.approval.id)}`)
 
-  draw(approvals) {
-    const built = frame('Tool Approval Request', { wide: true, closeLabel: 'Cancel and close' })
-    Object.assign(this, { dialog: built.dialog, heading: built.heading, body: built.body, foot: built.foot })
-    this.dialog.classList.add('approval')
-    this.dialog.setAttribute('closedby', 'none')
+class Dialog {
+  decided = 0
+  inertUntil = 0
+  busy = false
+  finished = false
+  timer = 0
+
+  /**
+   * @param {Approval[]} approvals
+   * @param {Context} context
+   * @param {(result: Result) => void} onclose
+   * @param {AbortSignal} [signal]
+   */
+  constructor(approvals, context, onclose, signal) {
+    this.context = context
+    this.onclose = onclose
+    const { dialog, heading, body, foot, close } = frame('Tool Approval Request', {
+      wide: true,
+      closeLabel: 'Cancel and close',
+    })
+    this.dialog = dialog
+    this.close = close
     this.trouble = h('div', { class: 'approval-trouble stack' })
     this.time = h('span', { class: 'approval-time muted' })
     this.approve = h(
@@ -67,44 +74,54 @@ class Dialog {
       'Approve and Execute',
     )
     this.deny = h('button', { type: 'button', class: 'button', onclick: () => this.cancel() }, 'Cancel')
-    this.close = built.close
-    this.close.addEventListener('click', () => this.cancel())
-    const models = [...new Set(approvals.map((one) => one.model))]
-    const share = approvals.every((one) => one.stage === 'share')
-    const what =
-      approvals.length === 1 ? 'the following tool' : `the following ${counted(approvals.length, 'tool')}`
-    const who = models.map((model, place) => [
-      place ? ', ' : '',
-      h('strong', { class: 'mono' }, visible(model)),
-    ])
-    const lead = share
-      ? ['The search is done. Choose what ', who, ' may see of it:']
-      : ['The AI (', who, `) wants to use ${what}:`]
-    const id = `${this.heading.id}-lead`
-    this.dialog.setAttribute('aria-describedby', id)
-    this.body.append(
-      h('p', { id, class: 'approval-lead' }, lead),
-      this.trouble,
-      ...this.questions.map((one) => one.node),
+    this.questions = approvals.map(
+      (one) =>
+        new Question(one, approvals.length > 1, (changed) => (changed ? this.makeInert() : this.enable())),
     )
-    this.body.tabIndex = 0
-    this.body.setAttribute('role', 'group')
-    this.body.setAttribute('aria-label', 'What is asked')
-    this.foot.append(this.time, this.deny, this.approve)
+    dialog.classList.add('approval')
+    dialog.setAttribute('closedby', 'none')
+    const id = `${heading.id}-lead`
+    dialog.setAttribute('aria-describedby', id)
+    body.append(h('p', { id, class: 'approval-lead' }, lead(approvals)), this.trouble)
+    body.append(...this.questions.map((one) => one.node))
+    body.tabIndex = 0
+    body.setAttribute('role', 'group')
+    body.setAttribute('aria-label', 'Tool calls to approve')
+    foot.append(this.time, this.deny, this.approve)
+    this.offs = [
+      context.live.on('approvals', () => this.check()),
+      context.live.on('lost', () => this.check()),
+    ]
+    this.clock = setInterval(() => this.tick(), 1000)
+    signal?.addEventListener('abort', () => this.finish(), { once: true })
+    document.addEventListener('keydown', this.key, true)
+    close.addEventListener('click', () => this.cancel())
+    dialog.addEventListener('cancel', (event) => {
+      event.preventDefault()
+      this.cancel()
+    })
+    dialog.addEventListener('close', () => this.closed())
+    show(dialog, heading)
+    this.makeInert()
+    this.tick()
   }
 
-  // --- half a second ---------------------------------------------------------------------------------------------------------------------------
+  get pending() {
+    return this.questions.filter((one) => one.pending)
+  }
+
+  // --- half a second ---------------------------------------------------------------------------------------
 
   /** Nothing can be decided for a moment. */
-  arm() {
-    this.until = performance.now() + INERT_MS
+  makeInert() {
+    this.inertUntil = performance.now() + INERT_MS
     clearTimeout(this.timer)
     this.timer = setTimeout(() => this.enable(), INERT_MS)
     this.enable()
   }
 
   get inert() {
-    return this.busy || performance.now() < this.until
+    return this.busy || performance.now() < this.inertUntil
   }
 
   get ready() {
@@ -112,19 +129,15 @@ class Dialog {
   }
 
   enable() {
-    const asked = this.questions.filter((one) => one.pending)
-    const broken = asked.length > 0 && asked.every((one) => one.shown.problem)
-    text(this.approve, broken ? 'Approve and Tell the Reason' : 'Approve and Execute')
-    for (const button of [this.approve, this.deny, this.close])
-      button.setAttribute('aria-disabled', String(this.inert || (button === this.approve && !this.ready)))
+    const { inert, pending } = this
+    const allFail = pending.length > 0 && pending.every((one) => one.shown.problem)
+    text(this.approve, allFail ? 'Approve and Report the Problem' : 'Approve and Execute')
+    this.approve.setAttribute('aria-disabled', String(inert || !this.ready))
+    this.deny.setAttribute('aria-disabled', String(inert))
+    this.close.setAttribute('aria-disabled', String(inert))
   }
 
-  /** What a question shows is another by now (`armed`), or is about to be. */
-  changed(armed) {
-    if (armed) this.arm()
-    else this.enable()
-  }
-
+  /** @param {KeyboardEvent} event */
   key = (event) => {
     if (event.key !== 'Escape' || event.isComposing) return
     event.preventDefault()
@@ -132,103 +145,102 @@ class Dialog {
     this.cancel()
   }
 
-  // --- deciding --------------------------------------------------------------------------------------------------------------------------------
+  // --- deciding --------------------------------------------------------------------------------------------
 
   accept() {
-    if (this.inert || !this.ready) return
-    this.decide((one) => one.wanted)
+    if (!this.inert && this.ready) this.decide((one) => one.wanted)
   }
 
   cancel() {
-    if (this.inert) return
-    this.decide(() => false)
+    if (!this.inert) this.decide(() => false)
   }
 
+  /** @param {(question: Question) => boolean} approved */
   async decide(approved) {
     this.busy = true
     this.enable()
     clear(this.trouble)
-    for (const one of this.questions.filter((each) => each.pending)) {
+    for (const one of this.pending) {
       try {
-        await this.context.api.post(
-          `/approvals/${encodeURIComponent(one.approval.id)}/decision`,
-          one.decision(approved(one)),
-        )
-        one.over(null, true)
+        await api.post(`${path(one)}/decision`, one.decision(approved(one)))
+        one.decidedHere()
         this.decided += 1
       } catch (error) {
-        if (error.status === 401) return this.finish()
-        if (error.status !== 409 && error.status !== 404) this.trouble.append(banner(error.message, 'bad'))
-        else if (!(await this.fresh(one)) && one.pending) this.trouble.append(banner(error.message, 'bad'))
+        const status = api.statusOf(error)
+        if (status === 401) return this.finish()
+        const known = status === 409 || status === 404 // it was decided elsewhere, or has expired
+        if (!known || (!(await this.refresh(one)) && one.pending))
+          this.trouble.append(banner(api.messageOf(error), 'bad'))
       }
     }
     this.busy = false
     this.settle()
-    return undefined
   }
 
-  /** Looks at what became of the questions elsewhere. */
-  async look() {
+  /** Checks whether questions were decided elsewhere. */
+  async check() {
     if (this.busy) return
-    const before = this.questions.filter((one) => one.pending).length
-    await Promise.all(this.questions.filter((one) => one.pending).map((one) => this.fresh(one)))
-    if (this.busy || this.questions.filter((one) => one.pending).length === before) return
-    this.context.announce('A question was decided elsewhere.')
+    const before = this.pending.length
+    await Promise.all(this.pending.map((one) => this.refresh(one)))
+    if (this.busy || this.pending.length === before) return
+    this.context.announce('A tool call was decided elsewhere.')
     this.settle()
   }
 
-  /** Whether a question is over by now. */
-  async fresh(one) {
+  /** Loads a question again, and returns whether it is no longer pending. @param {Question} question */
+  async refresh(question) {
     try {
-      const now = await this.context.api.get(`/approvals/${encodeURIComponent(one.approval.id)}`)
-      if (now.status === 'pending' || !one.pending) return false
-      one.over(now)
+      const now = await api.get(path(question))
+      if (now.status === 'pending' || !question.pending) return false
+      question.decidedElsewhere(now)
       return true
     } catch (error) {
-      if (error.status !== 404 || !one.pending) return false
-      one.over(null)
+      if (api.statusOf(error) !== 404 || !question.pending) return false
+      question.decidedElsewhere(null)
       return true
     }
   }
 
   settle() {
-    if (this.questions.some((one) => one.pending)) this.arm()
+    if (this.pending.length) this.makeInert()
     else this.finish()
   }
 
   tick() {
-    const left = Math.min(
-      ...this.questions
-        .filter((one) => one.pending)
-        .map((one) => one.approval.expires_at - Date.now() / 1000),
-    )
+    const left = Math.min(...this.pending.map((one) => one.approval.expires_at)) - Date.now() / 1000
     if (!Number.isFinite(left)) return
-    text(
-      this.time,
-      left > 90 ? `Expires in ${Math.round(left / 60)} min` : `Expires in ${Math.max(0, Math.ceil(left))} s`,
-    )
-    if (left <= 0) this.look()
+    const time = left > 90 ? `${Math.round(left / 60)} min` : `${Math.max(0, Math.ceil(left))} s`
+    text(this.time, `Expires in ${time}`)
+    if (left <= 0) this.check()
   }
 
   finish() {
-    this.leaving = true
+    this.finished = true
     if (this.dialog.open) this.dialog.close()
     else this.closed()
   }
 
-  /** The dialog is gone; should it have gone by other means than ours, that was a no. */
+  /** Cleans up. If the browser closed the dialog on its own, that denies. */
   closed() {
     clearInterval(this.clock)
     clearTimeout(this.timer)
     for (const off of this.offs.splice(0)) off()
     document.removeEventListener('keydown', this.key, true)
-    if (!this.leaving) {
-      for (const one of this.questions.filter((each) => each.pending)) {
-        this.context.api
-          .post(`/approvals/${encodeURIComponent(one.approval.id)}/decision`, one.decision(false))
-          .catch(() => {})
-      }
+    if (!this.finished) {
+      for (const one of this.pending) api.post(`${path(one)}/decision`, one.decision(false)).catch(() => {})
     }
-    this.resolve({ decided: this.decided, elsewhere: this.questions.map((one) => one.fate).filter(Boolean) })
+    const elsewhere = this.questions.map((one) => one.outcome).filter(Boolean)
+    this.onclose({ decided: this.decided, elsewhere })
   }
+}
+
+/** @param {Approval[]} approvals @returns {Child} */
+function lead(approvals) {
+  const names = [...new Set(approvals.map((one) => one.model))]
+  const models = names.map((name, at) => [at ? ', ' : '', h('strong', { class: 'mono' }, visible(name))])
+  if (approvals.every((one) => one.stage === 'share'))
+    return ['The search is done. Choose which results ', models, ' may see:']
+  const count =
+    approvals.length === 1 ? 'the following tool' : `the following ${counted(approvals.length, 'tool')}`
+  return ['The AI (', models, `) wants to use ${count}:`]
 }

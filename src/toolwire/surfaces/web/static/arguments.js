@@ -1,31 +1,48 @@
-// A call's arguments as fields that can be edited, each by its schema: text, number, yes or no, one of several, else JSON.
+// The arguments of a call as fields that can be edited. The schema of an argument decides on its field: text,
+// number, switch, choice, or else JSON.
+
+/** @import { FieldSchema, Json, JsonObject, Props, Schema } from '../types' */
 
 import { h, text, visible } from './dom.js'
+
+/** @typedef {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} Control */
+/** @typedef {'switch' | 'number' | 'text' | 'choice' | 'json'} Kind */
 
 let count = 0
 
 export class Arguments {
-  /** `onedit(value)` is called after each change with the arguments as they stand; null while a field does not hold what it should. */
+  /**
+   * `onedit` is called after each change with the new arguments, or with null while a field is invalid.
+   *
+   * @param {JsonObject} given
+   * @param {Schema} schema
+   * @param {boolean} editable
+   * @param {(value: JsonObject | null) => void} onedit
+   */
   constructor(given, schema, editable, onedit) {
-    this.given = given
     this.onedit = onedit
-    const order = Object.keys(schema?.properties ?? {})
-    const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length)
-    const entries = Object.entries(given).sort(([one], [other]) => place(one) - place(other))
-    this.fields = entries.map(
-      ([key, value]) => new Field(key, value, schema?.properties?.[key] ?? {}, editable, () => this.edited()),
-    )
-    this.node = h(
-      'div',
-      { class: 'arguments' },
-      this.fields.length ? this.fields.map((one) => one.node) : h('p', { class: 'muted' }, 'No arguments.'),
-    )
+    const properties = schema.properties ?? {}
+    const order = Object.keys(properties)
+    /** @param {string} name */
+    const position = (name) => (order.includes(name) ? order.indexOf(name) : order.length)
+    const entries = Object.entries(given).sort(([one], [other]) => position(one) - position(other))
+    this.fields = entries.map(([name, value]) => {
+      const own = Object.hasOwn(properties, name) ? properties[name] : {}
+      return new Field(name, value, own, editable, () => this.edited())
+    })
+    const none = h('p', { class: 'muted' }, 'No arguments.')
+    const shown = this.fields.length ? this.fields.map((one) => one.node) : none
+    this.node = h('div', { class: 'arguments' }, shown)
   }
 
   edited() {
-    const values = this.fields.map((one) => [one.key, one.read()])
-    const valid = values.every(([, value]) => value !== undefined)
-    this.onedit(valid ? Object.fromEntries(values) : null)
+    /** @type {[string, Json][]} */
+    const entries = []
+    for (const field of this.fields) {
+      const value = field.read()
+      if (value !== undefined) entries.push([field.name, value])
+    }
+    this.onedit(entries.length === this.fields.length ? Object.fromEntries(entries) : null)
   }
 
   /** Whether the person changed anything. */
@@ -39,23 +56,29 @@ export class Arguments {
 }
 
 class Field {
-  constructor(key, value, schema, editable, onchange) {
-    this.key = key
+  /**
+   * @param {string} name
+   * @param {Json} value
+   * @param {FieldSchema} schema
+   * @param {boolean} editable
+   * @param {() => void} onchange
+   */
+  constructor(name, value, schema, editable, onchange) {
+    this.name = name
     this.value = value
     this.kind = kindOf(value, schema)
-    const id = `argument-${(count += 1)}`
+    count += 1
+    const id = `argument-${count}`
     this.control = control(this.kind, value, schema, { id, 'aria-describedby': `${id}-hint` })
-    this.hint = h('span', { class: 'hint', id: `${id}-hint` }, this.invisible())
-    if (this.kind === 'flag' || this.kind === 'choice') this.control.disabled = !editable
+    this.hint = h('span', { class: 'hint', id: `${id}-hint` }, this.warning())
+    const picks = this.kind === 'switch' || this.kind === 'choice'
+    if (picks || this.control instanceof HTMLSelectElement) this.control.disabled = !editable
     else this.control.readOnly = !editable
-    this.control.addEventListener(
-      this.kind === 'flag' || this.kind === 'choice' ? 'change' : 'input',
-      onchange,
-    )
+    this.control.addEventListener(picks ? 'change' : 'input', onchange)
     const label = h(
       'label',
-      { class: 'argument-name mono', for: id, title: schema.description ?? null },
-      visible(key),
+      { class: 'argument-name mono', for: id, title: schema.description },
+      visible(name),
     )
     this.node = h(
       'div',
@@ -65,34 +88,34 @@ class Field {
     )
   }
 
-  /** A word of warning about what the field can not show. */
-  invisible() {
-    const written = typeof this.value === 'string' ? this.value : JSON.stringify(this.value)
-    return visible(written) === written ? '' : `Holds invisible characters: ${visible(written)}`
+  /** A warning about characters that the field cannot show. */
+  warning() {
+    const plain = typeof this.value === 'string' ? this.value : JSON.stringify(this.value)
+    return visible(plain) === plain ? '' : `Contains invisible characters: ${visible(plain)}`
   }
 
-  /** The value, or undefined when there is none. */
+  /** The value, or undefined if the field is invalid. The hint says why. @returns {Json | undefined} */
   read() {
-    const { control, kind } = this
+    /** @type {Json | undefined} */
     let value
-    let wrong = ''
-    if (kind === 'flag') value = control.checked
+    let problem = ''
+    const { control, kind } = this
+    if (kind === 'switch') value = control instanceof HTMLInputElement && control.checked
     else if (kind === 'text') value = control.value
-    else if (kind === 'choice') value = JSON.parse(control.value)
     else if (kind === 'number') {
-      value =
-        control.value.trim() === '' || Number.isNaN(control.valueAsNumber) ? undefined : control.valueAsNumber
-      if (value === undefined) wrong = 'A number is needed here.'
+      const number = control.value.trim() === '' ? Number.NaN : Number(control.value)
+      if (Number.isFinite(number)) value = number
+      else problem = 'Enter a number.'
     } else {
       try {
         value = JSON.parse(control.value)
       } catch (error) {
-        wrong = `Not JSON: ${error.message}`
+        problem = `Not valid JSON: ${error instanceof Error ? error.message : error}`
       }
     }
-    control.setAttribute('aria-invalid', String(wrong !== ''))
-    text(this.hint, wrong)
-    this.hint.classList.toggle('bad', wrong !== '')
+    control.setAttribute('aria-invalid', String(problem !== ''))
+    text(this.hint, problem)
+    this.hint.classList.toggle('bad', problem !== '')
     return value
   }
 
@@ -102,65 +125,68 @@ class Field {
   }
 
   reset() {
-    if (this.kind === 'flag') this.control.checked = this.value
-    else this.control.value = shown(this.kind, this.value)
+    if (this.kind === 'switch' && this.control instanceof HTMLInputElement)
+      this.control.checked = this.value === true
+    else this.control.value = written(this.kind, this.value)
     this.read()
   }
 }
 
+/** @param {Json} value @param {FieldSchema} schema @returns {Kind} */
 function kindOf(value, schema) {
-  if (Array.isArray(schema.enum) && schema.enum.some((one) => JSON.stringify(one) === JSON.stringify(value)))
-    return 'choice'
-  if (typeof value === 'boolean') return 'flag'
+  const same = JSON.stringify(value)
+  if (Array.isArray(schema.enum) && schema.enum.some((one) => JSON.stringify(one) === same)) return 'choice'
+  if (typeof value === 'boolean') return 'switch'
   if (typeof value === 'number') return 'number'
   return typeof value === 'string' ? 'text' : 'json'
 }
 
-function shown(kind, value) {
+/** The value as a control shows it. @param {Kind} kind @param {Json} value */
+function written(kind, value) {
   if (kind === 'choice') return JSON.stringify(value)
-  return kind === 'json'
-    ? (JSON.stringify(value, null, 1)?.replace(/\n\s*/g, (gap) =>
-        JSON.stringify(value).length > 60 ? gap : ' ',
-      ) ?? '')
-    : String(value)
+  if (kind !== 'json') return String(value)
+  const short = JSON.stringify(value).length <= 60
+  const spread = JSON.stringify(value, null, 1)
+  return short ? spread.replace(/\n\s*/g, ' ') : spread
 }
 
+/**
+ * @param {Kind} kind
+ * @param {Json} value
+ * @param {FieldSchema} schema
+ * @param {Props} props
+ * @returns {Control}
+ */
 function control(kind, value, schema, props) {
-  if (kind === 'flag')
-    return h('input', { ...props, type: 'checkbox', class: 'switch', role: 'switch', checked: value })
+  const shown = written(kind, value)
+  if (kind === 'switch')
+    return h('input', {
+      ...props,
+      type: 'checkbox',
+      class: 'switch',
+      role: 'switch',
+      checked: value === true,
+    })
   if (kind === 'choice') {
-    const options = schema.enum.map((one) =>
-      h(
+    const options = (schema.enum ?? []).map((one) => {
+      const json = JSON.stringify(one)
+      return h(
         'option',
-        { value: JSON.stringify(one), selected: JSON.stringify(one) === JSON.stringify(value) },
-        visible(typeof one === 'string' ? one : JSON.stringify(one)),
-      ),
-    )
+        { value: json, selected: json === shown },
+        visible(typeof one === 'string' ? one : json),
+      )
+    })
     return h('select', { ...props, class: 'select' }, options)
   }
   if (kind === 'number') {
     const step = schema.type === 'integer' ? '1' : 'any'
-    return h('input', {
-      ...props,
-      type: 'number',
-      class: 'input',
-      step,
-      min: schema.minimum,
-      max: schema.maximum,
-      value: shown(kind, value),
-    })
+    const { minimum: min, maximum: max } = schema
+    return h('input', { ...props, type: 'number', class: 'input', step, min, max, value: shown })
   }
-  const written = shown(kind, value)
-  if (kind === 'json' || written.length > 70 || written.includes('\n')) {
-    const rows = Math.min(12, Math.max(2, written.split('\n').length, Math.ceil(written.length / 80)))
-    return h('textarea', { ...props, class: 'textarea mono', rows, spellcheck: 'false', value: written })
+  if (kind === 'json' || shown.length > 70 || shown.includes('\n')) {
+    const rows = Math.min(12, Math.max(2, shown.split('\n').length, Math.ceil(shown.length / 80)))
+    return h('textarea', { ...props, class: 'textarea mono', rows, spellcheck: 'false', value: shown })
   }
-  return h('input', {
-    ...props,
-    type: 'text',
-    class: 'input',
-    spellcheck: 'false',
-    autocomplete: 'off',
-    value: written,
-  })
+  const text = { type: 'text', class: 'input', spellcheck: 'false', autocomplete: 'off', value: shown }
+  return h('input', { ...props, ...text })
 }

@@ -1,31 +1,39 @@
-// A tool call in the thread: what was asked, how it stands, what came of it.
+// A tool call in the thread: what the model asked for, its state, and its result.
+
+/** @import { CallPart, Json } from '../types' */
 
 import { clear, codeBlock, h, icon, visible } from './dom.js'
 
 const MOST_SHOWN = 300_000
-const STATES = {
-  asked: ['waits for your decision', 'parked', 'clock'],
-  done: ['done', 'ok', 'check'],
-  denied: ['denied', 'bad', 'close'],
-  expired: ['expired', 'warn', 'clock'],
-  failed: ['failed', 'bad', 'warning'],
-  unknown: ['unknown tool', 'warn', 'warning'],
-  stopped: ['stopped', 'warn', 'stop'],
-}
+/** By state: text, kind of badge, icon. */
+const STATES = new Map([
+  ['asked', ['waiting for your decision', 'parked', 'clock']],
+  ['done', ['done', 'ok', 'check']],
+  ['denied', ['denied', 'bad', 'close']],
+  ['expired', ['expired', 'warn', 'clock']],
+  ['failed', ['failed', 'bad', 'warning']],
+  ['unknown', ['unknown tool', 'warn', 'warning']],
+  ['stopped', ['stopped', 'warn', 'stop']],
+])
 
 export class CallCard {
-  /** `review()` opens the question again, for a call that waits. */
+  /**
+   * `review` opens the approval dialog again, for a call that waits.
+   *
+   * @param {CallPart} part
+   * @param {string} model
+   * @param {() => unknown} review
+   */
   constructor(part, model, review) {
     this.part = part
     this.model = model
     this.review = review
-    this.node = h('section', {
-      class: 'call-card',
-      'aria-label': `Tool call: ${visible(part.title || part.name)}`,
-    })
+    const label = `Tool call: ${visible(part.title || part.name)}`
+    this.node = h('section', { class: 'call-card', 'aria-label': label })
     this.draw()
   }
 
+  /** @param {CallPart} part */
   update(part) {
     this.part = part
     this.draw()
@@ -33,8 +41,8 @@ export class CallCard {
 
   draw() {
     const { part } = this
-    const [words, kind, drawn] = STATES[part.state] ?? [part.state, '', 'info']
-    const waits = part.state === 'asked'
+    const [state, kind, picture] = STATES.get(part.state) ?? [part.state, '', 'info']
+    const review = h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review')
     clear(
       this.node,
       h(
@@ -49,92 +57,77 @@ export class CallCard {
             ? h('code', { class: 'call-name' }, visible(part.name))
             : null,
         ),
-        h('span', { class: `badge ${kind}` }, icon(drawn, 12), words),
+        h('span', { class: `badge ${kind}` }, icon(picture, 12), state),
       ),
-      this.given(),
+      this.arguments(),
       part.notice ? h('p', { class: 'call-notice' }, visible(part.notice)) : null,
-      waits
-        ? h(
-            'div',
-            { class: 'row' },
-            h('button', { type: 'button', class: 'button small', onclick: this.review }, 'Review'),
-          )
-        : null,
-      part.shared?.length ? this.shared() : null,
-      Object.keys(part.unread ?? {}).length ? this.unread() : null,
-      part.result === null || part.result === undefined ? null : this.result(),
+      part.state === 'asked' ? h('div', { class: 'row' }, review) : null,
+      this.shared(),
+      this.unread(),
+      part.result === null ? null : this.result(),
     )
   }
 
-  given() {
+  arguments() {
     const { part } = this
+    /** @type {Json} */
     let value
     try {
       value = JSON.parse(part.arguments || '{}')
     } catch {
       return h('pre', { class: 'call-raw mono' }, visible(part.arguments.slice(0, 2_000)))
     }
-    const rows =
-      value !== null && typeof value === 'object' && !Array.isArray(value)
-        ? Object.entries(value)
-        : [['', value]]
+    /** @type {[string, Json][]} */
+    let rows = [['', value]]
+    if (value !== null && typeof value === 'object' && !Array.isArray(value)) rows = Object.entries(value)
     if (!rows.length) return null
     return h(
       'dl',
       { class: 'call-arguments' },
-      rows.map(([key, one]) =>
-        h('div', null, h('dt', null, visible(key)), h('dd', { class: 'mono' }, brief(one))),
+      rows.map(([name, one]) =>
+        h('div', null, h('dt', null, visible(name)), h('dd', { class: 'mono' }, brief(one))),
       ),
     )
   }
 
   shared() {
     const { name, shared } = this.part
-    const words = /^note_(?:write|edit)$/.test(name)
-      ? 'Changed'
-      : `Shared with ${visible(this.model || 'the model')}`
-    return this.paths(words, shared)
+    const changes = /^note_(?:write|edit)$/.test(name)
+    return paths(changes ? 'Changed' : `Shared with ${visible(this.model || 'the model')}`, shared)
   }
 
   unread() {
-    return this.paths(
-      'Not read',
-      Object.entries(this.part.unread).map(([path, reason]) => `${path}: ${reason}`),
-    )
+    const reasons = Object.entries(this.part.unread ?? {}).map(([path, reason]) => `${path}: ${reason}`)
+    return paths('Not read', reasons)
   }
 
-  paths(words, listed) {
-    const rows = listed.map((one) => h('li', { class: 'mono' }, icon('file', 13), visible(one)))
-    return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, words), h('ul', null, rows))
-  }
-
+  /** The result, which is written into the page when it is unfolded. */
   result() {
     const box = h('details', { class: 'folded' }, h('summary', null, 'Result'))
     box.addEventListener('toggle', () => {
       if (!box.open || box.children.length > 1) return
       const { result } = this.part
-      const written = typeof result === 'string' ? result : JSON.stringify(result, null, 2)
-      const cut = written.length > MOST_SHOWN
-      box.append(
-        codeBlock(
-          cut
-            ? `${written.slice(0, MOST_SHOWN)}\n… ${(written.length - MOST_SHOWN).toLocaleString()} more characters`
-            : written,
-          typeof result === 'string' ? '' : 'json',
-        ),
-      )
+      const isText = typeof result === 'string'
+      const all = isText ? result : JSON.stringify(result, null, 2)
+      const more = all.length - MOST_SHOWN
+      const cut = more > 0 ? `${all.slice(0, MOST_SHOWN)}\n… ${more.toLocaleString()} more characters` : all
+      box.append(codeBlock(cut, isText ? '' : 'json'))
     })
     return box
   }
 }
 
+/** @param {string} label @param {string[] | undefined} listed */
+function paths(label, listed) {
+  if (!listed?.length) return null
+  const rows = listed.map((one) => h('li', { class: 'mono' }, icon('file', 13), visible(one)))
+  return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, label), h('ul', null, rows))
+}
+
+/** @param {Json} value */
 function brief(value) {
-  const written = visible(typeof value === 'string' ? value : JSON.stringify(value))
-  if (written.length <= 240) return written
-  return h(
-    'details',
-    null,
-    h('summary', null, `${written.slice(0, 200)}…`),
-    h('div', { class: 'call-long' }, written),
-  )
+  const all = visible(typeof value === 'string' ? value : JSON.stringify(value))
+  if (all.length <= 240) return all
+  const long = h('div', { class: 'call-long' }, all)
+  return h('details', null, h('summary', null, `${all.slice(0, 200)}…`), long)
 }

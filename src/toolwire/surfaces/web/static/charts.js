@@ -1,27 +1,42 @@
 // Charts as SVG: columns over time, lines over time, and a ranking.
 //
-// Every chart says in words what it shows (its label), has its numbers as a table behind a disclosure, and tells series apart by pattern or dash
-// as well as by colour. It is drawn anew for the width it gets, so that text is never scaled.
+// Every chart has a label that says what it shows, a table of its numbers, and patterns or dashes besides
+// colours. It is drawn again for each width, so that text is never scaled.
+
+/** @import { Bucket } from '../types' */
 
 import { clear, h, ms, svg, text } from './dom.js'
+import { clockTime, niceTop, range, short } from './numbers.js'
 
 const SHORTEST = 116
 const TALLEST = 220
 const AXIS = 20
 const LEFT = 44
 
-/** A number in few characters: 1,234 stays, 12,345 is 12k. */
-export function short(count) {
-  if (count === null || count === undefined) return '–'
-  if (Math.abs(count) >= 1e6) return `${(count / 1e6).toFixed(count < 1e7 ? 1 : 0)}M`
-  if (Math.abs(count) >= 1e4) return `${Math.round(count / 1e3)}k`
-  return Math.round(count).toLocaleString()
-}
+/** @typedef {Exclude<keyof Bucket, 'at'>} BucketKey */
+/** @typedef {{ buckets: Bucket[], bucketSeconds: number }} Buckets */
+/** @typedef {{ head: string[], rows: string[][] }} Table */
+/** @typedef {{ value: BucketKey, name: string, note: string, tone: string, dashed?: boolean }} Series */
+/**
+ * The area in which a chart is drawn; `whole` is the width with the axis.
+ *
+ * @typedef {object} Plot
+ * @property {number} whole
+ * @property {number} left
+ * @property {number} width
+ * @property {number} height
+ * @property {(value: number) => number} y
+ */
 
-/** Columns over time. `value` is a key of the buckets. */
+/**
+ * Columns over time. `note` is shown beside the title.
+ *
+ * @typedef {{ title: string, note: string, value: BucketKey, unit: string }} ColumnOptions
+ * @param {Buckets & ColumnOptions & { tone?: string, hatched?: boolean }} options
+ */
 export function columnChart({
   title,
-  told,
+  note,
   buckets,
   bucketSeconds,
   value,
@@ -29,42 +44,34 @@ export function columnChart({
   hatched = false,
   unit,
 }) {
-  const rows = buckets.map((bucket) => [bucket.at, bucket[value] ?? 0])
-  const most = Math.max(0, ...rows.map((row) => row[1]))
-  const total = rows.reduce((sum, row) => sum + row[1], 0)
-  const peak = rows.find((row) => row[1] === most)
-  const label = total
-    ? `${title}: ${total.toLocaleString()} in all, at most ${most.toLocaleString()} at ${clock(peak[0], bucketSeconds)}.`
-    : `${title}: none.`
+  const rows = buckets.map((bucket) => ({ at: bucket.at, count: bucket[value] ?? 0 }))
+  const most = Math.max(0, ...rows.map((row) => row.count))
+  const total = rows.reduce((sum, row) => sum + row.count, 0)
+  const peak = rows.find((row) => row.count === most)
+  /** @param {number} at */
+  const time = (at) => clockTime(at, bucketSeconds)
+  const label =
+    total && peak
+      ? `${title}: ${total.toLocaleString()} in all, at most ${most.toLocaleString()} at ${time(peak.at)}.`
+      : `${title}: none.`
+  const used = rows.filter((row) => row.count)
   return figure({
     title,
-    told,
+    note,
     label,
-    table: {
-      head: ['Time', unit],
-      rows: rows
-        .filter((row) => row[1])
-        .map((row) => [clock(row[0], bucketSeconds), row[1].toLocaleString()]),
-    },
-    readout: (at) => `${clock(rows[at][0], bucketSeconds)} · ${rows[at][1].toLocaleString()} ${unit}`,
+    table: { head: ['Time', unit], rows: used.map((row) => [time(row.at), row.count.toLocaleString()]) },
+    readout: (index) => `${time(rows[index].at)} · ${rows[index].count.toLocaleString()} ${unit}`,
     count: rows.length,
     draw(canvas, width, height) {
-      const plot = frame(
-        canvas,
-        width,
-        height,
-        niceTop(most),
-        short,
-        rows.map((row) => row[0]),
-        bucketSeconds,
-      )
+      const times = rows.map((row) => time(row.at))
+      const plot = axes(canvas, width, height, niceTop(most), short, times)
       const step = plot.width / rows.length
       const gap = step > 5 ? 2 : step > 3 ? 1 : 0.4
-      rows.forEach(([, count], at) => {
+      rows.forEach(({ count }, index) => {
         if (!count) return
         const tall = Math.max(2, plot.y(0) - plot.y(count))
         const box = {
-          x: plot.left + at * step + gap / 2,
+          x: plot.left + index * step + gap / 2,
           y: plot.y(0) - tall,
           width: Math.max(1, step - gap),
           height: tall,
@@ -78,102 +85,98 @@ export function columnChart({
   })
 }
 
-/** Lines over time; a gap where there is no value. `series`: [{value, name, told, tone, dashed}]. */
-export function lineChart({ title, told, buckets, bucketSeconds, series }) {
+/**
+ * Lines over time, with a gap where there is no value.
+ *
+ * @param {Buckets & { title: string, series: Series[] }} options
+ */
+export function lineChart({ title, buckets, bucketSeconds, series }) {
   const most = Math.max(0, ...buckets.flatMap((bucket) => series.map((one) => bucket[one.value] ?? 0)))
-  const said = series
-    .map((one) => `${one.name} between ${range(buckets.map((bucket) => bucket[one.value]))}`)
-    .join(', ')
-  const any = most > 0
+  const ranges = series.map(
+    (one) => `${one.name} between ${range(buckets.map((bucket) => bucket[one.value]))}`,
+  )
+  /** @param {number} index */
+  const time = (index) => clockTime(buckets[index].at, bucketSeconds)
+  /** @param {number} index @param {Series} one */
+  const value = (index, one) => ms(buckets[index][one.value]) || '–'
+  const indices = [...buckets.keys()]
+  const used = indices.filter((index) => series.some((one) => buckets[index][one.value] !== null))
   return figure({
     title,
-    told,
-    label: any ? `${title}: ${said}.` : `${title}: nothing measured.`,
+    note: '',
+    label: most > 0 ? `${title}: ${ranges.join(', ')}.` : `${title}: nothing measured.`,
     legend: series,
     table: {
       head: ['Time', ...series.map((one) => one.name)],
-      rows: buckets
-        .filter((bucket) => series.some((one) => bucket[one.value] != null))
-        .map((bucket) => [
-          clock(bucket.at, bucketSeconds),
-          ...series.map((one) => ms(bucket[one.value]) || '–'),
-        ]),
+      rows: used.map((index) => [time(index), ...series.map((one) => value(index, one))]),
     },
-    readout: (at) =>
-      `${clock(buckets[at].at, bucketSeconds)} · ${series.map((one) => `${one.name} ${ms(buckets[at][one.value]) || '–'}`).join(' · ')}`,
+    readout: (index) => [time(index), ...series.map((one) => `${one.name} ${value(index, one)}`)].join(' · '),
     count: buckets.length,
     draw(canvas, width, height) {
-      const plot = frame(
-        canvas,
-        width,
-        height,
-        niceTop(most),
-        (value) => (value ? ms(value).replace('.00 ', ' ').replace('.0 s', ' s') : '0'),
-        buckets.map((bucket) => bucket.at),
-        bucketSeconds,
-      )
+      const plot = axes(canvas, width, height, niceTop(most), tickTime, indices.map(time))
       const step = plot.width / buckets.length
       for (const one of series) {
         let path = ''
-        buckets.forEach((bucket, at) => {
-          const value = bucket[one.value]
-          if (value == null) return
-          const x = plot.left + (at + 0.5) * step
-          const alone = buckets[at - 1]?.[one.value] == null && buckets[at + 1]?.[one.value] == null
-          path += `${buckets[at - 1]?.[one.value] == null ? 'M' : 'L'}${x.toFixed(1)} ${plot.y(value).toFixed(1)}`
-          if (alone)
-            canvas.append(svg('circle', { class: `fill ${one.tone}`, cx: x, cy: plot.y(value), r: 2.5 }))
+        buckets.forEach((bucket, index) => {
+          const current = bucket[one.value]
+          if (current === null) return
+          const before = buckets[index - 1]?.[one.value] ?? null
+          const after = buckets[index + 1]?.[one.value] ?? null
+          const x = plot.left + (index + 0.5) * step
+          const y = plot.y(current)
+          path += `${before === null ? 'M' : 'L'}${x.toFixed(1)} ${y.toFixed(1)}`
+          if (before === null && after === null)
+            canvas.append(svg('circle', { class: `fill ${one.tone}`, cx: x, cy: y, r: 2.5 }))
         })
-        if (path)
-          canvas.append(svg('path', { class: `stroke ${one.tone}${one.dashed ? ' dashed' : ''}`, d: path }))
+        const dashed = one.dashed ? ' dashed' : ''
+        if (path) canvas.append(svg('path', { class: `stroke ${one.tone}${dashed}`, d: path }))
       }
       return plot
     },
   })
 }
 
-/** The longest first. `rows`: [{name, count, note}]. Plain elements: their text is their alternative. */
-export function rankChart({
-  title,
-  told,
-  rows,
-  tone = 'series-1',
-  unit,
-  most = 6,
-  none,
-  onpick = null,
-  picked = '',
-}) {
+/** @param {number} value */
+const tickTime = (value) => (value ? ms(value).replace('.00 ', ' ').replace('.0 s', ' s') : '0')
+
+/**
+ * A ranking, highest first. It is made of plain elements, so its text needs no alternative.
+ *
+ * @param {object} options
+ * @param {string} options.title
+ * @param {{ name: string, count: number, note?: string }[]} options.rows
+ * @param {string} options.tone
+ * @param {string} options.unit
+ * @param {number} [options.most] rows that are shown at first
+ * @param {string} options.none shown if there are no rows
+ * @param {(name: string) => void} options.onpick gets '' when the picked row is picked again
+ * @param {string} options.picked
+ */
+export function rankChart({ title, rows, tone, unit, most = 6, none, onpick, picked }) {
   const top = Math.max(1, ...rows.map((row) => row.count))
   const list = h('ol', { class: 'rank' })
-  const bar = (row) => {
-    const name = onpick
-      ? h(
-          'button',
-          {
-            type: 'button',
-            class: 'rank-name',
-            'aria-pressed': row.name === picked,
-            title: `Show only ${row.name}`,
-            onclick: () => onpick(row.name === picked ? '' : row.name),
-          },
-          row.name,
-        )
-      : h('span', { class: 'rank-name', title: row.name }, row.name)
-    const track = h(
-      'span',
-      { class: 'rank-track', 'aria-hidden': 'true' },
-      h('span', { class: `rank-bar ${tone}`, vars: { '--share': row.count / top } }),
+  /** @param {{ name: string, count: number, note?: string }} row */
+  const drawRow = (row) => {
+    const isPicked = row.name === picked
+    const name = h(
+      'button',
+      {
+        type: 'button',
+        class: 'rank-name',
+        'aria-pressed': isPicked,
+        title: `Show only ${row.name}`,
+        onclick: () => onpick(isPicked ? '' : row.name),
+      },
+      row.name,
     )
-    const count = h(
-      'span',
-      { class: 'rank-count' },
-      short(row.count),
-      h('span', { class: 'visually-hidden' }, ` ${unit}`),
-    )
+    const spoken = h('span', { class: 'visually-hidden' }, ` ${unit}`)
+    const count = h('span', { class: 'rank-count' }, short(row.count), spoken)
+    const bar = h('span', { class: `rank-bar ${tone}`, vars: { '--share': row.count / top } })
+    const track = h('span', { class: 'rank-track', 'aria-hidden': 'true' }, bar)
     return h('li', null, name, count, track, row.note ? h('span', { class: 'rank-note' }, row.note) : null)
   }
-  const fill = (all) => clear(list, rows.slice(0, all ? rows.length : most).map(bar))
+  /** @param {boolean} all */
+  const fill = (all) => clear(list, rows.slice(0, all ? rows.length : most).map(drawRow))
   fill(false)
   const more = h(
     'button',
@@ -189,187 +192,172 @@ export function rankChart({
   return h(
     'figure',
     { class: 'card chart' },
-    head(title, told),
+    caption(title, ''),
     rows.length ? list : h('p', { class: 'chart-none' }, none),
     rows.length > most ? more : null,
   )
 }
 
-/** A hatch that other drawings of the page use by its id. */
+/** The hatch that other drawings of the page use by its id. */
 export function patterns() {
   const lines = svg(
     'pattern',
-    { id: 'wire-hatch', width: 5, height: 5, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
+    {
+      id: 'wire-hatch',
+      width: 5,
+      height: 5,
+      patternUnits: 'userSpaceOnUse',
+      patternTransform: 'rotate(45)',
+    },
     svg('rect', { class: 'hatch-line', width: 2, height: 5 }),
   )
-  return svg(
-    'svg',
-    { class: 'visually-hidden', width: 0, height: 0, 'aria-hidden': 'true', focusable: 'false' },
-    svg('defs', null, lines),
-  )
+  const hidden = { class: 'visually-hidden', width: 0, height: 0, 'aria-hidden': 'true', focusable: 'false' }
+  return svg('svg', hidden, svg('defs', null, lines))
 }
 
-// --- inside --------------------------------------------------------------------------------------------------------------------------------------
+// --- parts -------------------------------------------------------------------------------------------------
 
-function head(title, told) {
+/** @param {string} title @param {string} note */
+function caption(title, note) {
   return h(
     'figcaption',
     { class: 'chart-head' },
     h('span', { class: 'chart-title' }, title),
-    told ? h('span', { class: 'chart-told' }, told) : null,
+    note ? h('span', { class: 'chart-note' }, note) : null,
   )
 }
 
-function figure({ title, told, label, legend, table, readout, count, draw }) {
+/**
+ * @param {object} options
+ * @param {string} options.title
+ * @param {string} options.note
+ * @param {string} options.label
+ * @param {Series[]} [options.legend]
+ * @param {Table} options.table
+ * @param {(index: number) => string} options.readout what is shown for the bucket under the pointer
+ * @param {number} options.count how many buckets there are
+ * @param {(canvas: SVGElement, width: number, height: number) => Plot} options.draw
+ */
+function figure({ title, note, label, legend, table, readout, count, draw }) {
   const canvas = svg('svg', { role: 'img', 'aria-label': label, height: SHORTEST + AXIS })
   const line = h('div', { class: 'chart-readout', 'aria-hidden': 'true' })
-  const keys = legend
-    ? h(
-        'div',
-        { class: 'chart-legend', 'aria-hidden': 'true' },
-        legend.map((one) =>
-          h(
-            'span',
-            { class: `key ${one.tone}${one.dashed ? ' dashed' : ''}` },
-            one.told ? `${one.name} ${one.told}` : one.name,
-          ),
-        ),
-      )
-    : null
-  const below = h(
-    'details',
-    { class: 'chart-table' },
-    h('summary', null, 'Numbers', h('span', { class: 'visually-hidden' }, ` of ${title}`)),
+  const keys = legend?.map((one) =>
+    h(
+      'span',
+      { class: `key ${one.tone}${one.dashed ? ' dashed' : ''}` },
+      one.note ? `${one.name} ${one.note}` : one.name,
+    ),
   )
-  below.addEventListener('toggle', () => {
-    if (below.open && below.children.length === 1) below.append(numbers(title, table))
+  const of = h('span', { class: 'visually-hidden' }, ` of ${title}`)
+  const details = h('details', { class: 'chart-table' }, h('summary', null, 'Numbers', of))
+  details.addEventListener('toggle', () => {
+    if (details.open && details.children.length === 1) details.append(numbers(title, table))
   })
+  const area = h('div', { class: 'chart-plot' }, canvas, line)
   const node = h(
     'figure',
     { class: 'card chart' },
-    head(title, told),
-    h('div', { class: 'chart-plot' }, canvas, line),
-    h('div', { class: 'chart-foot' }, keys, below),
+    caption(title, note),
+    area,
+    h(
+      'div',
+      { class: 'chart-foot' },
+      keys ? h('div', { class: 'chart-legend', 'aria-hidden': 'true' }, keys) : null,
+      details,
+    ),
   )
+  /** @type {Plot | null} */
   let plot = null
   const cursor = svg('line', { class: 'cursor', y1: 4 })
-  const paint = (width, height) => {
-    clear(canvas)
-    canvas.setAttribute('width', width)
-    canvas.setAttribute('height', height + AXIS)
-    canvas.setAttribute('viewBox', `0 0 ${width} ${height + AXIS}`)
-    cursor.setAttribute('y2', height)
-    plot = draw(canvas, width, height)
-  }
-  const watch = new ResizeObserver(([entry]) => {
+  const observer = new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width)
     const height = Math.max(SHORTEST, Math.min(TALLEST, Math.floor(entry.contentRect.height) - AXIS))
-    if (width > 60 && (plot?.whole !== width || plot.height !== height)) paint(width, height)
+    if (width <= 60 || (plot?.whole === width && plot.height === height)) return
+    clear(canvas)
+    canvas.setAttribute('width', String(width))
+    canvas.setAttribute('height', String(height + AXIS))
+    canvas.setAttribute('viewBox', `0 0 ${width} ${height + AXIS}`)
+    cursor.setAttribute('y2', String(height))
+    plot = draw(canvas, width, height)
   })
-  watch.observe(canvas.parentNode ?? node)
-  canvas.addEventListener('pointermove', (event) => {
-    if (!plot) return
-    const at = Math.floor(
-      ((event.clientX - canvas.getBoundingClientRect().left - plot.left) / plot.width) * count,
-    )
-    if (at < 0 || at >= count) return leave()
-    const x = plot.left + ((at + 0.5) / count) * plot.width
-    cursor.setAttribute('x1', x)
-    cursor.setAttribute('x2', x)
-    if (!cursor.isConnected) canvas.append(cursor)
-    text(line, readout(at))
-  })
+  observer.observe(area)
   const leave = () => {
     cursor.remove()
     text(line, '')
   }
+  canvas.addEventListener('pointermove', (event) => {
+    if (!plot) return
+    const x = event.clientX - canvas.getBoundingClientRect().left - plot.left
+    const index = Math.floor((x / plot.width) * count)
+    if (index < 0 || index >= count) {
+      leave()
+      return
+    }
+    const middle = String(plot.left + ((index + 0.5) / count) * plot.width)
+    cursor.setAttribute('x1', middle)
+    cursor.setAttribute('x2', middle)
+    if (!cursor.isConnected) canvas.append(cursor)
+    text(line, readout(index))
+  })
   canvas.addEventListener('pointerleave', leave)
   return node
 }
 
-function numbers(title, { head: names, rows }) {
-  if (!rows.length) return h('p', { class: 'muted small' }, 'No numbers in this window.')
-  const columns = h(
-    'tr',
-    null,
-    names.map((name, at) => h('th', { scope: 'col', class: at ? 'number' : null }, name)),
-  )
-  const body = rows.map((row) =>
-    h(
-      'tr',
-      null,
-      row.map((cell, at) => h('td', { class: at ? 'number' : null }, cell)),
-    ),
-  )
+/** @param {string} title @param {Table} table */
+function numbers(title, { head, rows }) {
+  if (!rows.length) return h('p', { class: 'muted small' }, 'No numbers in this period.')
+  const heads = head.map((name, at) => h('th', { scope: 'col', class: at ? 'number' : null }, name))
+  const body = rows.map((row) => {
+    const cells = row.map((cell, at) => h('td', { class: at ? 'number' : null }, cell))
+    return h('tr', null, cells)
+  })
   return h(
     'div',
     { class: 'scroll chart-numbers', tabindex: '0', role: 'region', 'aria-label': `Numbers of ${title}` },
-    h('table', { class: 'table' }, h('thead', null, columns), h('tbody', null, body)),
+    h('table', { class: 'table' }, h('thead', null, h('tr', null, heads)), h('tbody', null, body)),
   )
 }
 
-/** Axes and lines; gives the scale. */
-function frame(canvas, whole, height, top, format, moments, bucketSeconds) {
+/**
+ * Draws axes and grid, and returns the scale.
+ *
+ * @param {SVGElement} canvas
+ * @param {number} whole
+ * @param {number} height
+ * @param {number} top the highest value of the scale
+ * @param {(value: number) => string} format
+ * @param {string[]} times
+ * @returns {Plot}
+ */
+function axes(canvas, whole, height, top, format, times) {
   const left = LEFT
   const width = whole - left - 4
-  const none = top <= 1
+  /** @param {number} value */
   const y = (value) => 8 + (height - 8) * (1 - value / top)
-  for (const part of [0, 0.5, 1]) {
-    const at = Math.round(y(top * part)) + 0.5
-    canvas.append(svg('line', { class: part ? 'grid' : 'base', x1: left, x2: whole, y1: at, y2: at }))
+  for (const value of [0, top / 2, top]) {
+    const at = Math.round(y(value)) + 0.5
+    // A fraction of a small count means nothing, and neither does a scale without a value.
+    const hidden = value > 0 && (top <= 1 || (top < 4 && !Number.isInteger(value)))
     canvas.append(
+      svg('line', { class: value ? 'grid' : 'base', x1: left, x2: whole, y1: at, y2: at }),
       svg(
         'text',
         { class: 'tick', x: left - 7, y: at + 4, 'text-anchor': 'end' },
-        part && top * part !== Math.round(top * part) && top < 4
-          ? ''
-          : part && none
-            ? ''
-            : format(top * part),
+        hidden ? '' : format(value),
       ),
     )
   }
-  const marks = Math.max(2, Math.min(5, Math.floor(width / 92)))
+  const marks = times.length ? Math.max(2, Math.min(5, Math.floor(width / 92))) : 0
   for (let mark = 0; mark < marks; mark += 1) {
-    const at = Math.round((mark / (marks - 1)) * (moments.length - 1))
-    if (!moments.length) break
-    const anchor = mark === 0 ? 'start' : mark === marks - 1 ? 'end' : 'middle'
-    canvas.append(
-      svg(
-        'text',
-        {
-          class: 'tick',
-          x: left + (mark === 0 ? 0 : mark === marks - 1 ? width : ((at + 0.5) / moments.length) * width),
-          y: height + 15,
-          'text-anchor': anchor,
-        },
-        clock(moments[at], bucketSeconds),
-      ),
-    )
+    const index = Math.round((mark / (marks - 1)) * (times.length - 1))
+    const [anchor, offset] =
+      mark === 0
+        ? ['start', 0]
+        : mark === marks - 1
+          ? ['end', width]
+          : ['middle', ((index + 0.5) / times.length) * width]
+    const position = { x: left + offset, y: height + 15, 'text-anchor': anchor }
+    canvas.append(svg('text', { class: 'tick', ...position }, times[index]))
   }
   return { whole, left, width, height, y }
-}
-
-/** A round number at or above. */
-function niceTop(most) {
-  if (most <= 0) return 1
-  const power = 10 ** Math.floor(Math.log10(most))
-  for (const factor of [1, 2, 4, 5, 8, 10]) if (most <= factor * power) return Math.max(2, factor * power)
-  return 10 * power
-}
-
-function range(values) {
-  const known = values.filter((value) => value != null)
-  return known.length ? `${ms(Math.min(...known))} and ${ms(Math.max(...known))}` : 'no values'
-}
-
-export const moment = (at) => new Date(typeof at === 'number' ? at * 1000 : at)
-
-/** The hour, and for long buckets the day too. */
-function clock(at, bucketSeconds) {
-  const options =
-    bucketSeconds >= 7200
-      ? { weekday: 'short', hour: '2-digit', minute: '2-digit' }
-      : { hour: '2-digit', minute: '2-digit' }
-  return moment(at).toLocaleString(undefined, { ...options, hour12: false })
 }

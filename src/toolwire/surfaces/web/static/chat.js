@@ -1,10 +1,14 @@
-// The chat: a person, a model, the vault's tools, and the person's word before any of them runs.
+// The chat: a person, a model and the vault's tools, none of which runs without the person's approval.
 //
-// What is shown is the server's state plus the live changes to it, in their order: one that does not follow on what is shown has the conversation
-// fetched anew. Questions of the conversation that is open are asked at once.
+// The page shows the server's state plus the live changes to it, in order. If a change does not follow the
+// last one, the page loads the conversation again. The approval dialog opens at once for calls of the open
+// conversation.
+
+/** @import { Approval, ClosePage, Context, Conversation, Model, Operation } from '../types' */
 
 import * as api from './api.js'
 import { ask, asking } from './approval.js'
+import { ChatHead } from './chat-head.js'
 import { Composer } from './composer.js'
 import { ConversationList } from './conversations.js'
 import { banner, clear, h, icon, text } from './dom.js'
@@ -15,67 +19,59 @@ import { welcome } from './welcome.js'
 
 export const title = 'Chat'
 
+/** @typedef {{ id?: string, title: string, model: string, running: boolean, seq: number }} State */
+
+const EMPTY = { title: '', model: '', running: false, seq: 0, entries: [] }
+
+/** @param {HTMLElement} main @param {Context} context @returns {Promise<ClosePage>} */
 export async function open(main, context) {
   const chat = new Chat(main, context)
   await chat.go(context.id)
-  const close = () => chat.end()
-  close.go = (id) => chat.go(id)
-  return close
+  /** @param {string | undefined} id */
+  const go = (id) => chat.go(id)
+  return Object.assign(() => chat.end(), { go })
 }
 
-const path = (id, rest = '') => `/conversations/${encodeURIComponent(id)}${rest}`
-
 class Chat {
+  /** @type {string | undefined} the open conversation; undefined for a new chat */
+  id = undefined
+  /** @type {State | null} what is shown; null while it is loaded */
+  state = null
+  missing = false
+  /** @type {Operation[]} live changes that came while the conversation was loaded */
+  buffered = []
+  /** @type {string | undefined} the conversation that is being loaded */
+  loading = undefined
+  reload = false
+  checkingApprovals = false
+  checkAgain = false
+  ended = false
+  /** @type {Model[]} */
+  models = []
+  left = new AbortController() // aborted when the person leaves the conversation
+  /** @type {Promise<void> | undefined} */
+  loaded = undefined
+
+  /** @param {HTMLElement} main @param {Context} context */
   constructor(main, context) {
     this.context = context
-    this.id = undefined
-    this.state = null // {id, title, model, running, seq} of what is shown
-    this.waiting = [] // live changes that came while the conversation was fetched
-    this.models = []
-    this.gone = new AbortController()
-    this.heading = h('h1', { class: 'chat-title ellipsis', tabindex: '-1' }, 'New chat')
-    this.thread = new Thread({ retry: () => this.retry(), review: () => this.questions() })
+    this.thread = new Thread({ retry: () => this.retry(), review: () => this.checkApprovals() })
     this.empty = h('div', { class: 'chat-empty' })
     this.scroller = new Scroller(h('div', { class: 'chat-column' }, this.empty, this.thread.node))
     this.trouble = h('div', { class: 'chat-trouble stack' })
     this.hint = h('p', { class: 'composer-hint muted' })
-    this.picker = new ModelPicker((model) => this.remodel(model))
+    this.picker = new ModelPicker((model) => this.changeModel(model))
     this.composer = new Composer({
-      send: (words) => this.send(words),
+      send: (message) => this.send(message),
       stop: () => this.stop(),
       left: this.picker.node,
     })
     this.list = new ConversationList(context, {
-      trouble: (error) => this.fail(error),
+      showError: (error) => this.showError(error),
       deleted: (id) => id === this.id && context.navigate('/'),
-      picked: () => this.side(false),
+      opened: () => this.showList(false),
     })
-    this.draw(main)
-    const { live } = context
-    this.offs = [
-      live.on('chat', (op) => this.heard(op)),
-      live.on('approvals', () => this.questions()),
-      live.on('lost', () => this.again()),
-      live.on('settings', () => this.settings()),
-    ]
-    this.loaded = this.loadModels()
-    this.list.load()
-  }
-
-  draw(main) {
-    this.toggle = h(
-      'button',
-      {
-        type: 'button',
-        class: 'button quiet square chat-toggle',
-        'aria-label': 'Conversations',
-        'aria-expanded': 'false',
-        onclick: () => this.side(!this.page.classList.contains('side-open')),
-      },
-      icon('list'),
-    )
-    this.tools = h('div', { class: 'chat-tools' })
-    const head = h('header', { class: 'chat-head' }, this.toggle, this.heading, this.tools)
+    this.head = new ChatHead(this.list, () => this.showList(!this.page.classList.contains('side-open')))
     const foot = h(
       'div',
       { class: 'chat-foot' },
@@ -86,288 +82,268 @@ class Chat {
       'div',
       { class: 'chat' },
       this.list.node,
-      h('div', { class: 'chat-veil', onclick: () => this.side(false) }),
-      h('div', { class: 'chat-main' }, head, this.scroller.node, foot),
+      h('div', { class: 'chat-veil', onclick: () => this.showList(false) }),
+      h('div', { class: 'chat-main' }, this.head.node, this.scroller.node, foot),
     )
     this.page.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape' && this.page.classList.contains('side-open')) this.side(false)
+      if (event.key === 'Escape' && this.page.classList.contains('side-open')) this.showList(false)
     })
     main.append(this.page)
+    const { live } = context
+    this.offs = [
+      live.on('chat', (op) => this.receive(op)),
+      live.on('approvals', () => this.checkApprovals()),
+      live.on('lost', () => this.loadAll()),
+      live.on('settings', () => this.loadSettings()),
+    ]
+    this.modelsLoaded = this.loadModels()
+    this.list.load()
   }
 
-  /** The list of conversations, where it does not stand beside. */
-  side(on) {
+  /** Opens or closes the list of conversations on a narrow screen. @param {boolean} on */
+  showList(on) {
     this.page.classList.toggle('side-open', on)
-    this.toggle.setAttribute('aria-expanded', String(on))
+    this.head.toggle.setAttribute('aria-expanded', String(on))
     if (on) this.list.search.focus()
-    else if (this.list.node.contains(document.activeElement)) this.toggle.focus()
+    else if (this.list.node.contains(document.activeElement)) this.head.toggle.focus()
   }
 
   end() {
-    this.gone.abort()
+    this.ended = true
+    this.left.abort()
     for (const off of this.offs) off()
     this.list.end()
     this.picker.end()
     this.scroller.end()
-    this.id = null
   }
 
-  // --- what is shown -----------------------------------------------------------------------------------------------------------------------------
+  /** Whether the page still shows this conversation. @param {string | undefined} id */
+  isOpen(id) {
+    return id === this.id && !this.ended
+  }
 
+  // --- what is shown ---------------------------------------------------------------------------------------
+
+  /** @param {string | undefined} id */
   async go(id) {
     if (id === this.id && id !== undefined) return
     this.id = id
-    if (this.list.node.contains(document.activeElement)) this.heading.focus()
-    this.gone.abort() // a question that is open belongs to the conversation that is left
-    this.gone = new AbortController()
+    if (this.list.node.contains(document.activeElement)) this.head.heading.focus()
+    this.left.abort() // closes an approval dialog of the conversation before
+    this.left = new AbortController()
     this.state = null
-    this.waiting = []
+    this.buffered = []
     clear(this.trouble)
     this.thread.cut(0)
     this.list.go(id)
     this.composer.open(id)
-    if (id === undefined) this.fresh()
-    else await (this.fetched = this.fetch())
+    if (id === undefined) this.showNew()
+    else {
+      this.loaded = this.load()
+      await this.loaded
+    }
     this.scroller.toEnd()
   }
 
-  fresh() {
-    this.shown({ title: '', model: preferred(this.models), running: false, entries: [] })
+  showNew() {
+    this.show({ ...EMPTY, model: preferred(this.models) })
     if (matchMedia('(pointer: fine)').matches && this.page.isConnected) this.composer.area.focus()
   }
 
-  async again() {
+  async loadAll() {
     this.loadModels()
-    if (this.id) await this.fetch()
+    if (this.id) await this.load()
   }
 
-  async fetch() {
+  async load() {
     const { id } = this
-    if (this.fetching === id) {
-      this.stale = true
+    if (id === undefined) return
+    if (this.loading === id) {
+      this.reload = true
       return
     }
-    this.fetching = id
+    this.loading = id
     try {
-      const told = await api.get(path(id))
-      if (id !== this.id) return
-      this.state = { seq: told.seq }
-      this.shown(told)
-      const waiting = this.waiting.splice(0)
-      this.fetching = null
-      for (const op of waiting) this.heard(op)
-      this.questions()
+      const conversation = await api.get(`/conversations/${encodeURIComponent(id)}`)
+      if (!this.isOpen(id)) return
+      this.show(conversation)
+      this.loading = undefined
+      for (const op of this.buffered.splice(0)) this.receive(op)
+      this.checkApprovals()
     } catch (error) {
-      if (id !== this.id) return
-      if (error.status === 404) this.missing()
-      else this.fail(error)
+      if (!this.isOpen(id)) return
+      if (api.statusOf(error) === 404) this.showMissing()
+      else this.showError(error)
     } finally {
-      if (this.fetching === id) this.fetching = null
-      if (this.stale) {
-        this.stale = false
-        this.fetch()
+      if (this.loading === id) this.loading = undefined
+      if (this.reload) {
+        this.reload = false
+        this.load()
       }
     }
   }
 
-  missing() {
-    this.shown({ title: 'Not found', model: '', running: false, entries: [] })
+  showMissing() {
+    this.show({ ...EMPTY, title: 'Not found' }, true)
     clear(
       this.empty,
       h(
         'div',
         { class: 'empty' },
         icon('chat'),
-        h('h2', null, 'There is no such conversation'),
+        h('h2', null, 'This conversation does not exist'),
         h('p', null, 'It may have been deleted.'),
         h('a', { class: 'button', href: '/' }, 'New chat'),
       ),
     )
   }
 
-  shown(told) {
-    this.state = {
-      ...this.state,
-      id: told.id,
-      title: told.title,
-      model: told.model,
-      running: told.running,
-      count: told.entries.length,
-    }
-    this.thread.set(told.entries, told.running)
-    this.picker.set(this.models, told.model)
+  /** @param {Omit<Conversation, 'id'> & { id?: string }} conversation @param {boolean} [missing] */
+  show({ id, title, model, running, seq, entries }, missing = false) {
+    this.state = { id, title, model, running, seq }
+    this.missing = missing
+    this.thread.set(entries, running)
+    this.picker.set(this.models, model)
     this.update()
   }
 
   update() {
     const { state } = this
     if (state === null) return
-    const name = state.title || 'New chat'
-    text(this.heading, name)
-    this.context.entitle(name === 'New chat' ? 'Chat' : name)
+    this.head.show(state)
+    this.context.setTitle(state.title && state.title !== 'New chat' ? state.title : title)
     this.composer.run(state.running)
     this.thread.run(state.running)
     const nothing = this.thread.views.length === 0
     this.empty.hidden = !nothing
-    if (nothing && state.title !== 'Not found')
+    if (nothing && !this.missing)
       clear(
         this.empty,
-        welcome(this.context.session, this.picker.model, (words) => this.composer.set(words)),
+        welcome(this.context.session, this.picker.model, (idea) => this.composer.set(idea)),
       )
-    if (this.toolsFor !== state.id) this.drawTools(state.id)
-    this.drawHint()
+    text(this.hint, this.hintText())
   }
 
-  drawTools(id) {
-    this.toolsFor = id
-    if (!id) return clear(this.tools)
-    const rename = h(
-      'button',
-      {
-        type: 'button',
-        class: 'button quiet square',
-        'aria-label': 'Rename this conversation',
-        title: 'Rename',
-        onclick: () => this.list.rename(id, this.state.title),
-      },
-      icon('pencil'),
-    )
-    const note = h(
-      'a',
-      {
-        class: 'button quiet',
-        href: api.url(path(id, '/note')),
-        download: '',
-        title: 'Export to a Markdown note',
-        'aria-label': 'Export to a Markdown note',
-      },
-      icon('download'),
-      h('span', { class: 'wide-only' }, 'Export'),
-    )
-    const remove = h(
-      'button',
-      {
-        type: 'button',
-        class: 'button quiet danger square',
-        'aria-label': 'Delete this conversation',
-        title: 'Delete',
-        onclick: () => this.list.remove(id, this.state.title || 'New chat'),
-      },
-      icon('trash'),
-    )
-    return clear(this.tools, rename, note, remove)
-  }
-
-  drawHint() {
+  hintText() {
     const { model } = this.picker
-    const { session } = this.context
-    let words = 'Enter sends, Shift+Enter begins a new line.'
-    if (model && !model.may_use_tools && session.tool_calling)
-      words =
-        model.tools === 'none'
-          ? 'This model can not call tools.'
-          : 'This model is not among those that may use tools (Settings).'
-    else if (!session.tool_calling) words = 'Tool calling is off: the model sees only what you write.'
-    text(this.hint, words)
+    if (!this.context.session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
+    if (model?.tools === 'none') return 'This model cannot call tools.'
+    if (model && !model.may_use_tools)
+      return 'This model is not allowed to use tools. You can change that in Settings.'
+    return 'Enter sends, Shift+Enter adds a line.'
   }
 
   async loadModels() {
     try {
       this.models = (await api.get('/models')).models
-      if (this.state) {
-        if (!this.state.id && !this.models.some((one) => one.id === this.state.model))
-          this.state.model = preferred(this.models)
-        this.picker.set(this.models, this.state.model)
-        this.update()
-      }
+      const { state } = this
+      if (!state) return
+      if (!state.id && !this.models.some((one) => one.id === state.model))
+        state.model = preferred(this.models)
+      this.picker.set(this.models, state.model)
+      this.update()
     } catch (error) {
-      this.fail(error)
+      this.showError(error)
     }
   }
 
-  async settings() {
+  async loadSettings() {
     try {
       Object.assign(this.context.session, await api.session())
     } catch (error) {
-      this.fail(error)
+      this.showError(error)
     }
     await this.loadModels()
   }
 
-  fail(error) {
-    if (error.status === 401 || error.status === 0 || error.name === 'AbortError') return // said elsewhere
-    clear(this.trouble, banner(error.message, 'bad', true))
+  /** @param {unknown} error */
+  showError(error) {
+    const status = api.statusOf(error)
+    if (status === 401 || status === 0 || api.isAbort(error)) return // the shell shows these
+    this.showMessage(api.messageOf(error), 'bad')
   }
 
-  // --- live ----------------------------------------------------------------------------------------------------------------------------------------
+  /** @param {string} message @param {'' | 'bad'} kind */
+  showMessage(message, kind) {
+    clear(this.trouble, banner(message, kind, true))
+  }
 
-  heard(op) {
-    if (op.conversation !== this.id) return
-    if (this.fetching === this.id || this.state === null) {
-      this.waiting.push(op)
+  // --- live ------------------------------------------------------------------------------------------------
+
+  /** @param {Operation} op */
+  receive(op) {
+    if (!this.isOpen(op.conversation)) return
+    const { state } = this
+    if (this.loading === this.id || state === null) {
+      this.buffered.push(op)
       return
     }
-    if (op.seq <= this.state.seq) return
-    if (op.prev !== this.state.seq || (op.op !== 'titled' && !this.thread.apply(op))) {
-      this.fetch()
+    if (op.seq <= state.seq) return
+    if (op.prev !== state.seq || (op.op !== 'titled' && !this.thread.apply(op))) {
+      this.load()
       return
     }
-    this.state.seq = op.seq
+    state.seq = op.seq
     if (op.op === 'text' || op.op === 'thought') return
-    if (op.op === 'titled') this.state.title = op.title
-    if (op.op === 'user' || op.op === 'answer' || op.op === 'cut') this.state.running = true
+    if (op.op === 'titled') state.title = op.title
+    if (op.op === 'user' || op.op === 'answer' || op.op === 'cut') state.running = true
     if (op.op === 'user') this.scroller.toEnd()
-    if (op.op === 'ended') this.ended()
+    if (op.op === 'ended') {
+      state.running = false
+      this.announceAnswer()
+    }
     this.update()
   }
 
-  ended() {
-    this.state.running = false
-    const words = this.thread.views.at(-1)?.text ?? ''
-    this.context.announce(
-      words ? `Answer: ${words.length > 400 ? `${words.slice(0, 400)}…` : words}` : 'The turn has ended.',
-    )
+  announceAnswer() {
+    const answer = this.thread.lastText
+    const brief = answer.length > 400 ? `${answer.slice(0, 400)}…` : answer
+    this.context.announce(brief ? `Answer: ${brief}` : 'The turn has ended.')
   }
 
-  /** Asks what waits for a decision in this conversation. */
-  async questions() {
-    const { id, gone } = this
-    if (!id || asking()) return
-    if (this.looking) {
-      this.unsure = true // what is being fetched may be older than this news
+  /** Opens the approval dialog if calls of this conversation wait for a decision. */
+  async checkApprovals() {
+    const { id, left } = this
+    if (!id || this.ended || asking()) return
+    if (this.checkingApprovals) {
+      this.checkAgain = true // the reply on its way may be older than this news
       return
     }
-    this.looking = true
+    this.checkingApprovals = true
+    /** @type {Approval[]} */
     let own = []
     try {
       do {
-        this.unsure = false
+        this.checkAgain = false
         const { approvals } = await api.get('/approvals?status=pending&limit=200')
         own = approvals.filter((one) => one.session === id && one.surface === 'web')
-      } while (this.unsure && !own.length && id === this.id)
+      } while (this.checkAgain && !own.length && this.isOpen(id))
     } catch (error) {
-      this.fail(error)
+      this.showError(error)
     } finally {
-      this.looking = false
+      this.checkingApprovals = false
     }
-    if (id !== this.id) this.questions()
-    if (id !== this.id || !own.length || asking()) return
+    if (!this.isOpen(id)) {
+      this.checkApprovals()
+      return
+    }
+    if (!own.length || asking()) return
     const inOrder = own.reverse().sort((a, b) => a.created_at - b.created_at)
-    const { elsewhere } = await ask(inOrder, this.context, { signal: gone.signal })
-    if (id !== this.id) return
-    if (elsewhere.length) clear(this.trouble, banner(elsewhere.join(' '), '', true))
-    this.questions()
+    const { elsewhere } = await ask(inOrder, this.context, { signal: left.signal })
+    if (!this.isOpen(id)) return
+    if (elsewhere.length) this.showMessage(elsewhere.join(' '), '')
+    this.checkApprovals()
   }
 
-  // --- what the person does --------------------------------------------------------------------------------------------------------------------------
+  // --- what the person does --------------------------------------------------------------------------------
 
-  /** Whether the words were taken. */
-  async send(words) {
+  /** Sends a message, and resolves to whether the server accepted it. @param {string} message */
+  async send(message) {
     clear(this.trouble)
-    if (!this.picker.value) await Promise.all([this.loaded, this.fetched]) // who is quicker than the page waits for it
+    if (!this.picker.value) await Promise.all([this.modelsLoaded, this.loaded]) // the page is still loading
     const model = this.picker.value
     if (!model) {
-      this.fail(new Error('Choose a model first.'))
+      this.showMessage('Choose a model first.', 'bad')
       return false
     }
     try {
@@ -377,46 +353,46 @@ class Chat {
         this.composer.move(id)
         this.context.navigate(`/ui/chat/${encodeURIComponent(id)}`, { replace: true })
       }
-      this.scroller.toEnd() // not when it is taken: by then the person may have turned to something else
-      await api.post(path(id, '/turns'), { text: words, model })
+      this.scroller.toEnd() // before the reply: by then the person may be reading something else
+      await api.post(`/conversations/${encodeURIComponent(id)}/turns`, { text: message, model })
       return true
     } catch (error) {
-      if (error.status === 0)
-        clear(
-          this.trouble,
-          banner(
-            'The server does not answer. Your message is kept; send it again when the server is back.',
-            'bad',
-            true,
-          ),
-        )
-      else this.fail(error)
+      if (api.statusOf(error) === 0)
+        this.showMessage('The server does not answer. Your message is kept; send it again later.', 'bad')
+      else this.showError(error)
       return false
     }
   }
 
   async retry() {
-    await this.attempt(() => api.post(path(this.id, '/retry'), { model: this.picker.value || undefined }))
+    const { id, picker } = this
+    if (id === undefined) return
+    const path = `/conversations/${encodeURIComponent(id)}/retry`
+    await this.attempt(() => api.post(path, { model: picker.value || undefined }))
     this.composer.area.focus()
   }
 
   async stop() {
-    await this.attempt(() => api.post(path(this.id, '/stop')))
+    const { id } = this
+    if (id !== undefined) await this.attempt(() => api.post(`/conversations/${encodeURIComponent(id)}/stop`))
   }
 
-  async remodel(model) {
+  /** @param {string} model */
+  async changeModel(model) {
+    const { id, state } = this
     remember(model)
-    this.state.model = model
+    if (state) state.model = model
     this.update()
-    if (this.id) await this.attempt(() => api.patch(path(this.id), { model }))
+    if (id) await this.attempt(() => api.patch(`/conversations/${encodeURIComponent(id)}`, { model }))
   }
 
+  /** @param {() => Promise<unknown>} action */
   async attempt(action) {
     clear(this.trouble)
     try {
       await action()
     } catch (error) {
-      this.fail(error)
+      this.showError(error)
     }
   }
 }

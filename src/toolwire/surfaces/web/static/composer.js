@@ -1,16 +1,26 @@
-// Where the person writes. Enter sends, Shift+Enter breaks the line. A draft is kept per conversation for as long as the tab lives.
+// The message field. Enter sends, Shift+Enter adds a line. Each conversation has a draft, kept while the tab
+// is open.
+
+/** @import { Child } from '../types' */
 
 import { h, icon } from './dom.js'
 
-const key = (id) => `toolwire-draft:${id || 'new'}`
+/** @param {string | undefined} id */
+const draftKey = (id) => `toolwire-draft:${id || 'new'}`
 
 export class Composer {
-  /** `send(text)` resolves to whether it was taken; `stop()` stops the turn. `left` stands beside the buttons. */
+  /**
+   * `send` resolves to whether the message was accepted. `left` is shown beside the buttons.
+   *
+   * @param {{ send: (message: string) => Promise<boolean>, stop: () => unknown, left: Child }} options
+   */
   constructor({ send, stop, left }) {
     this.onsend = send
+    /** @type {string | undefined} */
     this.id = ''
     this.running = false
     this.sending = false
+    this.sendAgain = false
     this.area = h('textarea', {
       class: 'composer-text',
       rows: '1',
@@ -62,30 +72,31 @@ export class Composer {
     )
   }
 
-  /** Goes to another conversation: its draft comes back. */
+  /** Switches to another conversation and its draft. @param {string | undefined} id */
   open(id) {
     this.id = id
-    this.area.value = stored(key(id))
+    this.area.value = storedDraft(id)
     this.resize()
     this.update()
   }
 
-  /** What is written becomes the draft of a conversation that has begun. */
+  /** Makes the text the draft of a conversation that was just created. @param {string} id */
   move(id) {
-    keep(key(this.id), '')
+    storeDraft(this.id, '')
     this.id = id
-    keep(key(id), this.area.value)
+    storeDraft(id, this.area.value)
   }
 
-  set(words) {
-    this.area.value = words
+  /** @param {string} message */
+  set(message) {
+    this.area.value = message
     this.changed()
     this.area.focus()
-    this.area.setSelectionRange(words.length, words.length)
+    this.area.setSelectionRange(message.length, message.length)
   }
 
   changed() {
-    keep(key(this.id), this.area.value)
+    storeDraft(this.id, this.area.value)
     this.resize()
     this.update()
   }
@@ -95,21 +106,21 @@ export class Composer {
     this.area.style.setProperty('height', `${Math.min(this.area.scrollHeight, 320)}px`)
   }
 
+  /** @param {boolean} running */
   run(running) {
     this.running = running
-    const held = this.stopButton === document.activeElement
+    const focused = this.stopButton === document.activeElement
     this.stopButton.hidden = !running
-    if (!running && held) this.area.focus()
+    if (!running && focused) this.area.focus()
     this.update()
   }
 
   update() {
-    this.sendButton.setAttribute(
-      'aria-disabled',
-      String(!this.area.value.trim() || this.running || this.sending),
-    )
+    const blocked = !this.area.value.trim() || this.running || this.sending
+    this.sendButton.setAttribute('aria-disabled', String(blocked))
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
     event.preventDefault()
@@ -117,46 +128,48 @@ export class Composer {
   }
 
   async submit() {
-    const words = this.area.value
-    if (!words.trim() || this.running) return
+    const message = this.area.value
+    if (!message.trim() || this.running) return
     if (this.sending) {
-      this.again = true // who is quicker than the server is not passed over
+      this.sendAgain = true // the person sent another message before the server accepted the last one
       return
     }
     this.sending = true
-    this.again = false
+    this.sendAgain = false
     this.update()
     const from = this.id
-    let taken = false
+    let accepted = false
     try {
-      taken = await this.onsend(words)
+      accepted = await this.onsend(message)
     } finally {
       this.sending = false
     }
-    if (taken) {
-      keep(key(from), '')
-      if (this.area.value === words) this.area.value = ''
-      keep(key(this.id), this.area.value)
+    if (accepted) {
+      storeDraft(from, '')
+      if (this.area.value === message) this.area.value = ''
+      storeDraft(this.id, this.area.value)
       this.resize()
     }
     this.update()
-    if (this.again && taken) this.submit()
+    if (this.sendAgain && accepted) this.submit()
   }
 }
 
-function stored(name) {
+/** @param {string | undefined} id */
+function storedDraft(id) {
   try {
-    return sessionStorage.getItem(name) ?? ''
+    return sessionStorage.getItem(draftKey(id)) ?? ''
   } catch {
     return ''
   }
 }
 
-function keep(name, words) {
+/** @param {string | undefined} id @param {string} message */
+function storeDraft(id, message) {
   try {
-    if (words) sessionStorage.setItem(name, words)
-    else sessionStorage.removeItem(name)
+    if (message) sessionStorage.setItem(draftKey(id), message)
+    else sessionStorage.removeItem(draftKey(id))
   } catch {
-    // no storage: the draft lives in the field
+    // Without storage the draft exists in the field only.
   }
 }

@@ -1,213 +1,199 @@
-// Connecting a client: the settings to paste, with this server's address and the chosen model, and a test of the whole round trip.
+// Connecting a client: the settings to paste, with this server's address and the chosen model, and a test
+// that runs a whole tool call.
 
+/** @import { Client, ClientStep, ClosePage, Connect, ConnectTest, Context, TestStep } from '../types' */
+
+import * as api from './api.js'
 import { banner, clear, codeBlock, copyButton, h, icon, ms, tabList, text } from './dom.js'
 
 export const title = 'Connect'
 
-const APIS = { chat: 'chat completions', responses: 'Responses' }
-const MODEL = 'toolwire-connect-model'
+const APIS = new Map([
+  ['chat', 'chat completions'],
+  ['responses', 'Responses'],
+])
+const STORED = 'toolwire-connect-model'
 
-export async function open(main, context) {
-  const page = h('div', { class: 'page connect' })
+/** @param {HTMLElement} main @param {Context} _context @returns {Promise<ClosePage>} */
+export async function open(main, _context) {
+  const lead = 'Point a client at this server, and its tool calls work with any model.'
   const head = h(
     'div',
     { class: 'page-head' },
-    h(
-      'div',
-      null,
-      h('h1', null, 'Connect a client'),
-      h('p', null, 'Point a client at this server, and its tool calls work with any model behind it.'),
-    ),
+    h('div', null, h('h1', null, 'Connect a client'), h('p', null, lead)),
   )
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading')
-  page.append(head, trouble, body)
-  main.append(page)
-
-  const state = { told: null, client: new URLSearchParams(location.search).get('client'), tests: new Map() }
-  const failed = (error) => clear(trouble, banner(error.message, 'bad', true))
-  const panel = h('section', {
-    class: 'panel stack loose connect-panel',
-    role: 'tabpanel',
-    'aria-labelledby': 'connect-client',
-  })
-
-  async function load(model) {
-    state.told = await context.api.get(`/connect${model ? `?model=${encodeURIComponent(model)}` : ''}`)
-    if (!state.told.clients.some(({ id }) => id === state.client)) state.client = state.told.clients[0].id
-  }
-
-  function draw() {
-    const { told } = state
-    clear(
-      trouble,
-      told.needs_key
-        ? banner(
-            'This server wants a key. Wherever YOUR_KEY stands, put one of the keys of server.keys; this page does not know them.',
-            '',
-          )
-        : null,
-    )
-    const picker = modelPicker(told, async (model) => {
-      remember(model)
-      panel.inert = true // what it shows, and would test, is the model before
-      try {
-        await load(model)
-        drawClient()
-      } catch (error) {
-        failed(error)
-      }
-      panel.inert = false
-    })
-    const list = tabList(
-      told.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })),
-      state.client,
-      pick,
-      'Clients',
-    )
-    list.classList.add('client-tabs')
-    list.addEventListener('keydown', (event) => {
-      // it stands upright on wide screens
-      const key = { ArrowDown: 'ArrowRight', ArrowUp: 'ArrowLeft' }[event.key]
-      if (!key) return
-      event.preventDefault()
-      list.dispatchEvent(new KeyboardEvent('keydown', { key }))
-    })
-    body.replaceWith(
-      h(
-        'div',
-        { class: 'stack loose' },
-        h(
-          'div',
-          { class: 'panel connect-basics' },
-          h(
-            'div',
-            { class: 'field' },
-            h('span', { class: 'label' }, 'Address'),
-            copied(told.base_url, 'Copy the address'),
-          ),
-          h('div', { class: 'field' }, h('label', { class: 'label', for: 'connect-model' }, 'Model'), picker),
-        ),
-        h('div', { class: 'client-columns' }, list, panel),
-      ),
-    )
-    drawClient()
-  }
-
-  function pick(id) {
-    state.client = id
-    const address = new URL(location.href)
-    address.searchParams.set('client', id)
-    history.replaceState(history.state, '', address)
-    drawClient()
-  }
-
-  function drawClient() {
-    const client = state.told.clients.find(({ id }) => id === state.client)
-    panel.setAttribute('aria-labelledby', `connect-${client.id}`)
-    clear(
-      panel,
-      h(
-        'div',
-        null,
-        h(
-          'div',
-          { class: 'row' },
-          h('h2', null, client.name),
-          h('span', { class: 'badge' }, APIS[client.api] ?? client.api),
-        ),
-        h('p', { class: 'muted' }, client.summary),
-      ),
-      h('ol', { class: 'connect-steps' }, client.steps.map(step)),
-      tester(client),
-      h('p', { class: 'hint' }, 'The same in words: ', h('code', null, client.docs)),
-    )
-  }
-
-  function tester(client) {
-    const model = state.told.model
-    const key = `${client.id}\n${model}`
-    const result = h('div', { 'aria-live': 'polite', 'aria-atomic': 'false' })
-    const words = h('span', null, 'Test the round trip')
-    const button = h(
-      'button',
-      { type: 'button', class: 'button primary', disabled: !model, onclick: run },
-      icon('play', 15),
-      words,
-    )
-    async function run() {
-      button.disabled = true
-      text(words, 'Testing…')
-      clear(
-        result,
-        h(
-          'p',
-          { class: 'row muted' },
-          h('span', { class: 'spinner' }),
-          `Asking ${model} as ${client.name} would.`,
-        ),
-      )
-      try {
-        state.tests.set(
-          key,
-          await context.api.post(`/connect/${encodeURIComponent(client.id)}/test`, { model }),
-        )
-        clear(result, outcome(state.tests.get(key)))
-      } catch (error) {
-        clear(result, banner(error.message, 'bad'))
-      }
-      button.disabled = false
-      text(words, 'Test again')
-    }
-    if (state.tests.has(key)) {
-      result.append(outcome(state.tests.get(key)))
-      text(words, 'Test again')
-    }
-    return h(
-      'section',
-      { class: 'tester stack', 'aria-label': `Test of ${client.name}` },
-      h(
-        'div',
-        { class: 'row between' },
-        h(
-          'div',
-          { class: 'grow tester-words' },
-          h('h3', null, 'Does it work?'),
-          h(
-            'p',
-            { class: 'muted small' },
-            'A real round trip to this server, in the shape this client uses: one call of a harmless tool, its result, the answer. Nothing of your vault is part of it.',
-          ),
-        ),
-        button,
-      ),
-      result,
-    )
-  }
-
+  main.append(h('div', { class: 'page connect' }, head, trouble, body))
   try {
-    await load(remembered())
-    if (!state.told.models.some(({ id }) => id === state.told.model)) await load('')
-    draw()
+    let connect = await load(remembered())
+    if (!connect.models.some(({ id }) => id === connect.model)) connect = await load('')
+    body.replaceWith(new Page(connect, trouble).node)
   } catch (error) {
     clear(body)
-    failed(error)
+    clear(trouble, banner(api.messageOf(error), 'bad', true))
   }
   return () => {}
 }
 
-function modelPicker(told, onpick) {
-  if (!told.models.length) return h('p', { class: 'muted', id: 'connect-model' }, 'This server has no model.')
-  const picker = h(
-    'select',
-    { class: 'select', id: 'connect-model', onchange: () => onpick(picker.value) },
-    told.models.map(({ id, tools }) =>
-      h('option', { value: id, selected: id === told.model }, `${id} · ${tools}`),
-    ),
+/** @param {string} model */
+const load = (model) => api.get(api.query('/connect', { model }))
+
+class Page {
+  /** @type {Map<string, ConnectTest>} by client and model */
+  tests = new Map()
+
+  /** @param {Connect} connect @param {HTMLElement} trouble */
+  constructor(connect, trouble) {
+    this.connect = connect
+    this.trouble = trouble
+    this.client = this.clientOf(new URLSearchParams(location.search).get('client'))
+    this.panel = h('section', { class: 'panel stack loose connect-panel', role: 'tabpanel' })
+    if (connect.needs_key)
+      clear(trouble, banner('This server needs a key. Replace YOUR_KEY with a key from server.keys.', ''))
+    const tabs = tabList(
+      connect.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })),
+      this.client.id,
+      (id) => this.pick(id),
+      'Clients',
+    )
+    tabs.classList.add('client-tabs')
+    tabs.addEventListener('keydown', (event) => {
+      // On a wide screen the tabs are a column.
+      const key = new Map([
+        ['ArrowDown', 'ArrowRight'],
+        ['ArrowUp', 'ArrowLeft'],
+      ]).get(event.key)
+      if (!key) return
+      event.preventDefault()
+      tabs.dispatchEvent(new KeyboardEvent('keydown', { key }))
+    })
+    const address = h('span', { class: 'label' }, 'Address')
+    const model = h('label', { class: 'label', for: 'connect-model' }, 'Model')
+    const basics = h(
+      'div',
+      { class: 'panel connect-basics' },
+      h('div', { class: 'field' }, address, copied(connect.base_url, 'Copy the address')),
+      h(
+        'div',
+        { class: 'field' },
+        model,
+        modelPicker(connect, (id) => this.changeModel(id)),
+      ),
+    )
+    this.node = h(
+      'div',
+      { class: 'stack loose' },
+      basics,
+      h('div', { class: 'client-columns' }, tabs, this.panel),
+    )
+    this.draw()
+  }
+
+  /** @param {string | null} id */
+  clientOf(id) {
+    return this.connect.clients.find((one) => one.id === id) ?? this.connect.clients[0]
+  }
+
+  /** @param {string} id */
+  pick(id) {
+    this.client = this.clientOf(id)
+    const address = new URL(location.href)
+    address.searchParams.set('client', id)
+    history.replaceState(history.state, '', address)
+    this.draw()
+  }
+
+  /** @param {string} model */
+  async changeModel(model) {
+    remember(model)
+    this.panel.inert = true // until it is loaded, the panel shows and would test the model before
+    try {
+      this.connect = await load(model)
+      this.client = this.clientOf(this.client.id)
+      this.draw()
+    } catch (error) {
+      clear(this.trouble, banner(api.messageOf(error), 'bad', true))
+    }
+    this.panel.inert = false
+  }
+
+  draw() {
+    const { client } = this
+    const badge = h('span', { class: 'badge' }, APIS.get(client.api) ?? client.api)
+    this.panel.setAttribute('aria-labelledby', `connect-${client.id}`)
+    clear(
+      this.panel,
+      h(
+        'div',
+        null,
+        h('div', { class: 'row' }, h('h2', null, client.name), badge),
+        h('p', { class: 'muted' }, client.summary),
+      ),
+      h('ol', { class: 'connect-steps' }, client.steps.map(step)),
+      this.tester(client, this.connect.model),
+      h('p', { class: 'hint' }, 'More in the documentation: ', h('code', null, client.docs)),
+    )
+  }
+
+  /** @param {Client} client @param {string} model */
+  tester(client, model) {
+    const key = `${client.id}\n${model}`
+    const before = this.tests.get(key)
+    const result = h(
+      'div',
+      { 'aria-live': 'polite', 'aria-atomic': 'false' },
+      before ? outcome(before) : null,
+    )
+    const label = h('span', null, before ? 'Test again' : 'Test the round trip')
+    const button = h(
+      'button',
+      { type: 'button', class: 'button primary', disabled: !model, onclick: () => run() },
+      icon('play', 15),
+      label,
+    )
+    const run = async () => {
+      button.disabled = true
+      text(label, 'Testing…')
+      const waiting = `Sending a request to ${model} as ${client.name} would.`
+      clear(result, h('p', { class: 'row muted' }, h('span', { class: 'spinner' }), waiting))
+      try {
+        const test = await api.post(`/connect/${encodeURIComponent(client.id)}/test`, { model })
+        this.tests.set(key, test)
+        clear(result, outcome(test))
+      } catch (error) {
+        clear(result, banner(api.messageOf(error), 'bad'))
+      }
+      button.disabled = false
+      text(label, 'Test again')
+    }
+    const about =
+      'Runs a real round trip on this server, in the format of this client: one call of a harmless tool, ' +
+      'its result, and the answer. Your vault is not part of it.'
+    const heading = h('h3', null, 'Does it work?')
+    const words = h('div', { class: 'grow tester-words' }, heading, h('p', { class: 'muted small' }, about))
+    return h(
+      'section',
+      { class: 'tester stack', 'aria-label': `Test of ${client.name}` },
+      h('div', { class: 'row between' }, words, button),
+      result,
+    )
+  }
+}
+
+/** @param {Connect} connect @param {(id: string) => unknown} onpick */
+function modelPicker(connect, onpick) {
+  if (!connect.models.length)
+    return h('p', { class: 'muted', id: 'connect-model' }, 'This server has no model.')
+  const options = connect.models.map(({ id, tools }) =>
+    h('option', { value: id, selected: id === connect.model }, `${id} · ${tools}`),
   )
+  const picker = h('select', { class: 'select', id: 'connect-model' }, options)
+  picker.addEventListener('change', () => onpick(picker.value))
   return picker
 }
 
+/** @param {ClientStep} step */
 function step({ label, value, code, language, note }) {
   return h(
     'li',
@@ -219,33 +205,30 @@ function step({ label, value, code, language, note }) {
   )
 }
 
+/** @param {string} value @param {string} label */
 function copied(value, label) {
   return h('div', { class: 'copied' }, h('code', null, value), copyButton(value, 'Copy', label))
 }
 
+/** @param {ConnectTest} test */
 function outcome({ ok, model, steps }) {
-  const failedAt = steps.find((one) => one.ok === false)
-  return h(
-    'div',
-    { class: 'stack' },
-    banner(
-      ok
-        ? `It works: ${model} called the tool and answered with its result.`
-        : `It does not work yet: ${failedAt?.name ?? 'a step'} failed.`,
-      ok ? 'ok' : 'bad',
-    ),
-    h('ol', { class: 'checks' }, steps.map(check)),
-  )
+  const failed = steps.find((one) => one.ok === false)
+  const message = ok
+    ? `It works: ${model} called the tool and answered with its result.`
+    : `It does not work yet: ${failed?.name ?? 'a step'} failed.`
+  const checks = h('ol', { class: 'checks' }, steps.map(check))
+  return h('div', { class: 'stack' }, banner(message, ok ? 'ok' : 'bad'), checks)
 }
 
+/** @param {TestStep} step */
 function check({ name, ok, ms: took, detail }) {
-  const [picture, kind, words] =
+  const [picture, kind, spoken] =
     ok === null ? ['more', 'idle', 'Not tried'] : ok ? ['check', 'ok', 'Passed'] : ['close', 'bad', 'Failed']
   return h(
     'li',
     { class: `check ${kind}` },
     icon(picture, 16),
-    h('span', { class: 'visually-hidden' }, `${words}: `),
+    h('span', { class: 'visually-hidden' }, `${spoken}: `),
     h('span', { class: 'strong' }, name),
     h('span', { class: 'check-time' }, ok === null ? '' : ms(took)),
     h('p', { class: 'check-detail' }, detail),
@@ -254,16 +237,17 @@ function check({ name, ok, ms: took, detail }) {
 
 function remembered() {
   try {
-    return localStorage.getItem(MODEL) ?? ''
+    return localStorage.getItem(STORED) ?? ''
   } catch {
     return ''
   }
 }
 
+/** @param {string} model */
 function remember(model) {
   try {
-    localStorage.setItem(MODEL, model)
+    localStorage.setItem(STORED, model)
   } catch {
-    // a browser that keeps nothing: then it is asked again
+    // Without storage the choice applies to this visit.
   }
 }

@@ -1,12 +1,21 @@
-// Small dialogs: a yes or no, and a line of text. Native ones, so that focus stays inside and returns.
+// Small dialogs: yes or no, and one line of text. They are native dialogs, so focus stays inside and returns.
+// Closing one, by Escape or by its close button, means no.
 
-import { h, icon } from './dom.js'
+/** @import { Child } from '../types' */
+
+import { focus, h, icon } from './dom.js'
 
 let count = 0
 
-/** An empty dialog with a title and a close button. `body` and `foot` are to be filled. */
+/**
+ * An empty dialog with a title and a close button. The caller fills `body` and `foot`.
+ *
+ * @param {string} title
+ * @param {{ wide?: boolean, closeLabel?: string }} [options]
+ */
 export function frame(title, { wide = false, closeLabel = 'Close' } = {}) {
-  const id = `dialog-${(count += 1)}`
+  count += 1
+  const id = `dialog-${count}`
   const heading = h('h2', { id, tabindex: '-1' }, title)
   const close = h(
     'button',
@@ -25,65 +34,102 @@ export function frame(title, { wide = false, closeLabel = 'Close' } = {}) {
   return { dialog, heading, close, body, foot }
 }
 
-/** Shows a dialog, and gives the focus back when it is closed. */
-export function show(dialog, focus) {
+/**
+ * Shows a dialog. When it is closed, the focus returns to where it was.
+ *
+ * @param {HTMLDialogElement} dialog
+ * @param {HTMLElement} first gets the focus
+ */
+export function show(dialog, first) {
   const before = document.activeElement
   document.body.append(dialog)
   dialog.addEventListener(
     'close',
     () => {
       dialog.remove()
-      if (before?.isConnected) before.focus()
+      focus(before)
     },
     { once: true },
   )
   dialog.showModal()
-  focus?.focus()
+  first.focus()
 }
 
-/** Whether the person wants it. */
-export function confirm({ title, words, action = 'OK', danger = false }) {
+/**
+ * Asks whether to do something, and resolves to the answer. A click beside the dialog means no. The focus
+ * goes to the input `first`, or else to the button that says no.
+ *
+ * @param {object} question
+ * @param {string} question.title
+ * @param {Child} question.content
+ * @param {string} question.action
+ * @param {boolean} [question.danger]
+ * @param {HTMLInputElement} [question.first]
+ * @returns {Promise<boolean>}
+ */
+export function confirm({ title, content, action, danger = false, first }) {
   const { dialog, close, body, foot } = frame(title)
-  body.append(h('p', null, words))
   const no = h('button', { type: 'button', class: 'button' }, 'Cancel')
   const yes = h('button', { type: 'button', class: danger ? 'button danger' : 'button primary' }, action)
+  body.append(h('div', { class: 'stack loose' }, content))
   foot.append(no, yes)
-  return answered(dialog, [close, no], yes, () => true, no)
+  dialog.addEventListener('click', (event) => {
+    if (event.target === dialog) dialog.close()
+  })
+  if (first) submitOnEnter(first, yes)
+  return answer(dialog, [close, no], yes, first ?? no)
 }
 
-/** A line of text, or null. */
-export function prompt({ title, label, value = '', action = 'Save' }) {
-  const { dialog, close, body, foot } = frame(title)
+/**
+ * Asks for a line of text. Resolves to null if there is none.
+ *
+ * @param {{ title: string, label: string, value?: string, action?: string }} question
+ * @returns {Promise<string | null>}
+ */
+export async function prompt({ title, label, value = '', action = 'Save' }) {
+  const { dialog, heading, close, body, foot } = frame(title)
   const input = h('input', {
     class: 'input',
     type: 'text',
     value,
     maxlength: '200',
-    id: `${dialog.getAttribute('aria-labelledby')}-input`,
+    id: `${heading.id}-input`,
   })
   body.append(h('div', { class: 'field' }, h('label', { class: 'label', for: input.id }, label), input))
   const no = h('button', { type: 'button', class: 'button' }, 'Cancel')
   const yes = h('button', { type: 'button', class: 'button primary' }, action)
   foot.append(no, yes)
-  input.addEventListener('keydown', (event) => {
-    if (event.key !== 'Enter' || event.isComposing) return
-    event.preventDefault() // else the key goes on to whatever has the focus then
-    yes.click()
-  })
-  const out = answered(dialog, [close, no], yes, () => input.value.trim() || null, input)
+  submitOnEnter(input, yes)
+  const answered = answer(dialog, [close, no], yes, input)
   input.select()
-  return out.then((given) => given || null)
+  return (await answered) ? input.value.trim() || null : null
 }
 
-function answered(dialog, noes, yes, value, focus) {
+/** @param {HTMLInputElement} input @param {HTMLButtonElement} button */
+function submitOnEnter(input, button) {
+  input.addEventListener('keydown', (event) => {
+    if (event.key !== 'Enter' || event.isComposing) return
+    event.preventDefault() // otherwise the same key also presses the button that gets the focus back
+    button.click()
+  })
+}
+
+/**
+ * @param {HTMLDialogElement} dialog
+ * @param {HTMLButtonElement[]} noes
+ * @param {HTMLButtonElement} yes
+ * @param {HTMLElement} first
+ * @returns {Promise<boolean>}
+ */
+function answer(dialog, noes, yes, first) {
   return new Promise((resolve) => {
-    let answer = false
-    dialog.addEventListener('close', () => resolve(answer), { once: true })
+    let agreed = false
+    dialog.addEventListener('close', () => resolve(agreed), { once: true })
     for (const no of noes) no.addEventListener('click', () => dialog.close())
     yes.addEventListener('click', () => {
-      answer = value()
+      agreed = true
       dialog.close()
     })
-    show(dialog, focus)
+    show(dialog, first)
   })
 }

@@ -1,12 +1,25 @@
-// A unified diff as it is read: line numbers, signs and words. Not by colour alone. Long ones are laid out piece by piece.
+// A unified diff with line numbers and signs: nothing is shown by colour alone. Long ones are laid out in
+// pieces.
 
 import { counted, h, visible } from './dom.js'
 
-const PIECE = 200
-const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@(.*)$/
+/** @typedef {'file' | 'hunk' | 'added' | 'removed' | 'same' | 'note'} Kind */
+/** @typedef {{ kind: Kind, old?: number, new?: number, text: string }} Line */
 
-/** What every line of a diff is: `{kind, old, new, text}`; kind: 'file', 'hunk', 'added', 'removed', 'same', 'note'. */
+const PIECE = 200
+const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/
+const SIGNS = new Map([
+  ['added', '+'],
+  ['removed', '−'],
+])
+
+/**
+ * The lines of a unified diff, each with its kind and its line numbers.
+ *
+ * @param {string} diff
+ */
 export function lines(diff) {
+  /** @type {Line[]} */
   const out = []
   let old = 0
   let now = 0
@@ -18,19 +31,26 @@ export function lines(diff) {
       now = Number(hunk[2])
       inside = true
       out.push({ kind: 'hunk', text: line })
-    } else if (!inside && (line.startsWith('---') || line.startsWith('+++')))
+    } else if (!inside && (line.startsWith('---') || line.startsWith('+++'))) {
       out.push({ kind: 'file', text: line })
-    else if (line.startsWith('+')) out.push({ kind: 'added', new: now++, text: line.slice(1) })
-    else if (line.startsWith('-')) out.push({ kind: 'removed', old: old++, text: line.slice(1) })
-    else if (line.startsWith('\\')) out.push({ kind: 'note', text: line.slice(1).trim() })
-    else out.push({ kind: 'same', old: old++, new: now++, text: line.slice(1) })
+    } else if (line.startsWith('+')) {
+      out.push({ kind: 'added', new: now, text: line.slice(1) })
+      now += 1
+    } else if (line.startsWith('-')) {
+      out.push({ kind: 'removed', old, text: line.slice(1) })
+      old += 1
+    } else if (line.startsWith('\\')) {
+      out.push({ kind: 'note', text: line.slice(1).trim() })
+    } else {
+      out.push({ kind: 'same', old, new: now, text: line.slice(1) })
+      old += 1
+      now += 1
+    }
   }
   return out
 }
 
-const SIGNS = { added: '+', removed: '−' }
-const SPOKEN = { added: 'added: ', removed: 'removed: ' }
-
+/** @param {string} diff */
 export function drawDiff(diff) {
   const all = lines(diff)
   const added = all.filter((one) => one.kind === 'added').length
@@ -49,19 +69,16 @@ export function drawDiff(diff) {
   return h('div', { class: 'diff' }, counts, box)
 }
 
-function drawLine(one) {
-  const spoken = SPOKEN[one.kind]
+/** @param {Line} line */
+function drawLine(line) {
+  const sign = SIGNS.get(line.kind)
+  const spoken = sign ? h('span', { class: 'visually-hidden' }, `${line.kind}: `) : null
   return h(
     'div',
-    { class: `diff-line ${one.kind}` },
-    h('span', { class: 'diff-number', 'aria-hidden': 'true' }, one.old ?? ''),
-    h('span', { class: 'diff-number', 'aria-hidden': 'true' }, one.new ?? ''),
-    h('span', { class: 'diff-sign', 'aria-hidden': 'true' }, SIGNS[one.kind] ?? ''),
-    h(
-      'span',
-      { class: 'diff-text' },
-      spoken ? h('span', { class: 'visually-hidden' }, spoken) : null,
-      visible(one.text) || ' ',
-    ),
+    { class: `diff-line ${line.kind}` },
+    h('span', { class: 'diff-number', 'aria-hidden': 'true' }, line.old),
+    h('span', { class: 'diff-number', 'aria-hidden': 'true' }, line.new),
+    h('span', { class: 'diff-sign', 'aria-hidden': 'true' }, sign),
+    h('span', { class: 'diff-text' }, spoken, visible(line.text) || ' '),
   )
 }

@@ -1,134 +1,125 @@
-// Building the page: elements, icons, times and sizes.
+// Builds the page: elements, icons, common controls, and numbers and times as text.
 //
-// Law: everything foreign (what a model wrote, notes, arguments, names, errors) is text. Nothing here takes markup; there is no way to hand any in.
-// `h` refuses what could become a script: handlers that are no functions, inline styles, and addresses that are neither of this server nor of the web.
+// Law: everything foreign (what a model wrote, notes, arguments, names, errors) is text. Nothing here accepts
+// markup. `h` refuses what could become a script: handlers that are not functions, inline styles, and links
+// that lead neither to this server nor to the web.
+
+/** @import { Child, Props, SvgAttributes, TabItem, TabList } from '../types' */
+
+import { ICONS } from './icons.js'
 
 export { visible } from './invisible.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
 const SAFE_HREF = /^(?:https?:|mailto:|blob:|[/#?])/i
-const PROPERTIES = new Set([
-  'value',
-  'checked',
-  'disabled',
-  'open',
-  'hidden',
-  'indeterminate',
-  'readOnly',
-  'selected',
-  'tabIndex',
-  'htmlFor',
-])
+const PROPERTIES = new Set(['value', 'checked', 'disabled', 'hidden', 'readOnly', 'selected'])
+const COPIED_MS = 1600
 
-/** An element. Props: `class`, handlers (`onclick: fn`), `dataset`, `vars` (custom properties), booleans, attributes by their own names. */
+/**
+ * An element. Handlers are functions (`onclick: fn`), `vars` are custom properties of CSS, and all other
+ * props are attributes or properties under their own names. A prop that is null or undefined is left out.
+ *
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Props | null} [props]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
 export function h(tag, props, ...children) {
   const node = document.createElement(tag)
-  for (const [name, value] of Object.entries(props ?? {})) set(node, name, value)
+  for (const [name, value] of Object.entries(props ?? {})) setProp(node, name, value)
   node.append(...nodes(children))
   return node
 }
 
-/** An element of SVG; attributes by their own names. */
+/**
+ * An SVG element.
+ *
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {SvgAttributes | null} [attributes]
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[Tag]}
+ */
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS(SVG, tag)
-  for (const [name, value] of Object.entries(attributes ?? {})) set(node, name, value)
+  for (const [name, value] of Object.entries(attributes ?? {})) setProp(node, name, value)
   node.append(...nodes(children))
   return node
 }
 
-function set(node, name, value) {
+/** @param {HTMLElement | SVGElement} node @param {string} name @param {unknown} value */
+function setProp(node, name, value) {
   if (value === null || value === undefined) return
   if (name.startsWith('on')) {
     if (typeof value !== 'function') throw new TypeError(`${name} takes a function`)
-    node.addEventListener(name.slice(2).toLowerCase(), value)
+    node.addEventListener(name.slice(2).toLowerCase(), (event) => value(event))
   } else if (name === 'style' || name === 'srcdoc') {
-    throw new TypeError(`${name} is not written by scripts here; use classes, or vars for custom properties`)
+    throw new TypeError(`${name} is not set by scripts here; use classes, or vars for custom properties`)
   } else if (name === 'dataset') {
-    for (const [key, one] of Object.entries(value))
+    for (const [key, one] of Object.entries(value)) {
       if (one !== null && one !== undefined) node.dataset[key] = one
+    }
   } else if (name === 'vars') {
-    for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one)
+    for (const [key, one] of Object.entries(value)) node.style.setProperty(key, String(one))
   } else if (PROPERTIES.has(name) && name in node) {
-    node[name] = value
+    Reflect.set(node, name, value)
   } else if ((name === 'href' || name === 'src') && !SAFE_HREF.test(String(value).trim())) {
     return
-  } else if (typeof value === 'boolean') {
-    if (name.startsWith('aria-')) node.setAttribute(name, String(value))
-    else node.toggleAttribute(name, value)
+  } else if (typeof value === 'boolean' && !name.startsWith('aria-')) {
+    node.toggleAttribute(name, value)
   } else {
     node.setAttribute(name, String(value))
   }
 }
 
-function nodes(children) {
-  const out = []
-  for (const child of children.flat(Infinity)) {
-    if (child === null || child === undefined || child === false || child === true) continue
-    out.push(child instanceof Node ? child : document.createTextNode(String(child)))
+/**
+ * Children as nodes. Null, undefined and booleans are left out, so that `condition ? node : null` works.
+ *
+ * @param {readonly Child[]} children
+ * @param {Node[]} [out]
+ */
+function nodes(children, out = []) {
+  for (const child of children) {
+    if (Array.isArray(child)) nodes(child, out)
+    else if (child instanceof Node) out.push(child)
+    else if (child !== null && child !== undefined && typeof child !== 'boolean')
+      out.push(document.createTextNode(String(child)))
   }
   return out
 }
 
-/** Sets the text of a node, and touches the page only when it is another. */
+/**
+ * Sets the text of a node, and touches the page only if the text is different.
+ *
+ * @template {Element} T
+ * @param {T} node
+ * @param {string | number | null | undefined} value
+ */
 export function text(node, value) {
-  const wanted = value === null || value === undefined ? '' : String(value)
+  const wanted = String(value ?? '')
   if (node.textContent !== wanted) node.textContent = wanted
   return node
 }
 
-/** Empties a node; with children, fills it with them. */
+/**
+ * Replaces all children of a node.
+ *
+ * @template {ParentNode} T
+ * @param {T} node
+ * @param {...Child} children
+ */
 export function clear(node, ...children) {
   node.replaceChildren(...nodes(children))
   return node
 }
 
-// --- icons ---------------------------------------------------------------------------------------------------------------------------------------
-
-// Strokes on a field of 24 × 24.
-const ICONS = {
-  chat: 'M4 5.5h16v11H10l-4.5 3.5v-3.5H4z',
-  inbox: 'M4 13.5 6.5 5h11l2.5 8.5V19H4z M4 13.5h4.5l1.5 2.5h4l1.5-2.5H20',
-  wire: 'M3 12h4l2.5-6.5 5 13L17 12h4',
-  plug: 'M9 3v5 M15 3v5 M6.5 8h11v3.5a5.5 5.5 0 0 1-11 0z M12 17v4',
-  sliders: 'M4 7h9 M17 7h3 M4 17h3 M11 17h9 M15 4.8v4.4 M9 14.8v4.4',
-  sun: 'M12 8a4 4 0 1 0 0 8a4 4 0 1 0 0-8 M12 2.5v2 M12 19.5v2 M2.5 12h2 M19.5 12h2 M5.3 5.3l1.4 1.4 M17.3 17.3l1.4 1.4 M5.3 18.7l1.4-1.4 M17.3 6.7l1.4-1.4',
-  moon: 'M19.5 14.5A8 8 0 0 1 9.5 4.5a8 8 0 1 0 10 10z',
-  plus: 'M12 5v14 M5 12h14',
-  minus: 'M5 12h14',
-  close: 'M6 6l12 12 M18 6L6 18',
-  check: 'M5 12.5l4.5 4.5L19 7.5',
-  copy: 'M9 9h11v11H9z M15 9V4H4v11h5',
-  search: 'M11 4a7 7 0 1 0 0 14a7 7 0 1 0 0-14 M16 16l4.5 4.5',
-  pencil: 'M4 20l1-4.5L16 4.5l3.5 3.5L8.5 19z M14 6.5l3.5 3.5',
-  trash: 'M4.5 7h15 M9.5 7V4.5h5V7 M6.5 7l1 13h9l1-13 M10 11v5.5 M14 11v5.5',
-  send: 'M12 19V5 M6 11l6-6 6 6',
-  stop: 'M7 7h10v10H7z',
-  retry: 'M19.5 12a7.5 7.5 0 1 1-2.2-5.3L19.5 9 M19.5 4.5V9H15',
-  download: 'M12 4v11 M7.5 11l4.5 4.5 4.5-4.5 M5 20h14',
-  down: 'M12 5v14 M6 13l6 6 6-6',
-  chevron: 'M6 9.5l6 6 6-6',
-  right: 'M9.5 6l6 6-6 6',
-  left: 'M14.5 6l-6 6 6 6',
-  list: 'M4 6.5h16 M4 12h16 M4 17.5h16',
-  tool: 'M14.7 6.3a4 4 0 0 1 5-1.3l-2.7 2.7 1.8 1.8 2.7-2.7a4 4 0 0 1-5.3 5.2l-7.5 7.5a1.9 1.9 0 0 1-2.7-2.7l7.5-7.5a4 4 0 0 1 1.2-3z',
-  file: 'M6.5 3.5h7.5l4 4v13H6.5z M13.5 3.5v4.5h4.5',
-  folder: 'M3.5 6h6l2 2.5h9v10.5h-17z',
-  warning: 'M12 4.5L21 19.5H3z M12 10v4.5 M12 17v.1',
-  info: 'M12 3.5a8.5 8.5 0 1 0 0 17a8.5 8.5 0 1 0 0-17 M12 11v5.5 M12 7.6v.1',
-  shield: 'M12 3.5l7.5 2.5v6c0 4.5-3.2 7.3-7.5 8.7-4.3-1.4-7.5-4.2-7.5-8.7V6z M8.7 12l2.3 2.3 4.3-4.6',
-  key: 'M8 11a4 4 0 1 0 0 8a4 4 0 1 0 0-8 M11 12.2L20 4 M16.5 7.2l2.5 2.8',
-  clock: 'M12 3.5a8.5 8.5 0 1 0 0 17a8.5 8.5 0 1 0 0-17 M12 7.5V12l3 2.5',
-  thought: 'M12 4a7 7 0 0 0-4 12.7V19h8v-2.3A7 7 0 0 0 12 4z M9.5 21.5h5',
-  play: 'M8 5.5l10.5 6.5L8 18.5z',
-  pause: 'M8.5 6v12 M15.5 6v12',
-  external: 'M13.5 4.5h6v6 M19.5 4.5L11 13 M17.5 14v5.5h-13v-13H10',
-  filter: 'M4 5.5h16l-6.2 7.5v6l-3.6-2v-4z',
-  more: 'M5 12v.1 M12 12v.1 M19 12v.1',
-  terminal: 'M3.5 5h17v14h-17z M7 9.5l3 2.5-3 2.5 M12.5 15H17',
-  chart: 'M4 20V4 M4 20h16 M8 16v-4 M12 16V8 M16 16v-6',
-}
-
-/** A picture that says nothing by itself: whoever uses it gives the button its words. */
+/**
+ * A picture that is hidden from screen readers: its button or row must have a text or a label.
+ *
+ * @param {string} name
+ * @param {number} [size]
+ */
 export function icon(name, size = 18) {
   const drawn = svg('svg', {
     class: 'icon',
@@ -138,79 +129,119 @@ export function icon(name, size = 18) {
     'aria-hidden': 'true',
     focusable: 'false',
   })
-  drawn.append(svg('path', { d: ICONS[name] ?? ICONS.info }))
+  drawn.append(svg('path', { d: ICONS.get(name) ?? ICONS.get('info') }))
   return drawn
 }
 
-// --- controls that every page has ----------------------------------------------------------------------------------------------------------------
+// --- common controls ---------------------------------------------------------------------------------------
 
-/** A button that copies. `words` is a text or a function that gives one; `name` is for those who hear it, where more than the label is needed. */
-export function copyButton(words, label = 'Copy', name = label) {
-  const said = h('span', { class: 'copy-label' }, label)
+/**
+ * A button that copies a text. `name` is the accessible name, where the label alone does not say enough.
+ *
+ * @param {string | (() => string)} content
+ * @param {string} [label]
+ * @param {string} [name]
+ */
+export function copyButton(content, label = 'Copy', name = label) {
+  const shown = h('span', { class: 'copy-label' }, label)
   const button = h(
     'button',
     { type: 'button', class: 'button quiet small copy', 'aria-label': name },
     icon('copy', 15),
-    said,
+    shown,
   )
   let timer = 0
   button.addEventListener('click', async () => {
-    const ok = await copy(typeof words === 'function' ? words() : words)
-    text(said, ok ? 'Copied' : 'Could not copy')
-    button.setAttribute('aria-label', said.textContent)
+    const ok = await copy(typeof content === 'function' ? content() : content)
+    const result = ok ? 'Copied' : 'Could not copy'
+    text(shown, result)
+    button.setAttribute('aria-label', result)
     button.classList.toggle('did', ok)
     clearTimeout(timer)
     timer = setTimeout(() => {
-      text(said, label)
+      text(shown, label)
       button.setAttribute('aria-label', name)
       button.classList.remove('did')
-    }, 1600)
+    }, COPIED_MS)
   })
   return button
 }
 
-/** Copies a text to the clipboard; tells whether that worked. Works on plain HTTP too. */
-export async function copy(words) {
+/**
+ * Copies a text to the clipboard, and returns whether that worked. Works on plain HTTP too.
+ *
+ * @param {string} content
+ */
+export async function copy(content) {
   try {
-    await navigator.clipboard.writeText(words)
+    await navigator.clipboard.writeText(content)
     return true
   } catch {
     const area = h('textarea', { class: 'visually-hidden', 'aria-hidden': 'true', tabindex: '-1' })
-    area.value = words
+    area.value = content
     const before = document.activeElement
-    ;(document.querySelector('dialog[open]') ?? document.body).append(area)
+    // Only elements inside an open dialog can be selected while it is open.
+    const parent = document.querySelector('dialog[open]') ?? document.body
+    parent.append(area)
     area.select()
     const ok = document.execCommand('copy')
     area.remove()
-    before?.focus?.()
+    focus(before)
     return ok
   }
 }
 
-/** Text as code, with its language and a copy button. */
-export function codeBlock(words, language = '') {
-  const code = h('code', null, words)
+/**
+ * Gives an element the focus, if it can have it and is still on the page.
+ *
+ * @param {Element | null | undefined} node
+ * @param {FocusOptions} [options]
+ */
+export function focus(node, options) {
+  if ((node instanceof HTMLElement || node instanceof SVGElement) && node.isConnected) node.focus(options)
+}
+
+/**
+ * Text, or an element with it, as code with its language and a copy button.
+ *
+ * @param {string | HTMLElement} content
+ * @param {string} [language]
+ * @param {HTMLButtonElement} [copier]
+ */
+export function codeBlock(content, language = '', copier) {
+  const code = typeof content === 'string' ? h('code', null, content) : content
   const head = h(
     'div',
     { class: 'code-head' },
     h('span', { class: 'code-language' }, language),
-    copyButton(() => code.textContent),
+    copier ?? copyButton(() => code.textContent),
   )
   return h('div', { class: 'code' }, head, h('pre', { tabindex: '0' }, code))
 }
 
-/** How tools reach a model, as a badge. */
+const STRATEGIES = ['native', 'parked', 'emulated', 'constrained', 'none']
+
+/**
+ * How tools reach a model, as a badge.
+ *
+ * @param {string} strategy
+ */
 export function strategyBadge(strategy) {
-  const known = ['native', 'parked', 'emulated', 'constrained', 'none']
-  return h(
-    'span',
-    { class: `badge ${known.includes(strategy) ? strategy : 'none'}` },
-    strategy === 'none' ? 'no tools' : strategy,
-  )
+  const kind = STRATEGIES.includes(strategy) ? strategy : 'none'
+  return h('span', { class: `badge ${kind}` }, strategy === 'none' ? 'no tools' : strategy)
 }
 
-/** A tab list that works by arrow keys. `items`: [{id, label}]. Returns the element; `element.pick(id)` chooses without calling back. */
-export function tabList(items, chosen, onpick, label = 'Views') {
+/**
+ * A tab list that works by arrow keys. `pick(id)` of the returned element selects a tab without calling
+ * `onpick`.
+ *
+ * @param {TabItem[]} items
+ * @param {string} selected
+ * @param {(id: string) => unknown} onpick
+ * @param {string} [label]
+ * @returns {TabList}
+ */
+export function tabList(items, selected, onpick, label = 'Views') {
   const list = h('div', { class: 'tabs', role: 'tablist', 'aria-label': label })
   const tabs = items.map((item) =>
     h(
@@ -219,7 +250,7 @@ export function tabList(items, chosen, onpick, label = 'Views') {
         type: 'button',
         class: 'tab',
         role: 'tab',
-        id: item.domId ?? null,
+        id: item.domId,
         dataset: { id: item.id },
         onclick: () => choose(item.id),
       },
@@ -227,7 +258,9 @@ export function tabList(items, chosen, onpick, label = 'Views') {
     ),
   )
   list.append(...tabs)
-  list.pick = (id) => {
+
+  /** @param {string} id */
+  function pick(id) {
     for (const tab of tabs) {
       const on = tab.dataset.id === id
       tab.setAttribute('aria-selected', String(on))
@@ -236,57 +269,66 @@ export function tabList(items, chosen, onpick, label = 'Views') {
         list.scrollLeft += tab.getBoundingClientRect().left - list.getBoundingClientRect().left - 24
     }
   }
+  /** @param {string} id */
   function choose(id) {
-    list.pick(id)
+    pick(id)
     onpick(id)
   }
   list.addEventListener('keydown', (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key]
-    if (step === undefined) return
+    const at = tabs.findIndex((tab) => tab.matches(':focus'))
+    /** @type {{ [key: string]: number }} */
+    const steps = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }
+    const to = steps[event.key]
+    if (to === undefined) return
     event.preventDefault()
-    const at = tabs.indexOf(document.activeElement)
-    const to =
-      step === Infinity ? tabs.length - 1 : step === -Infinity ? 0 : (at + step + tabs.length) % tabs.length
-    tabs[to].focus()
-    choose(tabs[to].dataset.id)
+    const index = (to + tabs.length) % tabs.length
+    tabs[index].focus()
+    choose(items[index].id)
   })
-  list.pick(chosen)
-  return list
+  pick(selected)
+  return Object.assign(list, { pick })
 }
 
-/** A line of news or trouble. `kind`: '', 'ok', 'warn' or 'bad'. With `onclose` it can be put away. */
-export function banner(words, kind = '', onclose = null, ...more) {
+/**
+ * A line of news or trouble. With `onclose`, the person can dismiss it.
+ *
+ * @param {Child} message
+ * @param {'' | 'ok' | 'warn' | 'bad'} [kind]
+ * @param {boolean | (() => void) | null} [onclose]
+ * @param {...Child} more
+ */
+export function banner(message, kind = '', onclose = null, ...more) {
   const node = h('div', { class: `banner ${kind}`, role: kind === 'bad' ? 'alert' : 'status' })
   node.append(
     icon(kind === 'bad' || kind === 'warn' ? 'warning' : kind === 'ok' ? 'check' : 'info'),
-    h('div', { class: 'banner-words' }, words),
+    h('div', { class: 'banner-words' }, message),
     ...nodes(more),
   )
   if (onclose) {
-    const put = () => {
+    const dismiss = () => {
       node.remove()
       if (typeof onclose === 'function') onclose()
     }
-    node.append(
-      h(
-        'button',
-        { type: 'button', class: 'button quiet small', 'aria-label': 'Dismiss', onclick: put },
-        icon('close', 15),
-      ),
-    )
+    const props = { type: 'button', class: 'button quiet small', 'aria-label': 'Dismiss', onclick: dismiss }
+    node.append(h('button', props, icon('close', 15)))
   }
   return node
 }
 
-// --- numbers and times ---------------------------------------------------------------------------------------------------------------------------
+// --- numbers and times -------------------------------------------------------------------------------------
 
-/** A moment (seconds since 1970, or ISO text) in words, in a <time> that tells the exact one. */
+/**
+ * A moment (seconds since 1970, or ISO text) as "5 min ago". The exact time is in the element's title.
+ *
+ * @param {number | string} at
+ */
 export function when(at) {
-  const moment = typeof at === 'number' ? new Date(at * 1000) : new Date(at)
+  const moment = new Date(typeof at === 'number' ? at * 1000 : at)
   if (Number.isNaN(moment.getTime())) return h('time', null, '')
   return h('time', { datetime: moment.toISOString(), title: moment.toLocaleString() }, ago(moment))
 }
 
+/** @param {Date} moment @param {number} [now] */
 export function ago(moment, now = Date.now()) {
   const seconds = (now - moment.getTime()) / 1000
   if (seconds < -60) return moment.toLocaleString(undefined, { dateStyle: 'short', timeStyle: 'short' })
@@ -297,6 +339,7 @@ export function ago(moment, now = Date.now()) {
   return moment.toLocaleDateString(undefined, { dateStyle: 'medium' })
 }
 
+/** @param {number | null | undefined} count */
 export function bytes(count) {
   if (count === null || count === undefined) return ''
   const units = ['B', 'KB', 'MB', 'GB']
@@ -309,18 +352,24 @@ export function bytes(count) {
   return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${units[unit]}`
 }
 
+/** @param {number | null | undefined} count */
 export function ms(count) {
   if (count === null || count === undefined) return ''
   if (count < 1) return `${count.toFixed(1)} ms`
   if (count < 1000) return `${Math.round(count)} ms`
   if (count < 60000) return `${(count / 1000).toFixed(count < 10000 ? 2 : 1)} s`
   const minutes = Math.floor(count / 60000)
-  return minutes < 60
-    ? `${minutes} min ${Math.round((count % 60000) / 1000)} s`
-    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`
+  if (minutes < 60) return `${minutes} min ${Math.round((count % 60000) / 1000)} s`
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`
 }
 
-/** One, or several of a thing: `counted(2, 'file')` is "2 files". */
+/**
+ * A number with its noun: `counted(2, 'file')` is "2 files".
+ *
+ * @param {number} count
+ * @param {string} one
+ * @param {string} [several]
+ */
 export function counted(count, one, several = `${one}s`) {
   return `${count.toLocaleString()} ${count === 1 ? one : several}`
 }

@@ -1,26 +1,33 @@
 // Remembered grants, as the inbox and the settings list them.
 
-import { confirmed } from './confirm.js'
+/** @import { Child, Grant, OnError } from '../types' */
+
+import * as api from './api.js'
+import { confirm } from './dialog.js'
 import { h, visible, when } from './dom.js'
 
-const SCOPES = {
-  session: ['One conversation', 'every call in this conversation'],
-  folder: ['A folder', 'every call that touches nothing outside of this folder'],
-  tool: ['The whole tool', 'every call of this tool'],
-}
+/** By scope: name, what it covers. */
+const SCOPES = new Map([
+  ['session', ['One conversation', 'every call in this conversation']],
+  ['folder', ['A folder', 'every call that touches only this folder']],
+  ['tool', ['The whole tool', 'every call of this tool']],
+])
 const STAGES = { run: 'may run', share: 'may share what it finds' }
 
-/** The grants as a list, each with a button that revokes it after asking. `revoked` is called when one is gone, `failed` with an error. */
-export function grantList(grants, { api, revoked, failed }) {
-  return h(
-    'ul',
-    { class: 'cases', 'aria-label': 'Remembered grants' },
-    grants.map((grant) => grantEntry(grant, { api, revoked, failed })),
-  )
+/** The grants that are not revoked. */
+export async function currentGrants() {
+  const { grants } = await api.get('/grants')
+  return grants.filter((grant) => !grant.revoked_at)
 }
 
-export function grantEntry(grant, { api, revoked, failed }) {
-  const [scope, words] = SCOPES[grant.scope] ?? [grant.scope, '']
+/**
+ * A grant with a button that revokes it after a confirmation. `revoked` is called afterwards.
+ *
+ * @param {Grant} grant
+ * @param {{ revoked: (grant: Grant) => void, showError: OnError }} actions
+ */
+export function grantEntry(grant, { revoked, showError }) {
+  const [scope, covers] = SCOPES.get(grant.scope) ?? [grant.scope, '']
   const button = h(
     'button',
     {
@@ -32,25 +39,22 @@ export function grantEntry(grant, { api, revoked, failed }) {
     'Revoke',
   )
   async function revoke() {
+    const model = visible(grant.model || 'the model')
     const content = [
-      h(
-        'p',
-        null,
-        h('code', null, visible(grant.tool)),
-        ` will ask again before each call of ${visible(grant.model || 'the model')}.`,
-      ),
-      h('p', { class: 'muted' }, 'What was shared or changed already stays as it is.'),
+      h('p', null, h('code', null, visible(grant.tool)), ` will ask again before each call of ${model}.`),
+      h('p', { class: 'muted' }, 'What was already shared or changed stays as it is.'),
     ]
-    if (!(await confirmed({ title: 'Revoke this grant?', content, yes: 'Revoke', danger: true }))) return
+    if (!(await confirm({ title: 'Revoke this grant?', content, action: 'Revoke', danger: true }))) return
     button.disabled = true
     try {
       await api.del(`/grants/${encodeURIComponent(grant.id)}`)
       revoked(grant)
     } catch (error) {
       button.disabled = false
-      failed(error)
+      showError(error)
     }
   }
+  const target = h('span', { class: 'mono' }, visible(grant.target))
   return h(
     'li',
     { class: 'case' },
@@ -67,12 +71,7 @@ export function grantEntry(grant, { api, revoked, failed }) {
       h(
         'dl',
         { class: 'facts' },
-        fact(
-          'Covers',
-          grant.target
-            ? [h('span', { class: 'mono' }, visible(grant.target)), words ? ` (${words})` : '']
-            : words,
-        ),
+        fact('Covers', grant.target ? [target, covers ? ` (${covers})` : ''] : covers),
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
         fact('Vault', h('span', { class: 'mono' }, visible(grant.vault || 'none'))),
         fact('Since', when(grant.created_at)),
@@ -82,7 +81,7 @@ export function grantEntry(grant, { api, revoked, failed }) {
   )
 }
 
-/** A name and its value, in a list of facts. */
+/** A name and its value, in a list of facts. @param {string} name @param {...Child} value */
 export function fact(name, ...value) {
   return h('div', null, h('dt', null, name), h('dd', null, value))
 }

@@ -1,43 +1,55 @@
-// The inbox's questions, one entry each: what waits for a decision, and what became of the others.
+// The entries of the inbox: calls that wait for a decision, and calls that were decided or have expired.
 
+/** @import { Approval, Child, Decision, InboxContext, Touched } from '../types' */
+
+import * as api from './api.js'
 import { ask } from './approval.js'
-import { confirmed } from './confirm.js'
+import { confirm } from './dialog.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
 import { fact } from './grants.js'
+import { sizeOf } from './picks.js'
 
-export const SURFACES = {
-  chat: 'Terminal chat',
-  ask: 'Terminal',
-  note: 'Note',
-  web: 'Web chat',
-  mcp: 'MCP',
-  api: 'API',
-}
-const DECIDERS = {
-  web: 'on these pages',
-  shell: 'in a shell',
-  chat: 'in the terminal chat',
-  ask: 'in the terminal',
-  note: 'while a note was continued',
-  'mcp form': 'in the MCP client',
-}
+const SURFACES = new Map([
+  ['chat', 'Terminal chat'],
+  ['ask', 'Terminal'],
+  ['note', 'Note'],
+  ['web', 'Web chat'],
+  ['mcp', 'MCP'],
+  ['api', 'API'],
+])
+const DECIDERS = new Map([
+  ['web', 'on these pages'],
+  ['shell', 'in a shell'],
+  ['chat', 'in the terminal chat'],
+  ['ask', 'in the terminal'],
+  ['note', 'while a note was continued'],
+  ['mcp form', 'in the MCP client'],
+])
+const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
+const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', '': 'tool' }
+const STATUS_BADGES = { approved: 'ok', denied: 'bad', expired: 'warn', pending: '' }
 const SOON_S = 60
-const LONGEST = 52
+const LONGEST_PATH = 52
 
+/** @param {string} surface */
+export const surfaceName = (surface) => SURFACES.get(surface) ?? surface
+
+/** Updates the time that is left. @param {HTMLElement} time */
 export function countDown(time) {
   const left = Math.max(0, Math.round(Number(time.dataset.expires) - Date.now() / 1000))
-  const minutes = Math.floor(left / 60)
-  text(
-    time,
-    left === 0
-      ? 'time is over'
-      : minutes >= 60
-        ? `${Math.floor(minutes / 60)} h ${minutes % 60} min left`
-        : `${minutes}:${String(left % 60).padStart(2, '0')} left`,
-  )
-  time.closest('.badge').classList.toggle('warn', left <= SOON_S)
+  text(time, timeLeft(left))
+  time.closest('.badge')?.classList.toggle('warn', left <= SOON_S)
 }
 
+/** @param {number} seconds */
+export function timeLeft(seconds) {
+  const minutes = Math.floor(seconds / 60)
+  if (seconds === 0) return 'expired'
+  if (minutes >= 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min left`
+  return `${minutes}:${String(seconds % 60).padStart(2, '0')} left`
+}
+
+/** @param {Approval} approval @param {InboxContext} context @param {() => Promise<void>} refresh */
 export function pendingEntry(approval, context, refresh) {
   const review = h(
     'button',
@@ -51,7 +63,7 @@ export function pendingEntry(approval, context, refresh) {
   )
   async function look() {
     await ask([approval], context)
-    await refresh().catch(context.failed)
+    await refresh().catch(context.showError)
   }
   async function refuse() {
     const reason = h('input', {
@@ -61,37 +73,26 @@ export function pendingEntry(approval, context, refresh) {
       autocomplete: 'off',
       placeholder: 'Optional',
     })
+    const title = h('strong', null, visible(approval.title))
+    const hint = h('span', { class: 'hint' }, 'The model gets this reason, and may try something else.')
+    const label = h('label', { class: 'label', for: 'deny-reason' }, 'Reason')
     const content = [
-      h(
-        'p',
-        null,
-        h('strong', null, visible(approval.title)),
-        ` for ${visible(approval.model)} will not happen.`,
-      ),
-      h(
-        'div',
-        { class: 'field' },
-        h('label', { class: 'label', for: 'deny-reason' }, 'Reason'),
-        reason,
-        h('span', { class: 'hint' }, 'The model is told this, and may try something else.'),
-      ),
+      h('p', null, title, ` of ${visible(approval.model)} will not run.`),
+      h('div', { class: 'field' }, label, reason, hint),
     ]
-    if (!(await confirmed({ title: 'Deny this call?', content, yes: 'Deny', danger: true, first: reason })))
+    if (!(await confirm({ title: 'Deny this call?', content, action: 'Deny', danger: true, first: reason })))
       return
     deny.disabled = true
     try {
-      await context.api.post(`/approvals/${encodeURIComponent(approval.id)}/decision`, {
-        token: approval.token,
-        approved: false,
-        reason: reason.value.trim(),
-      })
-      context.worked()
+      const decision = { token: approval.token, approved: false, reason: reason.value.trim() }
+      await api.post(`/approvals/${encodeURIComponent(approval.id)}/decision`, decision)
+      context.clearError()
       context.announce(`Denied: ${approval.title}.`)
     } catch (error) {
       deny.disabled = false
-      context.failed(error)
+      context.showError(error)
     }
-    await refresh().catch(context.failed)
+    await refresh().catch(context.showError)
   }
   const left = h('span', { dataset: { expires: String(approval.expires_at) } })
   return h(
@@ -108,20 +109,19 @@ export function pendingEntry(approval, context, refresh) {
   )
 }
 
+/** @param {Approval} approval */
 export function settledEntry(approval) {
-  const { decision } = approval
-  const kind = { approved: 'ok', denied: 'bad', expired: 'warn' }[approval.status] ?? ''
-  const by =
-    approval.status === 'expired'
-      ? 'Nobody answered'
-      : `${approval.status === 'approved' ? 'Approved' : 'Denied'} ${decider(approval.decided_by)}`
+  const { decision, status } = approval
+  const decided = status === 'approved' ? 'Approved' : 'Denied'
+  const by = status === 'expired' ? 'Nobody answered' : `${decided} ${decider(approval.decided_by)}`
+  const badge = h('span', { class: `badge ${STATUS_BADGES[status]}` }, status)
   return h(
     'li',
     { class: 'case settled' },
     h(
       'div',
       { class: 'case-main' },
-      h('div', { class: 'row' }, head(approval), h('span', { class: `badge ${kind}` }, approval.status)),
+      h('div', { class: 'row' }, head(approval), badge),
       h('p', { class: 'case-touches' }, granted(approval)),
       decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
       origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
@@ -130,86 +130,94 @@ export function settledEntry(approval) {
   )
 }
 
+/** @param {Approval} approval */
 function head(approval) {
-  const stage =
-    approval.stage === 'share'
-      ? 'shares results'
-      : { write: 'changes files', read: 'reads', search: 'searches' }[approval.effect]
+  const { effect } = approval
+  const stage = approval.stage === 'share' ? 'shares results' : EFFECTS[effect]
   return [
-    icon({ write: 'pencil', read: 'file', search: 'search' }[approval.effect] ?? 'tool'),
+    icon(EFFECT_ICONS[effect] ?? 'tool'),
     h('h2', { class: 'case-title' }, visible(approval.title)),
-    stage ? h('span', { class: `badge ${approval.effect === 'write' ? 'warn' : ''}` }, stage) : null,
+    stage ? h('span', { class: `badge ${effect === 'write' ? 'warn' : ''}` }, stage) : null,
   ]
 }
 
+/** @param {Approval} approval @param {...Child} more */
 function origin(approval, ...more) {
-  const vault = approval.vault ? (approval.vault.split('/').filter(Boolean).pop() ?? approval.vault) : ''
+  const vault = approval.vault.split('/').filter(Boolean).pop() ?? approval.vault
   return h(
     'p',
     { class: 'case-origin' },
     h('span', { class: 'mono' }, visible(approval.model)),
-    h('span', null, SURFACES[approval.surface] ?? approval.surface),
+    h('span', null, surfaceName(approval.surface)),
     vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
     more,
   )
 }
 
-/** A short line of what a call would touch. */
+/** One line on what a call would touch. @param {Approval} approval @returns {Child} */
 function touches({ shown, arguments: given }) {
   const paths = shown.touched
   if (shown.problem) return [h('strong', null, 'Cannot work: '), visible(shown.problem)]
   if (shown.summary) return visible(shown.summary)
-  if (paths.length) return [pathsOf(paths), sized(paths)]
-  const words = visible(JSON.stringify(given))
-  return h('span', { class: 'mono' }, words.length > 160 ? `${words.slice(0, 159)}…` : words)
+  if (paths.length) return [pathList(paths), totalSize(paths)]
+  const json = visible(JSON.stringify(given))
+  return h('span', { class: 'mono' }, json.length > 160 ? `${json.slice(0, 159)}…` : json)
 }
 
-function pathsOf(touched) {
-  const named = touched
-    .slice(0, 3)
-    .map(({ path }, at) => [
-      at ? ', ' : '',
-      h('span', { class: 'mono', title: visible(path) }, ended(visible(path))),
-    ])
+/** @param {Touched[]} touched @returns {Child} */
+function pathList(touched) {
+  const named = touched.slice(0, 3).map(({ path }, at) => {
+    const shown = visible(path)
+    return [at ? ', ' : '', h('span', { class: 'mono', title: shown }, shortPath(shown))]
+  })
   return [named, touched.length > 3 ? ` and ${touched.length - 3} more` : '']
 }
 
-/** The end of a long path says more than its beginning. */
-const ended = (path) => (path.length > LONGEST ? `…${path.slice(1 - LONGEST)}` : path)
+/** A long path is cut at its start, because its end says more. @param {string} path */
+export const shortPath = (path) => (path.length > LONGEST_PATH ? `…${path.slice(1 - LONGEST_PATH)}` : path)
 
-function sized(touched) {
-  const size = touched.reduce((sum, one) => sum + (one.size ?? 0), 0)
+/** @param {Touched[]} touched */
+function totalSize(touched) {
+  const size = sizeOf(touched)
   return size ? h('span', { class: 'muted' }, ` · ${bytes(size)}`) : null
 }
 
-/** What exactly was decided. */
+/** What exactly was granted. @param {Approval} approval @returns {Child} */
 function granted(approval) {
   const { decision, shown } = approval
   if (!decision?.approved) return touches(approval)
+  /** @type {Child[]} */
   const out = []
   if (shown.pick && decision.picked) {
-    const picked = shown.touched.filter(({ key }) => decision.picked.includes(key))
-    out.push(`${picked.length} of ${shown.touched.length}: `, picked.length ? pathsOf(picked) : 'nothing')
+    const keys = decision.picked
+    const picked = shown.touched.filter(({ key }) => keys.includes(key))
+    out.push(`${picked.length} of ${shown.touched.length}: `, picked.length ? pathList(picked) : 'nothing')
   } else {
     out.push(touches(approval))
   }
-  if (decision.arguments) out.push(h('span', { class: 'badge' }, 'arguments changed'))
-  const remembered = {
-    session: 'for the conversation',
-    folder: `for ${visible(decision.folder || 'its folder')}`,
-    tool: 'for the whole tool',
-  }[decision.remember]
-  if (remembered) out.push(h('span', { class: 'badge' }, `remembered ${remembered}`))
-  return out.flatMap((one, at) => (at ? [' ', one] : [one]))
+  if (decision.arguments) out.push(' ', h('span', { class: 'badge' }, 'arguments changed'))
+  const remembered = rememberedFor(decision)
+  if (remembered) out.push(' ', h('span', { class: 'badge' }, `remembered for ${remembered}`))
+  return out
 }
 
+/** @param {Decision} decision */
+function rememberedFor({ remember, folder }) {
+  if (remember === 'session') return 'the conversation'
+  if (remember === 'folder') return visible(folder || 'its folder')
+  return remember === 'tool' ? 'the whole tool' : ''
+}
+
+/** @param {string | null} by */
 function decider(by) {
   if (!by) return ''
-  return by.startsWith('grant ') ? 'by a remembered grant' : (DECIDERS[by] ?? `by ${visible(by)}`)
+  return by.startsWith('grant ') ? 'by a remembered grant' : (DECIDERS.get(by) ?? `by ${visible(by)}`)
 }
 
+/** @param {Approval} approval */
 function details({ id, session, arguments: given, decision, shown, created_at: asked }) {
   const changed = decision?.arguments
+  const touched = shown.touched.map((one) => touchedLine(one, decision))
   return h(
     'div',
     { class: 'stack' },
@@ -222,23 +230,14 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
-    changed
-      ? [
-          h('p', { class: 'label' }, 'Arguments, as you changed them'),
-          codeBlock(visible(JSON.stringify(changed, null, 2)), 'json'),
-        ]
-      : null,
-    shown.touched.length
-      ? h(
-          'ul',
-          { class: 'inbox-touched' },
-          shown.touched.map((one) => touchedLine(one, decision)),
-        )
-      : null,
+    changed ? h('p', { class: 'label' }, 'Arguments, as you changed them') : null,
+    changed ? codeBlock(visible(JSON.stringify(changed, null, 2)), 'json') : null,
+    touched.length ? h('ul', { class: 'inbox-touched' }, touched) : null,
     shown.diff ? codeBlock(visible(shown.diff), 'diff') : null,
   )
 }
 
+/** @param {Touched} one @param {Decision | null} decision */
 function touchedLine(one, decision) {
   const shared = decision?.approved && (!decision.picked || decision.picked.includes(one.key))
   return h(
@@ -248,7 +247,7 @@ function touchedLine(one, decision) {
     h('span', { class: 'visually-hidden' }, shared ? 'Granted: ' : 'Not granted: '),
     h('span', { class: 'mono' }, visible(one.path)),
     one.missing
-      ? h('span', { class: 'badge warn' }, visible(one.reason || 'not there'))
+      ? h('span', { class: 'badge warn' }, visible(one.reason || 'not found'))
       : h('span', { class: 'muted small' }, bytes(one.size)),
   )
 }

@@ -1,28 +1,42 @@
-// Lists that are drawn again and again while a person looks at them.
+// Lists that are drawn again while a person reads them.
 
-import { h } from './dom.js'
+/** @import { InboxContext } from '../types' */
 
-/** Keeps rows that did not change, so that focus and opened folds stay. */
-export function keyed(list) {
-  const held = new Map()
+import { focus, h } from './dom.js'
+
+/**
+ * A function that draws the rows of a list. It keeps the nodes of rows that did not change, so that focus and
+ * open details stay.
+ *
+ * @param {HTMLElement} list
+ */
+export function keyedList(list) {
+  /** @type {Map<string, { json: string, node: HTMLElement }>} */
+  let drawn = new Map()
+  /**
+   * @template {{ id: string }} Item
+   * @param {Item[]} items
+   * @param {(item: Item) => HTMLElement} make
+   */
   return (items, make) => {
-    const wanted = items.map((item) => {
-      const written = JSON.stringify(item)
-      const before = held.get(item.id)
-      const node = before?.written === written ? before.node : make(item)
-      held.set(item.id, { written, node })
-      return node
-    })
-    const ids = new Set(items.map((item) => item.id))
-    for (const id of held.keys()) if (!ids.has(id)) held.delete(id)
-    if (wanted.length !== list.children.length || wanted.some((node, at) => list.children[at] !== node)) {
-      const focused = document.activeElement
-      list.replaceChildren(...wanted)
-      if (focused !== document.activeElement && focused?.isConnected) focused.focus()
+    /** @type {typeof drawn} */
+    const next = new Map()
+    for (const item of items) {
+      const json = JSON.stringify(item)
+      const before = drawn.get(item.id)
+      next.set(item.id, before?.json === json ? before : { json, node: make(item) })
     }
+    drawn = next
+    const wanted = [...next.values()].map((one) => one.node)
+    const { children } = list
+    if (wanted.length === children.length && wanted.every((node, at) => children[at] === node)) return
+    const focused = document.activeElement
+    list.replaceChildren(...wanted)
+    if (focused !== document.activeElement) focus(focused)
   }
 }
 
+/** @param {() => Promise<void>} load @param {InboxContext} context */
 export function moreButton(load, context) {
   const button = h(
     'button',
@@ -31,7 +45,7 @@ export function moreButton(load, context) {
   )
   async function press() {
     button.disabled = true
-    await load().catch(context.failed)
+    await load().catch(context.showError)
     button.disabled = false
   }
   return button

@@ -1,97 +1,124 @@
-// The inbox: what waits for a person, wherever it was asked; what was decided; what is remembered; and the log of it all.
+// The inbox: calls that wait for a decision, from every surface; calls that were decided; remembered grants;
+// the log.
 //
-// Law: a row shows enough to know what it is about, never enough to be approved blindly. Approving goes through the dialog that shows everything;
-// only a no is given from the row.
+// Law: a row shows enough to recognise a call, never enough to approve it blindly. Only the dialog, which
+// shows everything, can approve. A row can only deny.
 
+/** @import { ClosePage, Context, InboxContext, InboxTab } from '../types' */
+
+import * as api from './api.js'
 import { banner, clear, counted, h, icon, tabList, text } from './dom.js'
-import { grantEntry } from './grants.js'
+import { currentGrants, grantEntry } from './grants.js'
 import { auditTab } from './inbox-audit.js'
 import { countDown, pendingEntry, settledEntry } from './inbox-entries.js'
-import { keyed, moreButton } from './inbox-lists.js'
+import { keyedList, moreButton } from './inbox-lists.js'
 
 export const title = 'Inbox'
 
 const PAGE = 50
+
+/**
+ * @typedef {object} Tab
+ * @property {string} id
+ * @property {string} label
+ * @property {(tab: Tab, context: InboxContext) => InboxTab} open
+ * @property {[icon: string, title: string, message: string]} empty what is shown where there is nothing
+ */
+
+/** @type {Tab[]} */
 const TABS = [
-  { id: 'pending', label: 'Pending', open: approvalsTab },
-  { id: 'decided', label: 'Decided', open: approvalsTab },
-  { id: 'expired', label: 'Expired', open: approvalsTab },
-  { id: 'grants', label: 'Grants', open: grantsTab },
-  { id: 'audit', label: 'Audit', open: (which, context) => auditTab(context, () => empty(which)) },
+  {
+    id: 'pending',
+    label: 'Pending',
+    open: approvalsTab,
+    empty: [
+      'check',
+      'Nothing is waiting for you',
+      'When a model wants to use a tool on your vault, in a chat, from an MCP client or over the API, ' +
+        'its call waits here until you decide or it expires.',
+    ],
+  },
+  {
+    id: 'decided',
+    label: 'Decided',
+    open: approvalsTab,
+    empty: [
+      'shield',
+      'No decisions yet',
+      'Every call that you approve or deny is listed here, with exactly what was granted.',
+    ],
+  },
+  {
+    id: 'expired',
+    label: 'Expired',
+    open: approvalsTab,
+    empty: [
+      'clock',
+      'Nothing expired',
+      'A call is denied if nobody decides in time, or if its conversation is stopped. Such calls are ' +
+        'listed here.',
+    ],
+  },
+  {
+    id: 'grants',
+    label: 'Grants',
+    open: grantsTab,
+    empty: [
+      'key',
+      'No remembered grants',
+      'Every call asks you. In the approval dialog you can allow later calls of a tool for a ' +
+        'conversation or a folder. Such grants are listed here, and you can revoke them at any time.',
+    ],
+  },
+  {
+    id: 'audit',
+    label: 'Audit',
+    open: (tab, context) => auditTab(context, () => empty(tab)),
+    empty: [
+      'list',
+      'The log is empty',
+      'Each decision and each run of a tool adds a line: who, what, when, and hashes of arguments and ' +
+        'results, never their contents.',
+    ],
+  },
 ]
 
-const EMPTY = {
-  pending: [
-    'check',
-    'Nothing waits for you',
-    'When a model wants to use a tool on your vault, in a chat, from an MCP client or over the API, the question waits here until you answer it or its time is over.',
-  ],
-  decided: [
-    'shield',
-    'Nothing was decided yet',
-    'Every question that you approve or deny is listed here, with what exactly was granted.',
-  ],
-  expired: [
-    'clock',
-    'Nothing expired',
-    'A question that nobody answers in time, or whose conversation was stopped, counts as a no and is listed here.',
-  ],
-  grants: [
-    'key',
-    'Nothing is remembered',
-    'Every call asks you. In the dialog you can let a tool go ahead for a conversation or a folder; such grants are listed here and can be revoked at any time.',
-  ],
-  audit: [
-    'list',
-    'The log is empty',
-    'Each decision and each run of a tool leaves a line here: who, what, when, and hashes of arguments and results, never their contents.',
-  ],
-}
-
+/** @param {HTMLElement} main @param {Context} context @returns {Promise<ClosePage>} */
 export async function open(main, context) {
-  const state = { tab: chosenTab(), close: () => {}, closed: false }
+  let tab = chosenTab()
+  /** @type {InboxTab | null} */
+  let view = null
+  let closed = false
   const count = h('span', { class: 'badge accent', hidden: true })
   const items = TABS.map(({ id, label }) => ({
     id,
     domId: `inbox-tab-${id}`,
     label: id === 'pending' ? [label, ' ', count] : label,
   }))
-  const tabs = tabList(items, state.tab, pick, 'Inbox')
+  const tabs = tabList(items, tab.id, pick, 'Inbox')
   const trouble = h('div', { class: 'trouble' })
   const panel = h('div', { class: 'inbox-panel', role: 'tabpanel' })
-  main.append(
-    h(
-      'div',
-      { class: 'page' },
-      h(
-        'div',
-        { class: 'page-head' },
-        h(
-          'div',
-          null,
-          h('h1', null, 'Inbox'),
-          h('p', null, 'Questions from every chat, MCP client and API, and what became of them.'),
-        ),
-      ),
-      tabs,
-      trouble,
-      panel,
-    ),
-  )
+  const lead = 'Tool calls from every chat, MCP client and API that need your approval.'
+  const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Inbox'), h('p', null, lead)))
+  main.append(h('div', { class: 'page' }, head, tabs, trouble, panel))
 
+  /** @type {InboxContext} */
   const shared = {
     ...context,
-    counted: (pending) => {
+    setPending(pending) {
       text(count, pending)
       count.hidden = !pending
-      count.setAttribute('aria-label', counted(pending, 'question waits', 'questions wait'))
+      count.setAttribute('aria-label', counted(pending, 'call waits', 'calls wait'))
     },
-    failed: (error) => clear(trouble, banner(error.message, 'bad', true)),
-    worked: () => clear(trouble),
+    showError(error) {
+      if (!closed) clear(trouble, banner(api.messageOf(error), 'bad', true))
+    },
+    clearError: () => clear(trouble),
   }
 
+  /** @param {string} id */
   async function pick(id) {
-    state.tab = id
+    tab = tabOf(id)
     const address = new URL(location.href)
     address.searchParams.set('tab', id)
     history.replaceState(history.state, '', address)
@@ -99,19 +126,18 @@ export async function open(main, context) {
   }
 
   async function show() {
-    state.close()
+    view?.close?.()
     clear(trouble)
-    clear(panel, loading())
-    panel.setAttribute('aria-labelledby', `inbox-tab-${state.tab}`)
-    const shown = state.tab
-    const view = TABS.find(({ id }) => id === shown).open(shown, shared)
-    state.close = view.close ?? (() => {})
-    state.refresh = view.refresh
+    clear(panel, h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading'))
+    panel.setAttribute('aria-labelledby', `inbox-tab-${tab.id}`)
+    const opened = tab.open(tab, shared)
+    view = opened
     await refresh()
-    if (!state.closed && state.tab === shown) clear(panel, view.node)
+    if (!closed && view === opened) clear(panel, opened.node)
   }
 
-  // One look at a time: news that come meanwhile lead to one more.
+  // One refresh at a time. News that come meanwhile lead to one more.
+  /** @type {Promise<void> | null} */
   let running = null
   let again = false
   async function refresh() {
@@ -119,18 +145,7 @@ export async function open(main, context) {
       again = true
       return running
     }
-    running = (async () => {
-      do {
-        again = false
-        const asked = state.refresh
-        try {
-          await asked?.()
-        } catch (error) {
-          if (!state.closed) shared.failed(error)
-        }
-        if (asked !== state.refresh) again = true
-      } while (again && !state.closed)
-    })()
+    running = refreshAll()
     try {
       await running
     } finally {
@@ -138,94 +153,109 @@ export async function open(main, context) {
     }
   }
 
+  async function refreshAll() {
+    do {
+      again = false
+      const shown = view
+      try {
+        await shown?.refresh()
+      } catch (error) {
+        shared.showError(error)
+      }
+      if (shown !== view) again = true
+    } while (again && !closed)
+  }
+
   const offs = [
-    context.live.on('approvals', (told) => {
-      shared.counted(told.pending ?? 0)
+    context.live.on('approvals', ({ pending }) => {
+      shared.setPending(pending ?? 0)
       refresh()
     }),
     context.live.on('lost', refresh),
   ]
-  tabs.querySelector('[aria-selected="true"]').scrollIntoView({ block: 'nearest', inline: 'nearest' })
+  tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   await show()
-  if (state.tab !== 'pending')
-    context.api.get('/approvals?status=pending&limit=1').then(
-      (told) => shared.counted(told.pending),
-      () => {},
-    )
+  if (tab.id !== 'pending') {
+    const pending = api.get('/approvals?status=pending&limit=1')
+    pending.then((reply) => shared.setPending(reply.pending)).catch(() => {})
+  }
   return () => {
-    state.closed = true
-    state.close()
+    closed = true
+    view?.close?.()
     for (const off of offs) off()
   }
 }
 
-function chosenTab() {
-  const asked = new URLSearchParams(location.search).get('tab')
-  return TABS.some(({ id }) => id === asked) ? asked : 'pending'
+/** @param {string | null} id */
+const tabOf = (id) => TABS.find((one) => one.id === id) ?? TABS[0]
+
+const chosenTab = () => tabOf(new URLSearchParams(location.search).get('tab'))
+
+/** @param {Tab} tab */
+function empty(tab) {
+  const [picture, heading, message] = tab.empty
+  return h('div', { class: 'panel empty' }, icon(picture, 32), h('h2', null, heading), h('p', null, message))
 }
 
-const loading = () =>
-  h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading')
-
-function empty(which) {
-  const [picture, head, words] = EMPTY[which]
-  return h('div', { class: 'panel empty' }, icon(picture, 32), h('h2', null, head), h('p', null, words))
-}
-
-// --- questions -----------------------------------------------------------------------------------------------------------------------------------
-
-function approvalsTab(which, context) {
-  const list = h('ul', {
-    class: 'cases',
-    'aria-label': `${TABS.find(({ id }) => id === which).label} questions`,
-  })
+/** @param {Tab} tab @param {InboxContext} context @returns {InboxTab} */
+function approvalsTab(tab, context) {
+  const list = h('ul', { class: 'cases', 'aria-label': `${tab.label} calls` })
   const node = h('div', { class: 'stack loose' })
-  const draw = keyed(list)
+  const draw = keyedList(list)
+  const isPending = tab.id === 'pending'
+  let limit = PAGE
   const more = moreButton(() => {
     limit += PAGE
     return refresh()
   }, context)
-  let limit = PAGE
   async function refresh() {
-    const told = await context.api.get(`/approvals?status=${which}&limit=${limit}`)
-    context.counted(told.pending)
-    const rows = told.approvals
-    draw(rows, (approval) =>
-      which === 'pending' ? pendingEntry(approval, context, refresh) : settledEntry(approval),
-    )
-    more.hidden = which === 'pending' || rows.length < limit
+    const { approvals, pending } = await api.get(`/approvals?status=${tab.id}&limit=${limit}`)
+    context.setPending(pending)
+    draw(approvals, (one) => (isPending ? pendingEntry(one, context, refresh) : settledEntry(one)))
+    more.hidden = isPending || approvals.length < limit
     tick()
-    if (rows.length) node.contains(list) || clear(node, list, more)
-    else if (!node.querySelector('.empty')) clear(node, empty(which))
+    showList(node, list, more, approvals.length > 0, tab)
   }
   function tick() {
-    for (const time of list.querySelectorAll('[data-expires]')) countDown(time)
+    /** @type {NodeListOf<HTMLElement>} */
+    const times = list.querySelectorAll('[data-expires]')
+    for (const time of times) countDown(time)
   }
-  const timer = which === 'pending' ? setInterval(tick, 1000) : 0
+  const timer = isPending ? setInterval(tick, 1000) : 0
   return { node, refresh, close: () => clearInterval(timer) }
 }
 
-// --- grants --------------------------------------------------------------------------------------------------------------------------------------
-
-function grantsTab(which, context) {
+/** @param {Tab} tab @param {InboxContext} context @returns {InboxTab} */
+function grantsTab(tab, context) {
   const list = h('ul', { class: 'cases', 'aria-label': 'Remembered grants' })
   const node = h('div', { class: 'stack loose' })
-  const draw = keyed(list)
+  const draw = keyedList(list)
   async function refresh() {
-    const { grants } = await context.api.get('/grants')
-    const current = grants.filter((grant) => !grant.revoked_at)
-    draw(current, (grant) =>
-      grantEntry(grant, {
-        api: context.api,
-        failed: context.failed,
-        revoked: () => {
-          context.announce(`The grant for ${grant.tool} is revoked.`)
-          refresh().catch(context.failed)
-        },
-      }),
+    const grants = await currentGrants()
+    draw(grants, (grant) =>
+      grantEntry(grant, { showError: context.showError, revoked: () => revoked(grant.tool) }),
     )
-    if (current.length) node.contains(list) || clear(node, list)
-    else if (!node.querySelector('.empty')) clear(node, empty(which))
+    showList(node, list, null, grants.length > 0, tab)
+  }
+  /** @param {string} tool */
+  function revoked(tool) {
+    context.announce(`The grant for ${tool} is revoked.`)
+    refresh().catch(context.showError)
   }
   return { node, refresh }
+}
+
+/**
+ * Shows the list, or that there is nothing. Leaves the page alone if it already does.
+ *
+ * @param {HTMLElement} node
+ * @param {HTMLElement} list
+ * @param {HTMLElement | null} more
+ * @param {boolean} hasRows
+ * @param {Tab} tab
+ */
+function showList(node, list, more, hasRows, tab) {
+  if (hasRows) {
+    if (!node.contains(list)) clear(node, list, more)
+  } else if (!node.querySelector('.empty')) clear(node, empty(tab))
 }

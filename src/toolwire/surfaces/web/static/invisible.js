@@ -1,6 +1,8 @@
-// Characters that nobody sees: controls, characters without a shape, and those that turn the direction of writing.
+// Characters that nobody sees: controls, characters without a shape, and those that change the writing
+// direction.
 //
-// The same ranges as `INVISIBLE` in core/display.py, which names them. A test compares both over all of Unicode.
+// The same ranges as `INVISIBLE` in core/display.py, which names them. A test compares both over all of
+// Unicode.
 
 const RANGES = [
   String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}`,
@@ -11,18 +13,30 @@ const RANGES = [
 ]
 const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
 
-/** The text with everything invisible written out: what a person decides on must not look like something else. */
+/**
+ * The text with every invisible character written out, so that nothing a person decides on looks like
+ * something else.
+ *
+ * @param {unknown} value
+ */
 export function visible(value) {
-  return String(value).replace(
-    INVISIBLE,
-    (char) => `⟨U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`,
-  )
+  return String(value).replace(INVISIBLE, (char) => {
+    const code = char.codePointAt(0) ?? 0
+    return `⟨U+${code.toString(16).toUpperCase().padStart(4, '0')}⟩`
+  })
 }
 
-/** The same as escapes of JSON, for text as it went over the wire: \u202e. Line ends stay. */
+/**
+ * The same as JSON escapes (`\u202e`), for text as it was sent over the wire. Line ends stay.
+ *
+ * @param {string} value
+ */
 export function escaped(value) {
-  const unit = (code) => `\\u${code.toString(16).padStart(4, '0')}`
-  return value.replace(INVISIBLE, (char) =>
-    char === '\r' ? char : [...Array(char.length).keys()].map((at) => unit(char.charCodeAt(at))).join(''),
-  )
+  return value.replace(INVISIBLE, (char) => {
+    if (char === '\r') return char
+    return char
+      .split('')
+      .map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+      .join('')
+  })
 }

@@ -1,10 +1,14 @@
 // The live stream: one EventSource for the whole tab.
 //
-// `live.on(type, fn)` hears an event of the server and returns what ends that. Three types are made here:
+// `live.on(type, fn)` listens to an event of the server and returns a function that stops listening. Three
+// types are made here:
 //   `state`  the connection is "open" or "lost" (also in `live.state`)
-//   `lost`   events may have been missed (the server says so, the stream was broken, the server is another process): refetch what is shown
-//   `boot`   the server was restarted (it says another boot id); `lost` follows
-// While the tab is hidden for longer than 30 s the stream is closed, so that many tabs do not use up the browser's connections.
+//   `lost`   events may have been missed (the server says so, or the stream broke): load again what is shown
+//   `boot`   the server was restarted (it reports another boot id); `lost` follows
+// The stream is closed when the tab has been hidden for 30 s, so that many tabs do not use up the browser's
+// connections.
+
+/** @import { LiveEvents } from '../types' */
 
 import { url } from './api.js'
 
@@ -12,45 +16,56 @@ const HIDDEN_MS = 30_000
 const FIRST_WAIT_MS = 500
 const LONGEST_WAIT_MS = 8_000
 
-class Live {
+export class Live {
+  /** @type {'open' | 'lost'} */
   state = 'lost'
   boot = ''
+  /** @type {EventSource | null} */
   #source = null
+  /** @type {Map<string, Set<(data: unknown) => void>>} */
   #listeners = new Map()
   #wait = FIRST_WAIT_MS
   #retry = 0
   #hidden = 0
   #wanted = false
-  #greeted = false
+  #connectedBefore = false
 
-  /** Hears events of a type; returns a function that ends it. */
+  /**
+   * @template {keyof LiveEvents} Type
+   * @param {Type} type
+   * @param {(data: LiveEvents[Type]) => unknown} fn
+   * @returns {() => void} stops listening
+   */
   on(type, fn) {
-    if (!this.#listeners.has(type)) {
-      this.#listeners.set(type, new Set())
-      this.#hear(type)
+    let listeners = this.#listeners.get(type)
+    if (!listeners) {
+      listeners = new Set()
+      this.#listeners.set(type, listeners)
+      this.#subscribe(type)
     }
-    const held = this.#listeners.get(type)
-    held.add(fn)
-    return () => held.delete(fn)
+    /** @param {unknown} data */
+    const listener = (data) => fn(/** @type {LiveEvents[Type]} */ (data))
+    listeners.add(listener)
+    return () => listeners.delete(listener)
   }
 
   start() {
     if (this.#wanted) return
     this.#wanted = true
-    document.addEventListener('visibilitychange', this.#seen)
+    document.addEventListener('visibilitychange', this.#visibilityChanged)
     addEventListener('online', this.now)
     this.#connect()
   }
 
   stop() {
     this.#wanted = false
-    document.removeEventListener('visibilitychange', this.#seen)
+    document.removeEventListener('visibilitychange', this.#visibilityChanged)
     removeEventListener('online', this.now)
     this.#close()
     this.#become('lost')
   }
 
-  /** Tries at once, instead of after the wait. */
+  /** Connects now instead of after the wait. */
   now = () => {
     if (!this.#wanted || this.#source?.readyState === EventSource.OPEN) return
     this.#wait = FIRST_WAIT_MS
@@ -62,28 +77,31 @@ class Live {
     const source = new EventSource(url('/events'))
     this.#source = source
     source.addEventListener('hello', (event) => this.#hello(JSON.parse(event.data)))
-    source.addEventListener('error', () => source === this.#source && this.#broken())
-    for (const type of this.#listeners.keys()) this.#hear(type)
+    source.addEventListener('error', () => {
+      if (source === this.#source) this.#broken()
+    })
+    for (const type of this.#listeners.keys()) this.#subscribe(type)
   }
 
-  #hear(type) {
-    if (type === 'state' || type === 'boot' || type === 'hello') return
+  /** @param {string} type */
+  #subscribe(type) {
+    if (type === 'state' || type === 'boot') return
     const source = this.#source
-    source?.addEventListener(
-      type,
-      (event) => source === this.#source && this.#emit(type, event.data ? JSON.parse(event.data) : {}),
-    )
+    source?.addEventListener(type, (event) => {
+      if (source === this.#source) this.#emit(type, event.data ? JSON.parse(event.data) : {})
+    })
   }
 
-  #hello(told) {
-    const again = this.#greeted
-    const other = this.boot !== '' && told.boot !== this.boot
-    this.boot = told.boot
-    this.#greeted = true
+  /** @param {LiveEvents['boot']} hello */
+  #hello(hello) {
+    const reconnected = this.#connectedBefore
+    const restarted = this.boot !== '' && hello.boot !== this.boot
+    this.boot = hello.boot
+    this.#connectedBefore = true
     this.#wait = FIRST_WAIT_MS
     this.#become('open')
-    if (other) this.#emit('boot', told)
-    if (again) this.#emit('lost', {})
+    if (restarted) this.#emit('boot', hello)
+    if (reconnected) this.#emit('lost', {})
   }
 
   #broken() {
@@ -100,18 +118,20 @@ class Live {
     this.#source = null
   }
 
-  #seen = () => {
+  #visibilityChanged = () => {
     clearTimeout(this.#hidden)
     if (document.hidden) this.#hidden = setTimeout(() => this.#close(), HIDDEN_MS)
     else if (this.#source === null) this.now()
   }
 
+  /** @param {'open' | 'lost'} state */
   #become(state) {
     if (state === this.state) return
     this.state = state
     this.#emit('state', state)
   }
 
+  /** @param {string} type @param {unknown} data */
   #emit(type, data) {
     for (const fn of [...(this.#listeners.get(type) ?? [])]) {
       try {

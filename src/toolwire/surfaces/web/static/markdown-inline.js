@@ -1,12 +1,16 @@
-// Markdown within a line of thought: emphasis, code, links. From text to nodes; never through markup.
+// Markdown inside a block: emphasis, code, links. From text to nodes, never through markup.
 //
-// One pass from left to right over a stack of what is open, which is bounded: work is linear in the text, whatever it holds. What is never closed was
-// no markup and stands as it was written. A link leads to http, https or mail only, and is never followed by the page; pictures are links too.
+// One pass from left to right over a stack of open marks. The stack is bounded, so work is linear in the
+// text. A mark that is never closed is text. A link leads to http, https or mail only, and the page never
+// follows it; a picture becomes a link too.
+
+/** @import { Child } from '../types' */
 
 import { h } from './dom.js'
 
 const MOST_OPEN = 48
-const MOST_TARGET = 2_000
+const LONGEST_TARGET = 2_000
+const LONGEST_WIKILINK = 300
 const PROTOCOLS = new Set(['http:', 'https:', 'mailto:'])
 const ESCAPABLE = /[!-/:-@[-`{-~]/
 const SPACE = /\s/
@@ -14,39 +18,63 @@ const WORD = /[\p{L}\p{N}_]/u
 const SPECIAL = /[\\`*_~[\]!<&\nhHwW]/g
 const ADDRESS = /(?:https?:\/\/|www\.)[^\s<>"'`|\\^{}]{1,2000}/iy
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/iy
-const ENTITY =
-  /&(?:(amp|lt|gt|quot|apos|nbsp|hellip|mdash|ndash|copy|rarr|larr|times|middot|bull)|#(\d{1,7})|#x([0-9a-f]{1,6}));/iy
-const ENTITIES = {
-  amp: '&',
-  lt: '<',
-  gt: '>',
-  quot: '"',
-  apos: "'",
-  nbsp: '\u00a0',
-  hellip: '…',
-  mdash: '—',
-  ndash: '–',
-  copy: '©',
-  rarr: '→',
-  larr: '←',
-  times: '×',
-  middot: '·',
-  bull: '•',
-}
-const TAGS = { '*': 'em', _: 'em', '**': 'strong', __: 'strong', '~~': 'del' }
+const ENTITIES = new Map([
+  ['amp', '&'],
+  ['lt', '<'],
+  ['gt', '>'],
+  ['quot', '"'],
+  ['apos', "'"],
+  ['nbsp', '\u00a0'],
+  ['hellip', '…'],
+  ['mdash', '—'],
+  ['ndash', '–'],
+  ['copy', '©'],
+  ['rarr', '→'],
+  ['larr', '←'],
+  ['times', '×'],
+  ['middot', '·'],
+  ['bull', '•'],
+])
+const ENTITY = new RegExp(`&(?:(${[...ENTITIES.keys()].join('|')})|#(\\d{1,7})|#x([0-9a-f]{1,6}));`, 'iy')
+/** @type {Map<string, 'em' | 'strong' | 'del'>} */
+const TAGS = new Map([
+  ['*', 'em'],
+  ['_', 'em'],
+  ['**', 'strong'],
+  ['__', 'strong'],
+  ['~~', 'del'],
+])
 
-/** The text as nodes. `unfinished`: more will come, so what is strong already looks strong before it is closed. */
+/**
+ * An open mark with the nodes after it. `kind` is the mark itself, 'root', 'link', 'image', or 'used' for a
+ * bracket around a link.
+ *
+ * @typedef {{ kind: string, mark: string, nodes: Piece[] }} Open
+ */
+/** @typedef {string | HTMLElement} Piece */
+
+/**
+ * The text as nodes. With `unfinished`, more text will follow, so strong text is shown as such before it is
+ * closed.
+ *
+ * @param {string} source
+ * @param {boolean} [unfinished]
+ */
 export function inline(source, unfinished = false) {
   return new Inline(source).run(unfinished)
 }
 
-/** The text as nodes, and whether nothing in it is left open: then what follows changes none of them. */
+/**
+ * The text as nodes, and whether every mark in it is closed, so that later text cannot change them.
+ *
+ * @param {string} source
+ */
 export function settled(source) {
-  const reading = new Inline(source)
-  return { nodes: reading.run(false), whole: reading.whole }
+  const reader = new Inline(source)
+  return { nodes: reader.run(false), closed: reader.closed }
 }
 
-/** An address that may stand in a link, or null. */
+/** An address that a link may have, or null. @param {string} written */
 export function target(written) {
   const address = written.trim()
   if (!/^(?:https?:\/\/|mailto:)/i.test(address)) return null
@@ -58,45 +86,56 @@ export function target(written) {
   }
 }
 
-export function link(href, ...children) {
+/** @param {string} href @param {...Child} children */
+function link(href, ...children) {
   return h('a', { href, rel: 'noopener noreferrer nofollow', target: '_blank', title: href }, ...children)
 }
 
 class Inline {
+  at = 0
+  text = ''
+  /** Whether every mark so far is closed. */
+  closed = true
+  /** @type {Map<number, { starts: number[], next: number }> | null} runs of backticks by their length */
+  ticks = null
+
+  /** @param {string} source */
   constructor(source) {
     this.source = source
-    this.at = 0
-    this.words = ''
+    /** @type {Open[]} */
     this.open = [{ kind: 'root', mark: '', nodes: [] }]
-    this.ticks = null
-    this.whole = true
-    this.lastClosing = source.lastIndexOf(')') // behind it no link ends
+    this.lastParenthesis = source.lastIndexOf(')') // no link ends after it
   }
 
+  /** @param {boolean} unfinished */
   run(unfinished) {
     const { source } = this
     while (this.at < source.length) {
       SPECIAL.lastIndex = this.at
       const found = SPECIAL.exec(source)
       const next = found === null ? source.length : found.index
-      this.words += source.slice(this.at, next)
+      this.text += source.slice(this.at, next)
       this.at = next
       if (found !== null && !this.special(source[next])) {
-        this.words += source[this.at]
+        this.text += source[this.at]
         this.at += 1
       }
     }
     this.flush()
-    this.whole &&= this.open.length === 1
+    this.closed &&= this.open.length === 1
     while (this.open.length > 1) {
-      const last = this.open.at(-1)
-      if (unfinished && (last.kind === '**' || last.kind === '__') && last.nodes.length) this.close(last.kind)
+      const { kind, nodes } = this.top
+      if (unfinished && (kind === '**' || kind === '__') && nodes.length) this.close(kind)
       else this.flatten()
     }
-    return this.open[0].nodes
+    return this.top.nodes
   }
 
-  /** Whether a mark was read; else its first character is text. */
+  get top() {
+    return this.open[this.open.length - 1]
+  }
+
+  /** Reads a mark. Returns false if its first character is text. @param {string} char */
   special(char) {
     switch (char) {
       case '\\':
@@ -108,9 +147,9 @@ class Inline {
       case '~':
         return this.emphasis(char)
       case '[':
-        return this.bracket()
+        return this.openBracket()
       case ']':
-        return this.unbracket()
+        return this.closeBracket()
       case '!':
         return this.source[this.at + 1] === '[' && this.push('image', '![')
       case '<':
@@ -125,77 +164,82 @@ class Inline {
   }
 
   flush() {
-    if (this.words) this.open.at(-1).nodes.push(this.words)
-    this.words = ''
+    if (this.text) this.top.nodes.push(this.text)
+    this.text = ''
   }
 
+  /** Adds a node that stands for `length` characters. @param {HTMLElement} node @param {number} length */
   put(node, length) {
     this.flush()
-    this.open.at(-1).nodes.push(node)
+    this.top.nodes.push(node)
     this.at += length
     return true
   }
 
+  /** @param {string} kind @param {string} mark */
   push(kind, mark) {
     if (this.open.length > MOST_OPEN) return false
     this.flush()
-    this.open.push({ kind, mark, nodes: [], from: this.at })
+    this.open.push({ kind, mark, nodes: [] })
     this.at += mark.length
     return true
   }
 
-  /** The innermost of what is open was no markup: its mark is text. */
+  /** Makes the innermost open mark text. */
   flatten() {
-    const { mark, nodes } = this.open.pop()
-    this.open.at(-1).nodes.push(mark, ...nodes)
+    const { mark, nodes } = this.top
+    this.open.pop()
+    this.top.nodes.push(mark, ...nodes)
   }
 
+  /** @param {string} kind */
   has(kind) {
     return this.open.some((one) => one.kind === kind)
   }
 
+  /** Closes the innermost mark of this kind. @param {string} kind */
   close(kind) {
     this.flush()
-    while (this.open.at(-1).kind !== kind) this.flatten()
-    const { nodes } = this.open.pop()
-    this.open.at(-1).nodes.push(h(TAGS[kind], null, ...nodes))
+    while (this.top.kind !== kind) this.flatten()
+    const { nodes } = this.top
+    this.open.pop()
+    this.top.nodes.push(h(TAGS.get(kind) ?? 'em', null, ...nodes))
   }
 
-  // --- marks -----------------------------------------------------------------------------------------------------------------------------------
+  // --- marks -----------------------------------------------------------------------------------------------
 
   escape() {
     const next = this.source[this.at + 1]
     if (next === '\n') return this.put(h('br'), 2)
     if (next === undefined || !ESCAPABLE.test(next)) return false
-    this.words += next
+    this.text += next
     this.at += 2
     return true
   }
 
   newline() {
-    this.words = this.words.trimEnd()
+    this.text = this.text.trimEnd()
     return this.put(h('br'), 1)
   }
 
   code() {
-    this.ticks ??= ticks(this.source)
-    const length = run(this.source, this.at, '`')
-    const places = this.ticks.get(length)
-    while (places.next < places.at.length && places.at[places.next] <= this.at) places.next += 1
-    const end = places.at[places.next]
+    this.ticks ??= tickRuns(this.source)
+    const length = runLength(this.source, this.at, '`')
+    const runs = this.ticks.get(length) ?? { starts: [], next: 0 }
+    while (runs.next < runs.starts.length && runs.starts[runs.next] <= this.at) runs.next += 1
+    const end = runs.starts[runs.next]
     if (end === undefined) {
-      this.whole = false
-      this.words += '`'.repeat(length)
-      this.at += length
-      return true
+      this.closed = false
+      return this.literal('`', length)
     }
     let inside = this.source.slice(this.at + length, end).replaceAll('\n', ' ')
     if (inside.startsWith(' ') && inside.endsWith(' ') && inside.trim()) inside = inside.slice(1, -1)
     return this.put(h('code', null, inside), end + length - this.at)
   }
 
+  /** @param {string} char */
   emphasis(char) {
-    const length = run(this.source, this.at, char)
+    const length = runLength(this.source, this.at, char)
     const before = this.source[this.at - 1] ?? ' '
     const after = this.source[this.at + length] ?? ' '
     const inWord = char === '_' && WORD.test(before) && WORD.test(after)
@@ -203,96 +247,102 @@ class Inline {
     const closes = !SPACE.test(before) && !inWord
     let left = char === '~' ? (length === 2 ? 2 : 0) : length > 3 ? 0 : length
     if (left === 0) return this.literal(char, length)
-    if (closes) left = this.closed(char, left)
-    if (left && opens) {
-      this.at += length - left
-      for (const size of left === 3 ? [2, 1] : [left])
-        if (!this.push(char.repeat(size), char.repeat(size))) this.literal(char, size)
-      return true
-    }
+    if (closes) left = this.closeRun(char, left)
     this.at += length - left
-    return left ? this.literal(char, left) : true
-  }
-
-  /** Closes what a run of so many closes; how many are left over. */
-  closed(char, left) {
-    for (let place = this.open.length - 1; place > 0 && left > 0; place -= 1) {
-      const { kind, nodes } = this.open[place]
-      if (kind[0] !== char || TAGS[kind] === undefined || kind.length > left) continue
-      if (place === this.open.length - 1 && !nodes.length && !this.words) continue
-      this.close(kind)
-      left -= kind.length
-      place = this.open.length
+    if (!left) return true
+    if (!opens) return this.literal(char, left)
+    for (const size of left === 3 ? [2, 1] : [left]) {
+      const mark = char.repeat(size)
+      if (!this.push(mark, mark)) this.literal(char, size)
     }
-    return left
+    return true
   }
 
+  /**
+   * Closes marks by a run of `left` characters, and returns how many are not used.
+   *
+   * @param {string} char
+   * @param {number} left
+   */
+  closeRun(char, left) {
+    let unused = left
+    for (let at = this.open.length - 1; at > 0 && unused > 0; at -= 1) {
+      const { kind, nodes } = this.open[at]
+      if (kind[0] !== char || !TAGS.has(kind) || kind.length > unused) continue
+      if (at === this.open.length - 1 && !nodes.length && !this.text) continue
+      this.close(kind)
+      unused -= kind.length
+      at = this.open.length
+    }
+    return unused
+  }
+
+  /** @param {string} char @param {number} length */
   literal(char, length) {
-    this.words += char.repeat(length)
+    this.text += char.repeat(length)
     this.at += length
     return true
   }
 
-  bracket() {
-    if (this.source[this.at + 1] === '[') {
-      const end = this.source.slice(this.at + 2, this.at + 302).search(/\]\]|\n|\[/)
-      if (end > 0 && this.source.startsWith(']]', this.at + 2 + end)) {
-        const [note, alias] = this.source.slice(this.at + 2, this.at + 2 + end).split('|', 2)
-        return this.put(h('span', { class: 'wikilink', title: note }, alias?.trim() || note), end + 4)
-      }
-    }
-    return this.push('link', '[')
+  openBracket() {
+    return this.wikilink() || this.push('link', '[')
   }
 
-  unbracket() {
-    let place = this.open.length - 1
-    while (place > 0 && this.open[place].kind !== 'link' && this.open[place].kind !== 'image') place -= 1
-    if (place === 0) return false
+  /** `[[Note]]` or `[[Note|shown]]`, as Obsidian writes a link to a note. */
+  wikilink() {
+    if (this.source[this.at + 1] !== '[') return false
+    const from = this.at + 2
+    const length = this.source.slice(from, from + LONGEST_WIKILINK).search(/\]\]|\n|\[/)
+    if (length <= 0 || !this.source.startsWith(']]', from + length)) return false
+    const [note, alias] = this.source.slice(from, from + length).split('|', 2)
+    return this.put(h('span', { class: 'wikilink', title: note }, alias?.trim() || note), length + 4)
+  }
+
+  closeBracket() {
+    let at = this.open.length - 1
+    while (at > 0 && this.open[at].kind !== 'link' && this.open[at].kind !== 'image') at -= 1
+    if (at === 0) return false
     this.flush()
-    const found =
-      this.source[this.at + 1] === '(' && this.at < this.lastClosing
-        ? destination(this.source, this.at + 2)
-        : null
+    const mayLink = this.source[this.at + 1] === '(' && this.at < this.lastParenthesis
+    const found = mayLink ? destination(this.source, this.at + 2) : null
     const href = found && target(found.address)
-    while (this.open.length - 1 > place) this.flatten()
-    if (!href) {
+    while (this.open.length - 1 > at) this.flatten()
+    if (!found || !href) {
       this.flatten()
       return false
     }
-    const { kind, nodes } = this.open.pop()
-    for (const one of this.open) if (one.kind === 'link') one.kind = 'spent' // no links within links
-    const label =
-      kind === 'image'
-        ? [h('span', { class: 'image-mark' }, 'Image: '), ...(nodes.length ? nodes : [href])]
-        : nodes.length
-          ? nodes
-          : [href]
-    return this.put(link(href, ...label), found.end - this.at)
+    const { kind, nodes } = this.top
+    this.open.pop()
+    for (const one of this.open) if (one.kind === 'link') one.kind = 'used' // a link contains no link
+    const label = nodes.length ? nodes : [href]
+    const mark = kind === 'image' ? h('span', { class: 'image-mark' }, 'Image: ') : null
+    return this.put(link(href, mark, ...label), found.end - this.at)
   }
 
+  /** `<https://…>` */
   angle() {
     ANGLE.lastIndex = this.at
     const found = ANGLE.exec(this.source)
     const href = found && target(found[1])
-    return href ? this.put(link(href, found[1].replace(/^mailto:/i, '')), found[0].length) : false
+    if (!found || !href) return false
+    return this.put(link(href, found[1].replace(/^mailto:/i, '')), found[0].length)
   }
 
   entity() {
     ENTITY.lastIndex = this.at
     const found = ENTITY.exec(this.source)
     if (!found) return false
-    const code = found[2] ? Number(found[2]) : parseInt(found[3] ?? '', 16)
-    const char = found[1]
-      ? ENTITIES[found[1].toLowerCase()]
-      : code > 31 && code <= 0x10ffff && !(code >= 0xd800 && code < 0xe000)
-        ? String.fromCodePoint(code)
-        : null
-    if (char === null) return false
-    this.words += char
-    this.at += found[0].length
+    const [all, name, decimal, hex] = found
+    const char = name
+      ? ENTITIES.get(name.toLowerCase())
+      : fromCode(decimal ? Number(decimal) : Number.parseInt(hex, 16))
+    if (char === undefined) return false
+    this.text += char
+    this.at += all.length
     return true
   }
 
+  /** A bare address in the text. */
   address() {
     if (this.at > 0 && WORD.test(this.source[this.at - 1])) return false
     ADDRESS.lastIndex = this.at
@@ -302,34 +352,45 @@ class Inline {
     while (written.endsWith(')') && written.split(')').length > written.split('(').length)
       written = written.slice(0, -1)
     const href = target(/^www\./i.test(written) ? `https://${written}` : written)
-    return href && /[^/:.]$|\/$/.test(written) && (written.includes('.', 4) || written.includes('//'))
-      ? this.put(link(href, written), written.length)
-      : false
+    const complete = /[^/:.]$|\/$/.test(written) && (written.includes('.', 4) || written.includes('//'))
+    return href && complete ? this.put(link(href, written), written.length) : false
   }
 }
 
-function run(source, from, char) {
+/** A character that is neither a control nor half of a surrogate pair. @param {number} code */
+function fromCode(code) {
+  const valid = code > 31 && code <= 0x10ffff && !(code >= 0xd800 && code < 0xe000)
+  return valid ? String.fromCodePoint(code) : undefined
+}
+
+/** @param {string} source @param {number} from @param {string} char */
+function runLength(source, from, char) {
   let end = from
   while (source[end] === char) end += 1
   return end - from
 }
 
-/** Where runs of backticks begin, by their length. */
-function ticks(source) {
+/** Where runs of backticks start, by their length. @param {string} source */
+function tickRuns(source) {
+  /** @type {Map<number, { starts: number[], next: number }>} */
   const out = new Map()
-  for (const {
-    0: { length },
-    index,
-  } of source.matchAll(/`+/g)) {
-    if (!out.has(length)) out.set(length, { at: [], next: 0 })
-    out.get(length).at.push(index)
+  for (const found of source.matchAll(/`+/g)) {
+    const { length } = found[0]
+    const runs = out.get(length) ?? { starts: [], next: 0 }
+    runs.starts.push(found.index)
+    out.set(length, runs)
   }
   return out
 }
 
-/** What stands between the parentheses of a link: the address, and where they end. */
+/**
+ * The address in the parentheses of a link, and where they end.
+ *
+ * @param {string} source
+ * @param {number} from
+ */
 function destination(source, from) {
-  const piece = source.slice(from, from + MOST_TARGET)
+  const piece = source.slice(from, from + LONGEST_TARGET)
   const angled = /^\s*<([^<>\n]*)>/.exec(piece)
   let depth = 0
   let end = angled ? angled[0].length : 0
@@ -337,7 +398,9 @@ function destination(source, from) {
     const char = piece[end]
     if (char === '\n') return null
     if (char === '(') depth += 1
-    if (char === ')' && depth-- === 0) break
+    if (char !== ')') continue
+    if (depth === 0) break
+    depth -= 1
   }
   if (end >= piece.length) return null
   const address = angled ? angled[1] : piece.slice(0, end).replace(/\s+(?:"[^"]*"|'[^']*')\s*$/, '')

@@ -1,24 +1,38 @@
-// Choosing a model: a button that opens a list with a search field. Arrow keys, Home, End, Enter, Escape.
+// Choosing a model: a button that opens a list with a search field. Works by arrow keys, Home, End, Enter,
+// Escape.
+
+/** @import { Model } from '../types' */
 
 import { clear, h, icon, strategyBadge, text } from './dom.js'
 
-const WORDS = {
-  native: 'calls tools by itself',
-  parked: 'an agent whose calls wait for you',
-  emulated: 'is taught to write calls, which are read out of its text',
-  constrained: 'writes calls that a grammar holds to their schema',
-  none: 'can not call tools',
-}
+const ABOUT = new Map([
+  ['native', 'calls tools by itself'],
+  ['parked', 'an agent whose calls wait for your answer'],
+  ['emulated', 'writes calls as text, which Toolwire reads'],
+  ['constrained', 'writes valid calls: a grammar limits its output'],
+  ['none', 'cannot call tools'],
+])
+const STORED = 'toolwire-model'
 
 let count = 0
 
+/** @param {Model} model */
+function about(model) {
+  if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
+  return 'is not allowed to use tools'
+}
+
 export class ModelPicker {
-  /** `onpick(id)` when the person chose another. */
+  /** `onpick` is called when the person chooses another model. @param {(id: string) => unknown} onpick */
   constructor(onpick) {
-    const id = `models-${(count += 1)}`
+    count += 1
+    const id = `models-${count}`
     this.onpick = onpick
+    /** @type {Model[]} */
     this.models = []
     this.value = ''
+    /** @type {string | undefined} */
+    this.active = undefined
     this.name = h('span', { class: 'ellipsis' })
     this.badge = h('span')
     this.button = h(
@@ -58,17 +72,8 @@ export class ModelPicker {
       tabindex: '-1',
     })
     this.panel = h('div', { class: 'picker-panel', hidden: true }, this.input, this.list)
-    this.node = h(
-      'div',
-      {
-        class: 'picker',
-        onfocusout: (event) => {
-          if (this.opened && !this.node.contains(event.relatedTarget)) this.close(false)
-        },
-      },
-      this.button,
-      this.panel,
-    )
+    this.node = h('div', { class: 'picker' }, this.button, this.panel)
+    this.node.addEventListener('focusout', (event) => this.leave(event.relatedTarget))
     document.addEventListener('pointerdown', this.outside)
     this.set([], '')
   }
@@ -81,14 +86,13 @@ export class ModelPicker {
     return this.models.find((one) => one.id === this.value)
   }
 
+  /** @param {Model[]} models @param {string} value */
   set(models, value) {
     this.models = models
     this.value = value
     text(this.name, value || (models.length ? 'Choose a model' : 'No model'))
-    clear(
-      this.badge,
-      this.model ? strategyBadge(this.model.tools) : value ? h('span', { class: 'badge bad' }, 'gone') : null,
-    )
+    const missing = value ? h('span', { class: 'badge bad' }, 'not available') : null
+    clear(this.badge, this.model ? strategyBadge(this.model.tools) : missing)
     if (this.opened) this.draw()
   }
 
@@ -99,88 +103,88 @@ export class ModelPicker {
     this.active = this.value
     this.draw()
     this.input.focus()
-    this.list.querySelector('[data-active]')?.scrollIntoView({ block: 'nearest' })
+    this.showActive()
   }
 
-  close(back) {
+  /** @param {boolean} focusButton */
+  close(focusButton) {
     this.panel.hidden = true
     this.button.setAttribute('aria-expanded', 'false')
-    if (back) this.button.focus()
+    if (focusButton) this.button.focus()
   }
 
+  /** The models that match the search. */
   get shown() {
     const words = this.input.value.toLowerCase().split(/\s+/).filter(Boolean)
-    return this.models.filter((one) =>
-      words.every((word) => `${one.id} ${one.backend} ${one.tools}`.toLowerCase().includes(word)),
-    )
+    return this.models.filter((one) => {
+      const searched = `${one.id} ${one.backend} ${one.tools}`.toLowerCase()
+      return words.every((word) => searched.includes(word))
+    })
   }
 
   draw() {
     const { shown } = this
     if (!shown.some((one) => one.id === this.active)) this.active = shown[0]?.id
-    const options = shown.map((one, place) => {
-      const chosen = one.id === this.value
-      const id = `${this.list.id}-${place}`
-      if (one.id === this.active) this.input.setAttribute('aria-activedescendant', id)
-      return h(
-        'li',
-        {
-          id,
-          role: 'option',
-          class: 'picker-option',
-          'aria-selected': chosen,
-          dataset: { id: one.id, active: one.id === this.active ? 'yes' : null },
-          onpointermove: () => this.hover(one.id),
-          onclick: () => this.pick(one.id),
-        },
-        h('span', { class: 'picker-check' }, chosen ? icon('check', 15) : null),
+    if (!shown.length) this.input.removeAttribute('aria-activedescendant')
+    const none = h(
+      'li',
+      { class: 'picker-none muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' },
+      this.models.length ? 'No model matches.' : 'There is no model. Add one to the configuration file.',
+    )
+    clear(this.list, shown.length ? shown.map((one, index) => this.option(one, index)) : none)
+  }
+
+  /** @param {Model} model @param {number} index */
+  option(model, index) {
+    const chosen = model.id === this.value
+    const active = model.id === this.active
+    const id = `${this.list.id}-${index}`
+    if (active) this.input.setAttribute('aria-activedescendant', id)
+    return h(
+      'li',
+      {
+        id,
+        role: 'option',
+        class: 'picker-option',
+        'aria-selected': chosen,
+        dataset: { id: model.id, active: active ? 'yes' : null },
+        onpointermove: () => this.hover(model.id),
+        onclick: () => this.pick(model.id),
+      },
+      h('span', { class: 'picker-check' }, chosen ? icon('check', 15) : null),
+      h(
+        'span',
+        { class: 'grow' },
         h(
           'span',
-          { class: 'grow' },
-          h(
-            'span',
-            { class: 'picker-name' },
-            h('span', { class: 'picker-id' }, one.id),
-            strategyBadge(one.tools),
-          ),
-          h(
-            'span',
-            { class: 'picker-about' },
-            `${one.backend} · ${one.may_use_tools ? (WORDS[one.tools] ?? '') : one.tools === 'none' ? WORDS.none : 'may not use tools here'}`,
-          ),
+          { class: 'picker-name' },
+          h('span', { class: 'picker-id' }, model.id),
+          strategyBadge(model.tools),
         ),
-      )
-    })
-    if (!options.length) this.input.removeAttribute('aria-activedescendant')
-    clear(
-      this.list,
-      options.length
-        ? options
-        : h(
-            'li',
-            { class: 'picker-none muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' },
-            this.models.length ? 'No model fits.' : 'No backend offers a model. See the configuration file.',
-          ),
+        h('span', { class: 'picker-about' }, `${model.backend} · ${about(model)}`),
+      ),
     )
   }
 
+  showActive() {
+    this.list.querySelector('[data-active]')?.scrollIntoView({ block: 'nearest' })
+  }
+
+  /** @param {string} id */
   hover(id) {
     if (this.active === id) return
     this.active = id
     this.draw()
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const { shown } = this
     const at = shown.findIndex((one) => one.id === this.active)
-    const to = {
-      ArrowDown: at + 1,
-      ArrowUp: at - 1,
-      Home: 0,
-      End: shown.length - 1,
-      PageDown: at + 8,
-      PageUp: at - 8,
-    }[event.key]
+    const last = shown.length - 1
+    /** @type {{ [key: string]: number }} */
+    const moves = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 8, PageUp: at - 8 }
+    if (!this.input.value) Object.assign(moves, { Home: 0, End: last }) // else they move in the search field
     if (event.key === 'Escape') {
       event.preventDefault()
       event.stopPropagation()
@@ -188,18 +192,15 @@ export class ModelPicker {
     } else if (event.key === 'Enter' && !event.isComposing) {
       event.preventDefault()
       if (this.active !== undefined) this.pick(this.active)
-    } else if (
-      to !== undefined &&
-      shown.length &&
-      !((event.key === 'Home' || event.key === 'End') && this.input.value)
-    ) {
+    } else if (event.key in moves && shown.length) {
       event.preventDefault()
-      this.active = shown[Math.max(0, Math.min(shown.length - 1, to))].id
+      this.active = shown[Math.max(0, Math.min(last, moves[event.key]))].id
       this.draw()
-      this.list.querySelector('[data-active]')?.scrollIntoView({ block: 'nearest' })
+      this.showActive()
     }
   }
 
+  /** @param {string} id */
   pick(id) {
     this.close(true)
     if (id === this.value) return
@@ -207,33 +208,36 @@ export class ModelPicker {
     this.onpick(id)
   }
 
-  outside = (event) => {
-    if (this.opened && !this.node.contains(event.target)) this.close(false)
+  /** @param {EventTarget | null} target */
+  leave(target) {
+    if (this.opened && !(target instanceof Node && this.node.contains(target))) this.close(false)
   }
+
+  /** @param {PointerEvent} event */
+  outside = (event) => this.leave(event.target)
 
   end() {
     document.removeEventListener('pointerdown', this.outside)
   }
 }
 
-/** The model that was chosen last, or the first that may use tools. */
+/** The model that was chosen last, or else the first that may use tools. @param {Model[]} models */
 export function preferred(models) {
   let last = ''
   try {
-    last = localStorage.getItem('toolwire-model') ?? ''
+    last = localStorage.getItem(STORED) ?? ''
   } catch {
-    // no storage
+    // Without storage there is no last choice.
   }
-  return (
-    (models.find((one) => one.id === last) ?? models.find((one) => one.may_use_tools) ?? models[0])?.id ?? ''
-  )
+  const model = models.find((one) => one.id === last) ?? models.find((one) => one.may_use_tools) ?? models[0]
+  return model?.id ?? ''
 }
 
-/** The model to begin with next time. */
+/** Stores the model for the next new chat. @param {string} model */
 export function remember(model) {
   try {
-    localStorage.setItem('toolwire-model', model)
+    localStorage.setItem(STORED, model)
   } catch {
-    // chosen for this tab
+    // Without storage the choice applies to this tab.
   }
 }

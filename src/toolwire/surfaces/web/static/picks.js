@@ -1,47 +1,51 @@
-// The things that a call would touch. Where the person picks, each has a checkbox; none is hidden, and what is not there can not be picked.
+// The files or results that a call touches. Where the person picks, each has a checkbox. None is hidden, and
+// one that is missing cannot be picked.
+
+/** @import { Preview, Touched } from '../types' */
 
 import { bytes, counted, h, text, visible } from './dom.js'
 
 let count = 0
 
+/** @param {Touched[]} touched */
+export const sizeOf = (touched) => touched.reduce((sum, one) => sum + (one.size ?? 0), 0)
+
 export class Picks {
-  /** `chosen(one)`: whether a thing is selected at first. */
-  constructor(shown, { legend, chosen, model }) {
+  /**
+   * `selected` decides which are selected at first.
+   *
+   * @param {Preview} shown
+   * @param {string} legend
+   * @param {(one: Touched) => boolean} selected
+   */
+  constructor(shown, legend, selected) {
     this.touched = shown.touched
     this.pick = shown.pick
-    this.model = model
+    /** @type {Map<string, HTMLInputElement>} by key */
     this.boxes = new Map()
     this.tally = h('span', { class: 'picks-tally', role: 'status' })
-    const rows = shown.touched.map((one) => this.row(one, chosen(one)))
-    const list = h('ul', { class: 'picks-list' }, rows)
-    const head = shown.pick
-      ? h(
-          'div',
-          { class: 'picks-head' },
-          this.tally,
-          h(
-            'div',
-            { class: 'row tight' },
-            this.button('Select All', true),
-            this.button('Deselect All', false),
-          ),
-        )
-      : h(
-          'div',
-          { class: 'picks-head' },
-          text(
-            this.tally,
-            `${counted(shown.touched.length, 'file')}, ${bytes(shown.touched.reduce((sum, one) => sum + (one.size ?? 0), 0))}`,
-          ),
-        )
+    const list = h(
+      'ul',
+      { class: 'picks-list' },
+      shown.touched.map((one) => this.row(one, selected(one))),
+    )
+    const buttons = h(
+      'div',
+      { class: 'row tight' },
+      this.button('Select All', true),
+      this.button('Deselect All', false),
+    )
+    const head = h('div', { class: 'picks-head' }, this.tally, shown.pick ? buttons : null)
     this.node = h('fieldset', { class: 'picks' }, h('legend', null, legend), head, list)
-    this.told()
+    this.updateTally()
   }
 
-  row(one, chosen) {
-    const id = `pick-${(count += 1)}`
-    const name = one.path.split('/').at(-1)
-    const words = [
+  /** @param {Touched} one @param {boolean} selected */
+  row(one, selected) {
+    count += 1
+    const id = `pick-${count}`
+    const name = one.path.split('/').at(-1) ?? ''
+    const about = [
       h(
         'span',
         { class: 'pick-name' },
@@ -53,46 +57,54 @@ export class Picks {
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
       one.snippet ? h('span', { class: 'pick-snippet' }, visible(one.snippet)) : null,
     ]
-    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-words' }, words))
+    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-words' }, about))
     const box = h('input', {
       type: 'checkbox',
       id,
-      checked: chosen && !one.missing,
+      checked: selected && !one.missing,
       disabled: one.missing,
-      onchange: () => this.told(),
+      onchange: () => this.updateTally(),
     })
     this.boxes.set(one.key, box)
-    return h(
-      'li',
-      { class: one.missing ? 'pick missing' : 'pick' },
-      box,
-      h('label', { class: 'pick-words', for: id }, words),
-    )
+    const label = h('label', { class: 'pick-words', for: id }, about)
+    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, label)
   }
 
+  /** @param {string} label @param {boolean} on */
   button(label, on) {
     const all = () => {
       for (const box of this.boxes.values()) if (!box.disabled) box.checked = on
-      this.told()
+      this.updateTally()
     }
     return h('button', { type: 'button', class: 'button small', onclick: all }, label)
   }
 
-  /** The keys of what is selected. */
-  get chosen() {
-    return this.touched.filter((one) => this.boxes.get(one.key)?.checked).map((one) => one.key)
+  /** @param {Touched} one */
+  isSelected(one) {
+    return this.boxes.get(one.key)?.checked === true
   }
 
-  /** Whether everything that is there is selected. */
+  /** The keys of everything that is selected. */
+  get selected() {
+    return this.touched.filter((one) => this.isSelected(one)).map((one) => one.key)
+  }
+
+  /** Whether everything that can be selected is selected. */
   get all() {
-    return this.touched.every((one) => one.missing || this.boxes.get(one.key)?.checked)
+    return this.touched.every((one) => one.missing || this.isSelected(one))
   }
 
-  told() {
-    if (!this.pick) return
-    const chosen = this.touched.filter((one) => this.boxes.get(one.key).checked)
-    const size = chosen.reduce((sum, one) => sum + (one.size ?? 0), 0)
-    const some = `${chosen.length} of ${this.touched.length} selected`
-    text(this.tally, chosen.length ? `${some}, ${bytes(size)}` : `${some}: nothing will be shared`)
+  updateTally() {
+    const { touched } = this
+    if (!this.pick) {
+      text(this.tally, `${counted(touched.length, 'file')}, ${bytes(sizeOf(touched))}`)
+      return
+    }
+    const selected = touched.filter((one) => this.isSelected(one))
+    const some = `${selected.length} of ${touched.length} selected`
+    text(
+      this.tally,
+      selected.length ? `${some}, ${bytes(sizeOf(selected))}` : `${some}: nothing will be shared`,
+    )
   }
 }

@@ -1,15 +1,18 @@
-// One question of the approval dialog: a call, what it would touch, and what the person makes of it.
+// One call in the approval dialog: what it would touch, and what the person decides.
 //
-// Law: what is decided is what is shown. Edited arguments are shown again by the tool itself before they can be approved, and the decision carries the
-// digest of exactly that.
+// Law: what is decided is what is shown. Edited arguments must be previewed by the tool itself before they
+// can be approved, and the decision carries the digest of exactly that preview.
+
+/** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Touched } from '../types' */
 
 import * as api from './api.js'
 import { Arguments } from './arguments.js'
-import { clear, h, icon, text, visible } from './dom.js'
 import { drawDiff } from './diff.js'
+import { clear, h, icon, text, visible } from './dom.js'
 import { Picks } from './picks.js'
 
 const WAIT_MS = 350
+/** @type {[Scope, (approval: Approval) => string][]} */
 const SCOPES = [
   ['once', () => 'Only this once'],
   ['session', () => 'In this conversation'],
@@ -19,84 +22,90 @@ const SCOPES = [
 
 let count = 0
 
-const sentence = (words) => words.slice(0, 1).toUpperCase() + words.slice(1)
-
-/** Why a call cannot work, and what approving it means then. */
-function problem(reason, note) {
-  const words = [
-    h('p', null, h('strong', null, 'This call cannot work: '), visible(reason)),
-    h('p', null, visible(note)),
-  ]
-  return h(
-    'div',
-    { class: 'banner warn question-problem', role: 'note' },
-    icon('warning'),
-    h('div', { class: 'banner-words' }, words),
-  )
-}
-
 export class Question {
-  /** `several`: there are others in the dialog. `onchange`: what is shown has changed, so nothing may be decided for a moment. */
+  pending = true
+  ready = true
+  /** How it ended, if it was not decided here. */
+  outcome = ''
+  /** @type {JsonObject | null} the arguments, if they were edited */
+  edited = null
+  /** The digest of the preview of the edited arguments. */
+  digest = ''
+  /** @type {Picks | null} */
+  picks = null
+  timer = 0
+  /** @type {AbortController | undefined} */
+  request = undefined
+
+  /**
+   * `several`: there are other calls in the dialog. `onchange(true)`: the content has changed, so that
+   * nothing may be decided for a moment; `onchange(false)`: it is about to change.
+   *
+   * @param {Approval} approval
+   * @param {boolean} several
+   * @param {(changed: boolean) => void} onchange
+   */
   constructor(approval, several, onchange) {
     this.approval = approval
     this.onchange = onchange
-    this.id = `question-${(count += 1)}`
-    this.open = true
+    count += 1
+    this.id = `question-${count}`
     this.shown = approval.shown
     this.problemNote = approval.problem_note
-    this.fate = '' // what became of it, when that was not decided here
-    this.edited = null // arguments, when they were changed
-    this.seen = ''
-    this.ready = true
-    this.run = h('input', {
-      type: 'checkbox',
-      id: `${this.id}-run`,
-      checked: true,
-      onchange: () => this.node.classList.toggle('off', !this.run.checked),
-    })
-    this.said = h('div', { class: 'question-said', role: 'status' })
+    this.run = h('input', { type: 'checkbox', id: `${this.id}-run`, checked: true })
+    this.status = h('div', { class: 'question-said', role: 'status' })
     this.preview = h('div', { class: 'question-preview' })
     this.body = h('div', { class: 'question-body' })
-    this.draw(several)
+    const share = approval.stage === 'share'
+    this.arguments = new Arguments(
+      approval.arguments,
+      approval.schema,
+      approval.editable && !share,
+      (value) => this.edit(value),
+    )
+    this.restore = h(
+      'button',
+      { type: 'button', class: 'button quiet small', hidden: true, onclick: () => this.reset() },
+      icon('retry', 14),
+      'As the model wrote it',
+    )
+    this.scopes = SCOPES.filter(([scope]) => scope !== 'folder' || approval.folder).map(([scope, label]) => {
+      const id = `${this.id}-${scope}`
+      const props = {
+        type: 'radio',
+        id,
+        name: `${this.id}-remember`,
+        value: scope,
+        checked: scope === 'once',
+      }
+      const input = h('input', { ...props, onchange: () => this.showScope() })
+      return { scope, input, row: h('label', { class: 'remember-row', for: id }, input, label(approval)) }
+    })
+    this.scopeLabel = h('span', { class: 'muted' })
+    this.node = this.draw(several)
+    this.run.addEventListener('change', () => this.node.classList.toggle('off', !this.run.checked))
   }
 
-  get pending() {
-    return this.open
-  }
-
-  /** Whether it would be approved, as it stands. */
+  /** Whether an approval of the dialog approves this call. */
   get wanted() {
-    return this.open && this.run.checked
+    return this.pending && this.run.checked
   }
 
+  /** @param {boolean} several */
   draw(several) {
-    const one = this.approval
-    const share = one.stage === 'share'
-    const title = share ? 'Which results may be shared?' : one.title || one.tool
+    const { approval } = this
+    const share = approval.stage === 'share'
+    const title = share ? 'Which results may be shared?' : approval.title || approval.tool
+    const tool = h('code', { class: 'question-tool' }, visible(approval.tool))
     const head = h(
       'div',
       { class: 'question-head' },
-      h(
-        'h3',
-        { id: `${this.id}-title` },
-        visible(title),
-        ' ',
-        h('code', { class: 'question-tool' }, visible(one.tool)),
-      ),
-      share ? null : h('p', { class: 'muted' }, visible(one.purpose ?? '')),
+      h('h3', { id: `${this.id}-title` }, visible(title), ' ', tool),
+      share ? null : h('p', { class: 'muted' }, visible(approval.purpose)),
     )
     const choice = several
       ? h('label', { class: 'question-run', for: this.run.id }, this.run, 'Run this call')
       : null
-    this.arguments = new Arguments(one.arguments, one.schema, one.editable && !share, (value) =>
-      this.edit(value),
-    )
-    this.restore = h(
-      'button',
-      { type: 'button', class: 'button quiet small', hidden: true, onclick: () => this.back() },
-      icon('retry', 14),
-      'As the model wrote it',
-    )
     const given = h(
       'div',
       { class: 'question-arguments' },
@@ -106,148 +115,127 @@ export class Question {
     const asked = share
       ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given)
       : given
-    const order = one.shown.diff || one.shown.problem ? [this.preview, asked] : [asked, this.preview] // what it changes comes first
-    this.body.append(...[...order, this.note(), this.remember()].filter(Boolean))
-    this.node = h(
+    // A change or a problem matters more than the arguments.
+    const previewFirst = approval.shown.diff || approval.shown.problem
+    const parts = previewFirst ? [this.preview, asked] : [asked, this.preview]
+    clear(this.body, parts, this.note(), this.remember())
+    this.drawPreview(() => this.selectedAtFirst)
+    return h(
       'section',
       { class: 'question', 'aria-labelledby': `${this.id}-title` },
       choice,
       head,
-      this.said,
+      this.status,
       this.body,
     )
-    this.drawPreview((touched) => this.first(touched))
   }
 
-  /** What is selected before the person looked: what a model asked to read; of what a search found, nothing. */
-  first() {
+  /** Files that a model asked to read are selected at first; results of a search are not. */
+  get selectedAtFirst() {
     return this.approval.stage === 'run'
   }
 
   note() {
     if (!this.approval.note) return null
-    return h(
-      'div',
-      { class: 'privacy' },
-      icon('shield'),
-      h('p', null, h('strong', null, 'Privacy Note: '), visible(this.approval.note)),
-    )
+    const note = h('p', null, h('strong', null, 'Privacy Note: '), visible(this.approval.note))
+    return h('div', { class: 'privacy' }, icon('shield'), note)
   }
 
   remember() {
-    const one = this.approval
-    this.scopes = SCOPES.filter(([scope]) => scope !== 'folder' || one.folder).map(([scope, words]) => {
-      const id = `${this.id}-${scope}`
-      const input = h('input', {
-        type: 'radio',
-        id,
-        name: `${this.id}-remember`,
-        value: scope,
-        checked: scope === 'once',
-        onchange: () => this.drawScope(),
-      })
-      return { scope, input, row: h('label', { class: 'remember-row', for: id }, input, words(one)) }
-    })
-    this.scoped = h('span', { class: 'muted' })
-    const words =
-      'A remembered yes answers later questions of the same kind by itself. You can take it back in the inbox.'
+    const hint =
+      'Toolwire then approves later calls of this kind without asking. You can revoke that in the inbox.'
     return h(
       'details',
       { class: 'folded remember' },
-      h('summary', null, 'Remember this choice ', this.scoped),
+      h('summary', null, 'Remember this choice ', this.scopeLabel),
       h(
         'div',
         { class: 'stack', role: 'radiogroup', 'aria-label': 'Remember this choice' },
-        this.scopes.map((row) => row.row),
-        h('p', { class: 'hint' }, words),
+        this.scopes.map((one) => one.row),
+        h('p', { class: 'hint' }, hint),
       ),
     )
   }
 
   get scope() {
-    return this.scopes.find((row) => row.input.checked)?.scope ?? 'once'
+    return this.scopes.find((one) => one.input.checked) ?? this.scopes[0]
   }
 
-  drawScope() {
-    text(
-      this.scoped,
-      this.scope === 'once' ? '' : `(${this.scopes.find((row) => row.input.checked).row.textContent})`,
-    )
+  showScope() {
+    const { scope, row } = this.scope
+    text(this.scopeLabel, scope === 'once' ? '' : `(${row.textContent})`)
   }
 
-  drawPreview(chosen) {
+  /** @param {(one: Touched) => boolean} selected */
+  drawPreview(selected) {
     const { shown, approval } = this
     this.picks = null
     const parts = []
     if (shown.problem) parts.push(problem(shown.problem, this.problemNote))
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
-    if (shown.problem) {
-      // There is nothing to pick from, and nothing to show.
-    } else if (shown.touched.length && !shown.diff) {
-      const legend = !shown.pick
-        ? 'Files'
-        : approval.stage === 'share'
-          ? 'Select results to share:'
-          : 'Select files to share:'
-      this.picks = new Picks(shown, { legend, chosen, model: approval.model })
+    if (!shown.problem && !shown.diff && shown.touched.length) {
+      const what = approval.stage === 'share' ? 'results' : 'files'
+      this.picks = new Picks(shown, shown.pick ? `Select ${what} to share:` : 'Files', selected)
       parts.push(this.picks.node)
-    } else if (shown.pick) parts.push(h('p', { class: 'muted' }, 'Nothing was found.'))
+    } else if (!shown.problem && shown.pick) {
+      parts.push(h('p', { class: 'muted' }, 'Nothing was found.'))
+    }
     if (shown.diff) parts.push(drawDiff(shown.diff))
     clear(this.preview, parts)
   }
 
-  // --- edited arguments ------------------------------------------------------------------------------------------------------------------------
+  // --- edited arguments ------------------------------------------------------------------------------------
 
+  /** @param {JsonObject | null} value null while a field is invalid */
   edit(value) {
     clearTimeout(this.timer)
-    this.asking?.abort()
-    this.restore.hidden = !this.arguments.changed
+    this.request?.abort()
+    const { changed } = this.arguments
+    this.restore.hidden = !changed
     this.ready = false
     if (value === null) {
-      this.say('bad', 'The arguments do not fit their fields yet.')
-    } else if (!this.arguments.changed) {
+      this.say('bad', 'Some arguments are not valid yet.')
+    } else if (!changed) {
       this.edited = null
-      this.seen = ''
+      this.digest = ''
       this.show(this.approval.shown, this.approval.problem_note)
     } else {
-      this.say('', 'Looking at what the edited call would touch…')
-      this.timer = setTimeout(() => this.look(value), WAIT_MS)
+      this.say('', 'Checking what the edited call would touch…')
+      this.timer = setTimeout(() => this.load(value), WAIT_MS)
     }
     this.onchange(this.ready)
   }
 
-  async look(value) {
-    this.asking = new AbortController()
+  /** @param {JsonObject} value */
+  async load(value) {
+    this.request = new AbortController()
+    const { signal } = this.request
     try {
-      const {
-        shown,
-        digest,
-        problem_note: note,
-      } = await api.post(
-        `/approvals/${encodeURIComponent(this.approval.id)}/preview`,
-        { arguments: value },
-        { signal: this.asking.signal },
-      )
+      const path = /** @type {const} */ (`/approvals/${encodeURIComponent(this.approval.id)}/preview`)
+      const { shown, digest, problem_note: note } = await api.post(path, { arguments: value }, { signal })
       this.edited = value
-      this.seen = digest
+      this.digest = digest
       this.show(shown, note)
     } catch (error) {
-      if (error.name === 'AbortError') return
-      this.say('bad', error.message)
+      if (api.isAbort(error)) return
+      this.say('bad', api.messageOf(error))
     }
     this.onchange(true)
   }
 
-  /** What the call as it stands would touch. What was deselected stays so. */
+  /**
+   * Shows what the call would touch now. What the person deselected stays deselected.
+   *
+   * @param {Preview} shown
+   * @param {string} note
+   */
   show(shown, note) {
-    const refused = new Set(
-      (this.picks?.touched ?? [])
-        .filter((one) => !one.missing && !this.picks.boxes.get(one.key)?.checked)
-        .map((one) => one.key),
-    )
+    const { picks } = this
+    const deselected = (picks?.touched ?? []).filter((one) => !one.missing && !picks?.isSelected(one))
+    const keys = new Set(deselected.map((one) => one.key))
     this.shown = shown
     this.problemNote = note
-    this.drawPreview((one) => this.first(one) && !refused.has(one.key))
+    this.drawPreview((one) => this.selectedAtFirst && !keys.has(one.key))
     this.ready = true
     this.say(
       '',
@@ -255,46 +243,70 @@ export class Question {
     )
   }
 
-  back() {
+  reset() {
     this.arguments.reset()
     this.edit(this.approval.arguments)
     this.arguments.fields[0]?.control.focus()
   }
 
-  say(kind, words) {
-    clear(this.said, words ? h('p', { class: `hint ${kind}` }, words) : null)
+  /** @param {'' | 'bad'} kind @param {string} message */
+  say(kind, message) {
+    clear(this.status, message ? h('p', { class: `hint ${kind}` }, message) : null)
   }
 
-  // --- deciding --------------------------------------------------------------------------------------------------------------------------------
+  // --- deciding --------------------------------------------------------------------------------------------
 
+  /** @param {boolean} approved @returns {DecisionRequest} */
   decision(approved) {
-    const out = { token: this.approval.token, approved }
+    const { approval, edited, picks } = this
+    /** @type {DecisionRequest} */
+    const out = { token: approval.token, approved }
     if (!approved) return out
-    if (this.edited !== null) Object.assign(out, { arguments: this.edited, seen: this.seen })
-    if (this.shown.pick && !(this.edited !== null && (this.picks?.all ?? true)))
-      out.picked = this.picks?.chosen ?? []
-    out.remember = this.scope
-    if (out.remember === 'folder') out.folder = this.approval.folder
+    if (edited !== null) Object.assign(out, { arguments: edited, seen: this.digest })
+    // Edited arguments with everything selected need no picks.
+    const everything = edited !== null && (picks?.all ?? true)
+    if (this.shown.pick && !everything) out.picked = picks?.selected ?? []
+    out.remember = this.scope.scope
+    if (out.remember === 'folder') out.folder = approval.folder
     return out
   }
 
-  /** It was decided: here, elsewhere, or by time. */
-  over(approval, here = false) {
-    this.open = false
+  decidedHere() {
+    this.pending = false
     clearTimeout(this.timer)
-    this.asking?.abort()
-    if (here) return
+    this.request?.abort()
+  }
+
+  /** @param {Approval | null} approval null if it no longer exists */
+  decidedElsewhere(approval) {
+    this.decidedHere()
     const by = approval?.decided_by ? ` (${visible(approval.decided_by)})` : ''
-    const words = {
-      approved: `Approved elsewhere${by}.`,
-      denied: `Denied elsewhere${by}.`,
-      expired: 'Expired: nobody decided in time. It did not run.',
-    }
-    const fate = words[approval?.status] ?? 'This question is gone.'
-    this.fate = `${visible(this.approval.title || this.approval.tool)}: ${fate}`
+    const outcome =
+      approval?.status === 'approved'
+        ? `Approved elsewhere${by}.`
+        : approval?.status === 'denied'
+          ? `Denied elsewhere${by}.`
+          : approval?.status === 'expired'
+            ? 'Expired: nobody decided in time. It did not run.'
+            : 'This call no longer waits for a decision.'
+    this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome}`
     this.node.classList.add('over')
     this.body.inert = true
     this.run.disabled = true
-    clear(this.said, h('p', { class: 'badge warn' }, fate))
+    clear(this.status, h('p', { class: 'badge warn' }, outcome))
   }
+}
+
+/** @param {string} summary */
+const sentence = (summary) => summary.slice(0, 1).toUpperCase() + summary.slice(1)
+
+/** Why a call cannot work, and what approving it means. @param {string} reason @param {string} note */
+function problem(reason, note) {
+  const why = h('p', null, h('strong', null, 'This call cannot work: '), visible(reason))
+  return h(
+    'div',
+    { class: 'banner warn question-problem', role: 'note' },
+    icon('warning'),
+    h('div', { class: 'banner-words' }, why, h('p', null, visible(note))),
+  )
 }

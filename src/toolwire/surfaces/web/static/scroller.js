@@ -1,4 +1,5 @@
-// A view that stays at the end while what it shows grows, lets go when the person scrolls up, and offers the way back.
+// A view that stays at its end while its content grows. It stops following when the person scrolls up, and
+// offers a button that leads back to the end.
 
 import { h, icon } from './dom.js'
 
@@ -7,6 +8,7 @@ const AWAY_MS = 300
 const UPWARDS = new Set(['ArrowUp', 'PageUp', 'Home'])
 
 export class Scroller {
+  /** @param {HTMLElement} content */
   constructor(content) {
     this.pinned = true
     this.top = 0
@@ -21,15 +23,16 @@ export class Scroller {
         onscroll: () => this.scrolled(),
         onkeydown: (event) => {
           if (event.target !== this.node) return
-          if (UPWARDS.has(event.key)) this.wanted(this.node)
+          if (UPWARDS.has(event.key)) this.scrollsUp(this.node)
           else this.awayUntil = 0
         },
       },
       content,
     )
+    /** @param {WheelEvent} event */
     const turned = (event) => {
       if (event.ctrlKey) return
-      if (event.deltaY < 0) this.wanted(event.target)
+      if (event.deltaY < 0) this.scrollsUp(event.target)
       else this.awayUntil = 0
     }
     this.node.addEventListener('wheel', turned, { passive: true })
@@ -39,12 +42,15 @@ export class Scroller {
       icon('down', 15),
       'Jump to the end',
     )
-    this.watch = new ResizeObserver(() => this.grown())
-    this.watch.observe(content)
-    this.watch.observe(this.node)
+    this.observer = new ResizeObserver(() => this.grown())
+    this.observer.observe(content)
+    this.observer.observe(this.node)
   }
 
-  /** Upwards lets go, however little; back to the end holds again. What shrank moves the view too, but leaves it at its end. */
+  /**
+   * Follows again at the end, and stops at the smallest move up. Shrinking content also moves the view, but
+   * keeps it at its end.
+   */
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.node
     const moved = scrollTop - this.top
@@ -55,21 +61,28 @@ export class Scroller {
   }
 
   /**
-   * The person turns upwards. The browser scrolls there in small steps, and what grows meanwhile moves the view down a little: near the end
-   * that looks like a return to the end, so for a moment nothing holds the view again.
+   * The person scrolls up. The browser does that in small steps, and content that grows meanwhile moves the
+   * view down a little. Near the end that looks like a return to the end, so the view does not follow for a
+   * moment.
+   *
+   * @param {EventTarget | null} target
    */
-  wanted(target) {
-    for (let node = target; node !== this.node; node = node.parentElement) if (node.scrollTop > 0) return // that one moves, not the view
+  scrollsUp(target) {
+    let node = target instanceof Element ? target : null
+    for (; node && node !== this.node; node = node.parentElement) {
+      if (node.scrollTop > 0) return // this element scrolls, not the view
+    }
     if (this.node.scrollTop <= 0) return
     this.awayUntil = performance.now() + AWAY_MS
     this.pin(false)
   }
 
+  /** @param {boolean} on */
   pin(on) {
     this.pinned = on
-    const held = this.button === document.activeElement
+    const focused = this.button === document.activeElement
     this.button.hidden = on
-    if (on && held) this.node.focus({ preventScroll: true })
+    if (on && focused) this.node.focus({ preventScroll: true })
   }
 
   grown() {
@@ -78,7 +91,7 @@ export class Scroller {
     this.top = this.node.scrollTop
   }
 
-  /** To the end, and stay there. */
+  /** Scrolls to the end, and stays there. */
   toEnd() {
     this.awayUntil = 0
     this.pin(true)
@@ -86,6 +99,6 @@ export class Scroller {
   }
 
   end() {
-    this.watch.disconnect()
+    this.observer.disconnect()
   }
 }

@@ -1,118 +1,107 @@
-// Settings of this browser alone: signing in elsewhere, signing out, light and dark.
+// Settings of this browser alone: signing in elsewhere, signing out, the theme.
 
-import { confirmed } from './confirm.js'
+/** @import { Child } from '../types' */
+/** @import { Section, SettingsPage } from './settings.js' */
+
+import * as api from './api.js'
+import { confirm } from './dialog.js'
 import { clear, copyButton, h, icon } from './dom.js'
 
 const THEMES = [
-  ['system', 'As the system'],
+  ['system', 'Same as the system'],
   ['light', 'Light'],
   ['dark', 'Dark'],
 ]
-const THEME = 'toolwire-theme'
+const STORED = 'toolwire-theme'
 
-/** A panel of the settings page. */
-export function section(name, words, ...children) {
+/** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
+export function section(name, about, ...children) {
   return h(
     'section',
     { class: 'panel stack loose' },
-    h('div', null, h('h2', null, name), words ? h('p', { class: 'muted small' }, words) : null),
+    h('div', null, h('h2', null, name), about ? h('p', { class: 'muted small' }, about) : null),
     children,
   )
 }
 
-export function signIn(page) {
-  const held = h('div', { 'aria-live': 'polite' })
-  const make = h(
+/** @param {SettingsPage} page @returns {Section} */
+export function signInSection(page) {
+  const body = h('div', { 'aria-live': 'polite' })
+  const create = h(
     'button',
-    { type: 'button', class: 'button', onclick: link },
+    { type: 'button', class: 'button', onclick: createLink },
     icon('key', 16),
     'Link for another browser',
   )
-  const leave = h('button', { type: 'button', class: 'button danger', onclick: out }, 'Sign out')
-  async function link() {
-    make.disabled = true
+  const leave = h('button', { type: 'button', class: 'button danger', onclick: signOut }, 'Sign out')
+  async function createLink() {
+    create.disabled = true
     try {
-      const { url } = await page.context.api.post('/session/link')
+      const { url } = await api.post('/session/link')
       const field = h('input', {
         class: 'input mono',
         readOnly: true,
         value: url,
         'aria-label': 'One-time link',
-        onfocus: () => field.select(),
       })
+      field.addEventListener('focus', () => field.select())
+      const hint = 'The link works once. Whoever opens it can approve tool calls, so keep it to yourself.'
       clear(
-        held,
+        body,
         h(
           'div',
           { class: 'stack' },
           h('div', { class: 'row nowrap' }, field, copyButton(url)),
-          h(
-            'p',
-            { class: 'hint' },
-            'It works once, and lets whoever opens it decide about tool calls. Give it to nobody else.',
-          ),
+          h('p', { class: 'hint' }, hint),
         ),
       )
     } catch (error) {
-      page.failed(error)
+      page.showError(error)
     }
-    make.disabled = false
+    create.disabled = false
   }
-  async function out() {
-    const content = h(
-      'p',
-      null,
-      'To come back you need a new link: toolwire serve prints one when it starts, and another signed-in browser can make one here.',
-    )
-    if (!(await confirmed({ title: 'Sign out of this browser?', content, yes: 'Sign out', danger: true })))
-      return
+  async function signOut() {
+    const content =
+      'To sign in again you need a new link. toolwire serve prints one when it starts, and a browser that ' +
+      'is signed in can create one here.'
+    const title = 'Sign out of this browser?'
+    if (!(await confirm({ title, content: h('p', null, content), action: 'Sign out', danger: true }))) return
     try {
-      await page.context.api.del('/session')
+      await api.del('/session')
       location.assign('/')
     } catch (error) {
-      page.failed(error)
+      page.showError(error)
     }
   }
-  return {
-    node: section(
-      'Sign-in',
-      'This browser is signed in. Only signed-in browsers can approve anything.',
-      h('div', { class: 'row' }, make, leave),
-      held,
-    ),
-  }
+  const about = 'This browser is signed in. Only browsers that are signed in can approve tool calls.'
+  return { node: section('Sign-in', about, h('div', { class: 'row' }, create, leave), body) }
 }
 
+/** @returns {Section} */
 export function appearance() {
   const html = document.documentElement
   const radios = THEMES.map(([id]) =>
     h('input', { type: 'radio', name: 'theme', value: id, onchange: () => choose(id) }),
   )
-  const node = section(
-    'Appearance',
-    null,
-    h(
-      'fieldset',
-      { class: 'choices' },
-      h('legend', { class: 'visually-hidden' }, 'Theme'),
-      THEMES.map(([, label], at) => h('label', { class: 'choice' }, radios[at], label)),
-    ),
-  )
+  const choices = THEMES.map(([, label], at) => h('label', { class: 'choice' }, radios[at], label))
+  const legend = h('legend', { class: 'visually-hidden' }, 'Theme')
+  const node = section('Appearance', '', h('fieldset', { class: 'choices' }, legend, choices))
+  /** @param {string} id */
   function choose(id) {
     if (id === 'system') delete html.dataset.theme
     else html.dataset.theme = id
     try {
-      if (id === 'system') localStorage.removeItem(THEME)
-      else localStorage.setItem(THEME, id)
+      if (id === 'system') localStorage.removeItem(STORED)
+      else localStorage.setItem(STORED, id)
     } catch {
-      // it holds for this tab
+      // Without storage the theme applies to this tab.
     }
   }
   const draw = () => {
     for (const radio of radios) radio.checked = radio.value === (html.dataset.theme ?? 'system')
   }
-  const watch = new MutationObserver(draw) // the button of the shell changes it too
-  watch.observe(html, { attributeFilter: ['data-theme'] })
+  const observer = new MutationObserver(draw) // the button of the shell changes it too
+  observer.observe(html, { attributeFilter: ['data-theme'] })
   draw()
-  return { node, close: () => watch.disconnect() }
+  return { node, close: () => observer.disconnect() }
 }

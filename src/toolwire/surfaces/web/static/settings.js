@@ -1,96 +1,117 @@
-// Settings: the switch for tool calling, the models that may use tools, what is remembered, and what the configuration file says.
+// Settings: the switch for tool calling, the models that may use tools, remembered grants, and what the
+// configuration file says.
 //
-// Law: these pages change only the switch, the list of models and grants. Where the vault is, and what of it may be seen, stands in the file alone.
+// Law: this page changes only the switch, the list of models, and grants. The vault's folder, and which of
+// its notes may be seen, are set in the configuration file alone.
 
-import { confirmed } from './confirm.js'
-import { banner, clear, codeBlock, counted, h, icon, text } from './dom.js'
-import { fact, grantList } from './grants.js'
-import { appearance, section, signIn } from './settings-browser.js'
+/** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
+
+import * as api from './api.js'
+import { confirm } from './dialog.js'
+import { banner, clear, codeBlock, h, icon } from './dom.js'
+import { currentGrants, fact, grantEntry } from './grants.js'
+import { appearance, section, signInSection } from './settings-browser.js'
+import { modelsSection } from './settings-models.js'
 
 export const title = 'Settings'
 
 const DESCRIPTION =
-  'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup.'
+  'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit ' +
+  'approval via popup.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
-const CONTENTS = {
-  memory: 'Requests and answers of recent turns are kept in memory only, and are gone when the server ends.',
-  disk: 'Requests and answers are kept on disk, readable by you alone.',
-  off: 'Requests and answers are not kept; only what a turn was, never what was said.',
-}
+const CONTENTS = new Map([
+  ['memory', 'Requests and responses of recent turns are kept in memory only, until the server stops.'],
+  ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
+  ['off', 'Requests and responses are not kept. Each turn leaves only its metadata.'],
+])
 const FEW = 4
 
+/**
+ * What the sections of the page share. `save` sends a change and shows the settings that the server returns.
+ *
+ * @typedef {object} SettingsPage
+ * @property {Context} context
+ * @property {OnError} showError
+ * @property {() => void} clearError
+ * @property {(change: Partial<Settings>) => Promise<void>} save
+ */
+/**
+ * @typedef {object} Section
+ * @property {HTMLElement} node
+ * @property {(settings: Settings, modelIds: string[]) => unknown} [show]
+ * @property {() => void} [close]
+ */
+
+/** @param {HTMLElement} main @param {Context} context @returns {Promise<ClosePage>} */
 export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
-  const sections = h('div', { class: 'settings' })
-  main.append(
-    h(
-      'div',
-      { class: 'page' },
-      h(
-        'div',
-        { class: 'page-head' },
-        h(
-          'div',
-          null,
-          h('h1', null, 'Settings'),
-          h('p', null, 'What models may do here. Everything else stands in the configuration file.'),
-        ),
-      ),
-      trouble,
-      sections,
-    ),
-  )
-  const failed = (error) => clear(trouble, banner(error.message, 'bad', true))
-  const page = { context, failed, worked: () => clear(trouble), models: [], settings: null }
-  const parts = [
-    toolCalling(page),
-    toolModels(page),
-    grants(page),
-    vault(page),
-    journal(page),
-    signIn(page),
-    appearance(page),
-    configuration(page),
+  const body = h('div', { class: 'settings' })
+  const lead = 'What models may do. Everything else is set in the configuration file.'
+  const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, lead)))
+  main.append(h('div', { class: 'page' }, head, trouble, body))
+  /** @type {string[]} */
+  let modelIds = []
+  let loaded = false
+
+  /** @type {SettingsPage} */
+  const page = {
+    context,
+    showError: (error) => clear(trouble, banner(api.messageOf(error), 'bad', true)),
+    clearError: () => clear(trouble),
+    async save(change) {
+      show(await api.put('/settings', change))
+      clear(trouble)
+    },
+  }
+  const grants = grantsSection(page)
+  /** @type {Section[]} */
+  const sections = [
+    toolCallingSection(page),
+    modelsSection(page),
+    grants,
+    vaultSection(),
+    journalSection(),
+    signInSection(page),
+    appearance(),
+    configurationSection(),
   ]
-  clear(sections, h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading'))
+  clear(body, h('div', { class: 'loading', role: 'status' }, h('span', { class: 'spinner' }), 'Loading'))
 
   async function refresh() {
     try {
-      const [settings, { models }] = await Promise.all([
-        context.api.get('/settings'),
-        context.api.get('/models'),
-      ])
-      page.models = models
-      page.show(settings)
-      if (!sections.contains(parts[0].node))
+      const [settings, { models }] = await Promise.all([api.get('/settings'), api.get('/models')])
+      modelIds = models.map((model) => model.id)
+      show(settings)
+      if (!loaded)
         clear(
-          sections,
-          parts.map(({ node }) => node),
+          body,
+          sections.map(({ node }) => node),
         )
+      loaded = true
     } catch (error) {
-      if (!page.settings) clear(sections)
-      failed(error)
+      if (!loaded) clear(body)
+      page.showError(error)
     }
   }
-  page.show = (settings) => {
-    page.settings = settings
-    for (const part of parts) part.show?.(settings)
+  /** @param {Settings} settings */
+  function show(settings) {
+    for (const one of sections) one.show?.(settings, modelIds)
   }
-  const offs = [
-    context.live.on('settings', refresh),
-    context.live.on('approvals', () => parts[2].show()),
-    context.live.on('lost', refresh),
-  ]
+  const { live } = context
+  const offs = [live.on('settings', refresh), live.on('approvals', grants.show), live.on('lost', refresh)]
   await refresh()
   return () => {
     for (const off of offs) off()
-    for (const part of parts) part.close?.()
+    for (const one of sections) one.close?.()
   }
 }
 
-// --- the switch ----------------------------------------------------------------------------------------------------------------------------------
+// --- the switch --------------------------------------------------------------------------------------------
 
-function toolCalling(page) {
+/** @param {SettingsPage} page @returns {Section} */
+function toolCallingSection(page) {
+  /** @type {Vault | null} */
+  let vault = null
   const toggle = h('input', {
     type: 'checkbox',
     class: 'switch',
@@ -120,292 +141,144 @@ function toolCalling(page) {
 
   async function change() {
     const wanted = toggle.checked
-    if (wanted && !(await agreed(page.settings.vault))) {
+    if (wanted && vault && !(await confirmIndexing(vault))) {
       toggle.checked = false
       return
     }
     toggle.disabled = true
     try {
-      page.show(await page.context.api.put('/settings', { tool_calling: wanted }))
-      page.worked()
+      await page.save({ tool_calling: wanted })
       page.context.announce(wanted ? 'Tool calling is on.' : 'Tool calling is off.')
     } catch (error) {
       toggle.checked = !wanted
-      page.failed(error)
+      page.showError(error)
     }
     toggle.disabled = false
     // A disabled switch loses the focus. The person may have moved on while the server answered.
     if (document.activeElement === document.body) toggle.focus()
   }
-  function show({ tool_calling: on, vault: { root, open, error } }) {
-    if (!toggle.disabled || toggle.checked !== on) toggle.checked = on
-    if (!on)
-      clear(
-        status,
-        h(
-          'p',
-          { class: 'row nowrap small muted' },
-          icon('shield', 16),
-          'Off: no model is offered a tool of the vault.',
-        ),
-      )
-    else if (error) clear(status, banner(['The vault could not be opened: ', error], 'bad'))
-    else if (open)
-      clear(
-        status,
-        h(
-          'p',
-          { class: 'row nowrap small' },
-          icon('check', 16),
-          h('span', null, 'On. Indexed on this machine: ', h('span', { class: 'mono' }, root)),
-        ),
-      )
-    else clear(status, banner('The vault is not open.', 'warn'))
+
+  /** @param {Settings} settings */
+  function show(settings) {
+    vault = settings.vault
+    toggle.checked = settings.tool_calling
+    clear(status, state(settings))
   }
   return { node, show }
 }
 
-/** Switching on means that the vault is indexed: the person sees which, and says yes. */
-function agreed({ root, exists, include, exclude }) {
+/** @param {Settings} settings */
+function state({ tool_calling: on, vault: { root, open, error } }) {
+  if (!on)
+    return h(
+      'p',
+      { class: 'row nowrap small muted' },
+      icon('shield', 16),
+      'Off: no model gets a tool of the vault.',
+    )
+  if (error) return banner(['The vault could not be opened: ', error], 'bad')
+  if (!open) return banner('The vault is not open.', 'warn')
+  const folder = h('span', { class: 'mono' }, root)
+  return h(
+    'p',
+    { class: 'row nowrap small' },
+    icon('check', 16),
+    h('span', null, 'On. Indexed on this machine: ', folder),
+  )
+}
+
+/**
+ * Switching on indexes the vault, so the person sees which folder that is, and confirms.
+ *
+ * @param {Vault} vault
+ */
+function confirmIndexing({ root, exists, include, exclude }) {
+  const limits = [
+    include.length ? fact('Only', patterns(include)) : null,
+    exclude.length ? fact('Except', patterns(exclude)) : null,
+  ]
   const content = [
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
-    exists ? null : banner('There is no such folder. Set vault.root in the configuration file.', 'warn'),
-    include.length || exclude.length
-      ? h(
-          'dl',
-          { class: 'facts' },
-          include.length ? fact('Only', patterns(include)) : null,
-          exclude.length ? fact('Not', patterns(exclude)) : null,
-        )
-      : null,
-    h('p', null, 'Indexing shares nothing. A model sees of it only what you approve, call by call.'),
+    exists ? null : banner('This folder does not exist. Set vault.root in the configuration file.', 'warn'),
+    include.length || exclude.length ? h('dl', { class: 'facts' }, limits) : null,
+    h('p', null, 'The index is not shared. A model sees only what you approve, call by call.'),
     h('p', { class: 'muted small' }, WARNING),
   ]
-  return confirmed({ title: 'Enable AI Tool Calling?', content, yes: 'Enable and index' })
+  return confirm({ title: 'Enable AI Tool Calling?', content, action: 'Enable and index' })
 }
 
+/** @param {string[]} list */
 const patterns = (list) => list.map((one, at) => [at ? ', ' : '', h('code', null, one)])
 
-// --- models --------------------------------------------------------------------------------------------------------------------------------------
+// --- grants ------------------------------------------------------------------------------------------------
 
-function toolModels(page) {
-  const area = h('textarea', {
-    class: 'textarea mono',
-    id: 'tool-models',
-    rows: '4',
-    spellcheck: 'false',
-    autocapitalize: 'off',
-    'aria-describedby': 'tool-models-hint',
-    oninput: matched,
-  })
-  const save = h('button', { type: 'submit', class: 'button primary', disabled: true }, 'Save')
-  const undo = h(
-    'button',
-    {
-      type: 'button',
-      class: 'button quiet',
-      hidden: true,
-      onclick: () => {
-        area.value = saved()
-        matched()
-      },
-    },
-    'Undo',
-  )
-  const said = h('p', { class: 'muted small', role: 'status' })
-  const list = h('ul', { class: 'model-matches' })
-  const node = section(
-    'Models allowed to use tools',
-    null,
-    h(
-      'form',
-      { class: 'columns', onsubmit: submit },
-      h(
-        'div',
-        { class: 'field' },
-        h('label', { class: 'label', for: 'tool-models' }, 'One model or pattern a line'),
-        area,
-        h(
-          'p',
-          { class: 'hint', id: 'tool-models-hint' },
-          h('code', null, '*'),
-          ' stands for anything: ',
-          h('code', null, 'ollama/*'),
-          '. No line, no model.',
-        ),
-        h('div', { class: 'row' }, save, undo),
-      ),
-      h(
-        'div',
-        { class: 'stack' },
-        said,
-        h(
-          'div',
-          {
-            class: 'scroll matches-scroll',
-            tabindex: '0',
-            role: 'region',
-            'aria-label': 'Models of this server',
-          },
-          list,
-        ),
-      ),
-    ),
-  )
-
-  const saved = () => (page.settings?.tool_models ?? []).join('\n')
-  const written = () =>
-    area.value
-      .split('\n')
-      .map((line) => line.trim())
-      .filter(Boolean)
-
-  function matched() {
-    const tests = written().map(glob)
-    const fits = page.models.map(({ id }) => tests.some((test) => test.test(id)))
-    const count = fits.filter(Boolean).length
-    text(said, `${count} of ${counted(page.models.length, 'model')} may use tools`)
-    clear(
-      list,
-      page.models.map(({ id }, at) =>
-        h(
-          'li',
-          { class: fits[at] ? 'may' : 'may-not' },
-          icon(fits[at] ? 'check' : 'close', 15),
-          h('span', { class: 'visually-hidden' }, fits[at] ? 'May use tools: ' : 'May not: '),
-          h('span', { class: 'mono' }, id),
-        ),
-      ),
-    )
-    const changed = written().join('\n') !== saved()
-    save.disabled = !changed
-    undo.hidden = !changed
+/** @param {SettingsPage} page */
+function grantsSection(page) {
+  const body = h('div', { class: 'stack' })
+  const link = h('a', { href: '/ui/inbox?tab=grants' }, 'All grants in the inbox')
+  const node = section('Remembered grants', 'Calls that run without asking you again.', body)
+  /** @param {Grant} grant */
+  const revoked = (grant) => {
+    page.context.announce(`The grant for ${grant.tool} is revoked.`)
+    show()
   }
-  async function submit(event) {
-    event.preventDefault()
-    save.disabled = true
-    try {
-      const settings = await page.context.api.put('/settings', { tool_models: written() })
-      page.settings = settings
-      area.value = saved()
-      page.show(settings)
-      page.worked()
-      page.context.announce('The models that may use tools are saved.')
-    } catch (error) {
-      page.failed(error)
-    }
-    matched()
-  }
-  let shown = null
-  function show() {
-    if (shown === null || written().join('\n') === shown) area.value = saved() // what is being written stays
-    shown = saved()
-    matched()
-  }
-  return { node, show }
-}
-
-/** A pattern as the server reads it: `*` anything, `?` one character, `[…]` one of these. */
-function glob(pattern) {
-  const source = pattern.replace(/\[(!?)([^\]]+)\]|[.*+?^${}()|[\]\\]/g, (found, not, chosen) => {
-    if (chosen !== undefined) return `[${not ? '^' : ''}${chosen.replace(/[\\\]^[]/g, '\\$&')}]`
-    return { '*': '.*', '?': '.' }[found] ?? `\\${found}`
-  })
-  try {
-    return new RegExp(`^${source}$`, 's')
-  } catch {
-    return /(?!)/
-  }
-}
-
-// --- grants --------------------------------------------------------------------------------------------------------------------------------------
-
-function grants(page) {
-  const list = h('div', { class: 'stack' })
-  const link = h(
-    'a',
-    {
-      href: '/ui/inbox?tab=grants',
-      onclick: (event) => {
-        event.preventDefault()
-        page.context.navigate('/ui/inbox?tab=grants')
-      },
-    },
-    'All grants, in the inbox',
-  )
-  const node = section('Remembered grants', 'Calls that you let go ahead without asking again.', list)
   async function show() {
     try {
-      const current = (await page.context.api.get('/grants')).grants.filter((grant) => !grant.revoked_at)
-      const changed = {
-        api: page.context.api,
-        failed: page.failed,
-        revoked: (grant) => {
-          page.context.announce(`The grant for ${grant.tool} is revoked.`)
-          show()
-        },
+      const grants = await currentGrants()
+      if (!grants.length) {
+        clear(body, h('p', { class: 'muted' }, 'There are none: every call asks you.'))
+        return
       }
-      if (!current.length)
-        clear(list, h('p', { class: 'muted' }, 'Nothing is remembered: every call asks you.'))
-      else
-        clear(
-          list,
-          grantList(current.slice(0, FEW), changed),
-          h('p', { class: 'small' }, current.length > FEW ? `${current.length - FEW} more. ` : '', link),
-        )
+      const entries = grants
+        .slice(0, FEW)
+        .map((one) => grantEntry(one, { showError: page.showError, revoked }))
+      const more = grants.length > FEW ? `${grants.length - FEW} more. ` : ''
+      clear(
+        body,
+        h('ul', { class: 'cases', 'aria-label': 'Remembered grants' }, entries),
+        h('p', { class: 'small' }, more, link),
+      )
     } catch (error) {
-      page.failed(error)
+      page.showError(error)
     }
   }
   return { node, show }
 }
 
-// --- what the file says --------------------------------------------------------------------------------------------------------------------------
+// --- what the file says ------------------------------------------------------------------------------------
 
-function vault() {
+/** @returns {Section} */
+function vaultSection() {
   const facts = h('dl', { class: 'facts wide' })
   const where = h('p', { class: 'hint' })
-  const node = section('Vault', null, facts, where)
+  const node = section('Vault', '', facts, where)
+  /** @param {Settings} settings */
   function show({ vault: { root, exists, include, exclude, open }, config_path: path }) {
+    const [kind, badge] = open ? ['ok', 'open'] : exists ? ['', 'closed'] : ['warn', 'does not exist']
     clear(
       facts,
-      fact(
-        'Root',
-        h('span', { class: 'mono' }, root),
-        ' ',
-        open
-          ? h('span', { class: 'badge ok' }, 'open')
-          : exists
-            ? h('span', { class: 'badge' }, 'closed')
-            : h('span', { class: 'badge warn' }, 'not there'),
-      ),
+      fact('Folder', h('span', { class: 'mono' }, root), ' ', h('span', { class: `badge ${kind}` }, badge)),
       fact('Only', include.length ? patterns(include) : 'every note'),
-      fact('Not', exclude.length ? patterns(exclude) : 'nothing is left out, but for hidden files'),
+      fact('Except', exclude.length ? patterns(exclude) : 'hidden files only'),
     )
-    clear(
-      where,
-      'Root and patterns are changed only in the configuration file',
-      path
-        ? [': ', h('code', null, path)]
-        : '; there is none yet: write a toolwire.toml where you start the server',
-      '.',
-    )
+    const file = path
+      ? ['To change these, edit ', h('code', null, path), '.']
+      : 'To change these, create a toolwire.toml in the folder where you start the server.'
+    clear(where, file)
   }
   return { node, show }
 }
 
-function journal() {
+/** @returns {Section} */
+function journalSection() {
   const facts = h('dl', { class: 'facts wide' })
-  const node = section(
-    'Journal',
-    'What the wire inspector shows is kept by these rules, set in the configuration file.',
-    facts,
-  )
+  const node = section('Journal', 'What the Wire page shows. Set in the configuration file.', facts)
+  /** @param {Settings} settings */
   function show({ journal: { contents, max_mb: most, path } }) {
     clear(
       facts,
-      fact('Contents', h('code', null, contents), ' ', CONTENTS[contents] ?? ''),
+      fact('Contents', h('code', null, contents), ' ', CONTENTS.get(contents)),
       fact('At most', `${most} MB`),
       path ? fact('Folder', h('span', { class: 'mono' }, path)) : null,
     )
@@ -413,20 +286,18 @@ function journal() {
   return { node, show }
 }
 
-function configuration() {
-  const held = h('div', { class: 'stack' })
+/** @returns {Section} */
+function configurationSection() {
+  const body = h('div', { class: 'stack' })
   const node = section(
-    'Configuration in force',
-    'From file, environment and command line. Secrets are masked.',
-    h('details', { class: 'unfold' }, h('summary', null, 'Show the configuration'), held),
+    'Configuration in use',
+    'From the file, the environment and the command line. Secrets are masked.',
+    h('details', { class: 'unfold' }, h('summary', null, 'Show the configuration'), body),
   )
-  return {
-    node,
-    show: ({ config, config_path: path }) =>
-      clear(
-        held,
-        path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null,
-        codeBlock(config.trimEnd(), 'toml'),
-      ),
+  /** @param {Settings} settings */
+  function show({ config, config_path: path }) {
+    const file = path ? h('p', { class: 'small muted' }, 'File: ', h('code', null, path)) : null
+    clear(body, file, codeBlock(config.trimEnd(), 'toml'))
   }
+  return { node, show }
 }

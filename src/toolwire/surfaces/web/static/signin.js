@@ -1,12 +1,16 @@
-// The page of those who have no session: how one begins.
+// The sign-in page, for a browser without a session.
 
 import * as api from './api.js'
 import { banner, clear, h, icon } from './dom.js'
 
-/** Shows how to sign in; calls back once somebody did. */
+/**
+ * Shows how to sign in. Calls `done` when the person has signed in by a key.
+ *
+ * @param {() => Promise<unknown>} done
+ */
 export function signIn(done) {
-  const used = new URLSearchParams(location.search).has('link')
-  const said = h('div', { class: 'trouble' })
+  const linkWasUsed = new URLSearchParams(location.search).has('link')
+  const trouble = h('div', { class: 'trouble' })
   const input = h('input', {
     class: 'input',
     id: 'admin-key',
@@ -21,22 +25,23 @@ export function signIn(done) {
     { class: 'stack', onsubmit: submit },
     h('label', { class: 'label', for: 'admin-key' }, 'Admin key'),
     h('div', { class: 'row nowrap' }, h('div', { class: 'grow' }, input), button),
-    h('p', { class: 'hint' }, 'One of server.admin_keys of the configuration file.'),
+    h('p', { class: 'hint' }, 'A key from server.admin_keys in the configuration file.'),
   )
-  if (used)
-    said.append(
-      banner('This link was used already, or is too old. Every link opens one browser, once.', 'warn'),
+  if (linkWasUsed)
+    trouble.append(
+      banner('This link was already used, or has expired. Each link works in one browser, once.', 'warn'),
     )
 
+  /** @param {SubmitEvent} event */
   async function submit(event) {
     event.preventDefault()
     button.disabled = true
-    clear(said)
+    clear(trouble)
     try {
       api.keep((await api.post('/session', { key: input.value }, { quiet: true })).page)
       await done()
     } catch (error) {
-      said.append(banner(error.message, 'bad'))
+      trouble.append(banner(api.messageOf(error), 'bad'))
       input.select()
       input.focus()
     } finally {
@@ -45,6 +50,34 @@ export function signIn(done) {
   }
 
   const heading = h('h1', { tabindex: '-1' }, 'Sign in to Toolwire')
+  const lead =
+    'Only you can approve what a model does with your notes. That is why these pages need a session, even ' +
+    'on this machine.'
+  const byLink = h(
+    'section',
+    { class: 'stack', 'aria-labelledby': 'by-link' },
+    h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
+    h(
+      'p',
+      null,
+      h('code', null, 'toolwire serve'),
+      ' printed a one-time link when it started. Open it in this browser:',
+    ),
+    h('pre', { class: 'signin-sample mono' }, `${location.origin}/ui/enter?token=…`),
+    h(
+      'p',
+      { class: 'hint' },
+      'The link works once. To get a new one, restart ',
+      h('code', null, 'toolwire serve'),
+      ', or create one on the Settings page of a browser that is signed in.',
+    ),
+  )
+  const byKey = h(
+    'section',
+    { class: 'stack', 'aria-labelledby': 'by-key' },
+    h('h2', { id: 'by-key' }, icon('key'), ' With a key'),
+    form,
+  )
   document.body.replaceChildren(
     h(
       'main',
@@ -53,42 +86,10 @@ export function signIn(done) {
         'div',
         { class: 'panel stack loose' },
         h('img', { src: '/ui/static/favicon.svg', alt: '', width: '40', height: '40' }),
-        h(
-          'div',
-          null,
-          heading,
-          h(
-            'p',
-            { class: 'muted' },
-            'Only you may approve what a model does with your notes. So these pages open for a session of yours, and for nobody else on this machine or in the network.',
-          ),
-        ),
-        said,
-        h(
-          'section',
-          { class: 'stack', 'aria-labelledby': 'by-link' },
-          h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
-          h(
-            'p',
-            null,
-            h('code', null, 'toolwire serve'),
-            ' printed a one-time address when it started. Open it in this browser:',
-          ),
-          h('pre', { class: 'signin-sample mono' }, `${location.origin}/ui/enter?token=…`),
-          h(
-            'p',
-            { class: 'hint' },
-            'It opens one browser, once. For a new one start ',
-            h('code', null, 'toolwire serve'),
-            ' again, or make one in the Settings of a browser that is signed in.',
-          ),
-        ),
-        h(
-          'section',
-          { class: 'stack', 'aria-labelledby': 'by-key' },
-          h('h2', { id: 'by-key' }, icon('key'), ' With a key'),
-          form,
-        ),
+        h('div', null, heading, h('p', { class: 'muted' }, lead)),
+        trouble,
+        byLink,
+        byKey,
       ),
     ),
   )

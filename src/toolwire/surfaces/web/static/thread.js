@@ -1,27 +1,43 @@
-// The thread of a conversation: entries as they are, and as they grow.
+// The thread of a conversation: its entries, and how they grow.
 //
-// Every live change is applied to the entry and to what is drawn of it; an entry that is told anew and is the same stays as it is drawn.
+// Every live change is applied to the entry and to its view. An entry that is loaded again without a change
+// keeps its view.
+
+/** @import { AnswerEntry, CallPart, Ended, Entry, Operation, UserEntry } from '../types' */
 
 import { CallCard } from './call-card.js'
-import { banner, clear, copyButton, h, icon, when } from './dom.js'
+import { banner, clear, copyButton, h, icon, text, when } from './dom.js'
 import { MarkdownStream } from './markdown.js'
 
-const ENDS = {
+/** @typedef {{ retry: () => unknown, review: () => unknown }} Actions */
+/** @typedef {{ type: 'text' | 'thought', stream: MarkdownStream, title?: HTMLElement }} OpenPart */
+
+/** Why an answer ended, where that needs to be said: kind of banner ('' for plain text), message. */
+const ENDS = /** @type {const} */ ({
   length: ['warn', 'The answer was cut off: the model reached its token limit.'],
-  budget: ['warn', 'The turn ended: it had used up its rounds of tool calls.'],
+  budget: ['warn', 'The turn ended: it used up its rounds of tool calls.'],
   failed: ['bad', 'The turn failed.'],
   stopped: ['', 'Stopped.'],
-}
+})
+
+/** @param {string} why */
+const endOf = (why) => (Object.hasOwn(ENDS, why) ? ENDS[/** @type {keyof typeof ENDS} */ (why)] : null)
 
 export class Thread {
-  /** `actions`: `retry()`, `review()`. */
+  /** @param {Actions} actions */
   constructor(actions) {
     this.actions = actions
+    /** @type {(UserView | AnswerView)[]} */
     this.views = []
     this.node = h('div', { class: 'thread' })
   }
 
-  /** Shows these entries; those that are shown already stay. */
+  /**
+   * Shows these entries. Entries that are already shown keep their views.
+   *
+   * @param {Entry[]} entries
+   * @param {boolean} running
+   */
   set(entries, running) {
     let same = 0
     while (same < this.views.length && same < entries.length && this.views[same].is(entries[same])) same += 1
@@ -30,37 +46,54 @@ export class Thread {
     this.run(running)
   }
 
+  /** @param {Entry} entry */
   add(entry) {
     const view = entry.kind === 'user' ? new UserView(entry) : new AnswerView(entry, this.actions)
     this.views.push(view)
     this.node.append(view.node)
-    return view
   }
 
+  /** Removes all entries after the first `count`. @param {number} count */
   cut(count) {
     for (const view of this.views.splice(count)) view.node.remove()
   }
 
-  /** An answer can be asked for again when it is the last, and nothing runs. */
+  /** Offers a retry of the last answer while nothing runs. @param {boolean} running */
   run(running) {
-    this.views.forEach((view, place) => view.last?.(place === this.views.length - 1 && !running))
+    const last = this.views.at(-1)
+    for (const view of this.views) {
+      if (view instanceof AnswerView) view.offerRetry(view === last && !running)
+    }
   }
 
-  /** Applies a live change; whether it made sense here. */
-  apply(op) {
+  /** The text of the last answer. */
+  get lastText() {
     const last = this.views.at(-1)
-    if (op.op === 'user' || op.op === 'answer') this.add(op.entry)
-    else if (op.op === 'cut') this.cut(op.entries)
-    else if (!(last instanceof AnswerView)) return false
-    else if (op.op === 'text' || op.op === 'thought') last.grow(op.op, op.text)
-    else if (op.op === 'calls') last.calls(op.parts)
-    else if (op.op === 'call') return this.views.some((view) => view.call?.(op))
+    return last instanceof AnswerView ? last.text : ''
+  }
+
+  /** Applies a live change. Returns false if the change does not fit what is shown. @param {Operation} op */
+  apply(op) {
+    if (op.op === 'user' || op.op === 'answer') {
+      this.add(op.entry)
+      return true
+    }
+    if (op.op === 'cut') {
+      this.cut(op.entries)
+      return true
+    }
+    const last = this.views.at(-1)
+    if (!(last instanceof AnswerView)) return false
+    if (op.op === 'call') return this.views.some((view) => view instanceof AnswerView && view.updateCall(op))
+    if (op.op === 'text' || op.op === 'thought') last.grow(op.op, op.text)
+    else if (op.op === 'calls') last.addCalls(op.parts)
     else if (op.op === 'ended') last.end(op.ended)
     return true
   }
 }
 
 class UserView {
+  /** @param {UserEntry} entry */
   constructor(entry) {
     this.entry = entry
     this.node = h(
@@ -71,17 +104,26 @@ class UserView {
     )
   }
 
+  /** @param {Entry} entry */
   is(entry) {
     return entry.kind === 'user' && entry.text === this.entry.text && entry.at === this.entry.at
   }
 }
 
 class AnswerView {
+  /** @param {AnswerEntry} entry @param {Actions} actions */
   constructor(entry, actions) {
     this.actions = actions
+    /** @type {AnswerEntry} */
     this.entry = { ...entry, parts: [], ended: null }
+    /**
+     * @type {Map<string, { card: CallCard, index: number }>} by id; `index` counts in the parts
+     */
     this.cards = new Map()
-    this.open = null // the part that grows: {type, stream, …}
+    /**
+     * @type {OpenPart | null} the part that grows
+     */
+    this.open = null
     this.parts = h('div', { class: 'answer-parts' })
     this.wait = h(
       'div',
@@ -90,6 +132,12 @@ class AnswerView {
       h('span', null, 'Waiting for the model…'),
     )
     this.foot = h('div', { class: 'message-foot' })
+    this.retry = h(
+      'button',
+      { type: 'button', class: 'button quiet small', hidden: true, onclick: actions.retry },
+      icon('retry', 15),
+      'Retry',
+    )
     this.node = h(
       'article',
       { class: 'message answer', 'aria-label': `Answer of ${entry.model}` },
@@ -99,93 +147,103 @@ class AnswerView {
       this.foot,
     )
     for (const part of entry.parts) {
-      if (part.type === 'call') this.calls([part])
+      if (part.type === 'call') this.addCalls([part])
       else this.grow(part.type, part.text)
     }
     if (entry.ended) this.end(entry.ended)
   }
 
+  /** @param {Entry} entry */
   is(entry) {
     return entry.kind === 'answer' && JSON.stringify(entry) === JSON.stringify(this.entry)
   }
 
-  grow(type, words) {
+  /**
+   * Adds text to the last part, or starts a new part.
+   *
+   * @param {'text' | 'thought'} type
+   * @param {string} added
+   */
+  grow(type, added) {
     if (this.open?.type !== type) {
-      this.shut()
+      this.closePart()
       this.entry.parts.push({ type, text: '' })
-      this.open = type === 'text' ? this.textPart() : this.thoughtPart()
+      this.open = type === 'text' ? this.openText() : this.openThought()
     }
-    this.entry.parts.at(-1).text += words
-    this.open.stream.append(words)
-    this.waiting()
+    const part = this.entry.parts.at(-1)
+    if (part && part.type !== 'call') part.text += added
+    this.open.stream.append(added)
+    this.updateWait()
   }
 
-  textPart() {
+  openText() {
     const node = h('div', { class: 'answer-text' })
     this.parts.append(node)
-    return { type: 'text', stream: new MarkdownStream(node) }
+    return { type: /** @type {const} */ ('text'), stream: new MarkdownStream(node) }
   }
 
-  thoughtPart() {
+  openThought() {
     const node = h('div', { class: 'thought-text' })
-    const said = h('span', null, 'Thinking…')
-    this.parts.append(
-      h('details', { class: 'thought-box' }, h('summary', null, icon('thought', 15), said), node),
-    )
-    return { type: 'thought', stream: new MarkdownStream(node), said }
+    const title = h('span', null, 'Thinking…')
+    const summary = h('summary', null, icon('thought', 15), title)
+    this.parts.append(h('details', { class: 'thought-box' }, summary, node))
+    return { type: /** @type {const} */ ('thought'), stream: new MarkdownStream(node), title }
   }
 
-  shut() {
-    this.open?.stream.end()
-    if (this.open?.said) this.open.said.textContent = 'Thoughts'
+  closePart() {
+    if (!this.open) return
+    this.open.stream.end()
+    if (this.open.title) text(this.open.title, 'Thoughts')
     this.open = null
   }
 
-  calls(parts) {
-    this.shut()
+  /** @param {CallPart[]} parts */
+  addCalls(parts) {
+    this.closePart()
     for (const part of parts) {
       const card = new CallCard(part, this.entry.model, this.actions.review)
+      this.cards.set(part.id, { card, index: this.entry.parts.length })
       this.entry.parts.push(part)
-      this.cards.set(part.id, { card, place: this.entry.parts.length - 1 })
       this.parts.append(card.node)
     }
-    this.waiting()
+    this.updateWait()
   }
 
-  /** A call changed; whether it is one of this answer. */
-  call({ conversation, prev, seq, op, id, ...changed }) {
+  /**
+   * Updates a call. Returns false if it is not one of this answer.
+   *
+   * @param {Operation & { op: 'call' }} change
+   */
+  updateCall({ conversation: _conversation, prev: _prev, seq: _seq, op: _op, id, ...changed }) {
     const found = this.cards.get(id)
     if (!found) return false
-    this.entry.parts[found.place] = { ...this.entry.parts[found.place], ...changed }
-    found.card.update(this.entry.parts[found.place])
-    this.waiting()
+    const part = { .../** @type {CallPart} */ (this.entry.parts[found.index]), ...changed }
+    this.entry.parts[found.index] = part
+    found.card.update(part)
+    this.updateWait()
     return true
   }
 
-  /** The sign that something is still to come, where nothing else shows it. */
-  waiting() {
+  /** Shows the spinner while nothing else shows that more is to come. */
+  updateWait() {
     const last = this.entry.parts.at(-1)
     const quiet = !last || (last.type === 'call' && last.state !== 'asked')
     this.wait.hidden = this.entry.ended !== null || !quiet
   }
 
+  /** @param {Ended} ended */
   end(ended) {
-    this.shut()
+    this.closePart()
     this.entry.ended = ended
-    this.waiting()
-    const [kind, words] = ENDS[ended.why] ?? []
-    if (words)
-      this.parts.append(
-        kind ? banner(ended.words || words, kind) : h('p', { class: 'muted' }, ended.words || words),
-      )
-    else if (!this.entry.parts.length)
-      this.parts.append(h('p', { class: 'muted' }, 'The model answered nothing.'))
-    this.retry = h(
-      'button',
-      { type: 'button', class: 'button quiet small', hidden: true, onclick: this.actions.retry },
-      icon('retry', 15),
-      'Retry',
-    )
+    this.updateWait()
+    const end = endOf(ended.why)
+    if (end) {
+      const [kind, message] = end
+      const shown = ended.words || message
+      this.parts.append(kind ? banner(shown, kind) : h('p', { class: 'muted' }, shown))
+    } else if (!this.entry.parts.length) {
+      this.parts.append(h('p', { class: 'muted' }, 'The model returned an empty answer.'))
+    }
     const tokens = ended.usage?.output_tokens ?? ended.usage?.completion_tokens
     clear(
       this.foot,
@@ -196,14 +254,15 @@ class AnswerView {
     )
   }
 
-  last(on) {
-    if (this.retry) this.retry.hidden = !on
+  /** @param {boolean} on */
+  offerRetry(on) {
+    this.retry.hidden = !on
   }
 
   get text() {
     return this.entry.parts
-      .filter((part) => part.type === 'text')
-      .map((part) => part.text)
+      .map((part) => (part.type === 'text' ? part.text : ''))
+      .filter(Boolean)
       .join('\n\n')
       .trim()
   }

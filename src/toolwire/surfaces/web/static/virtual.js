@@ -1,7 +1,8 @@
-// A list of any length of which only the visible rows, and a margin around them, stand in the page.
+// A list of any length. Only the visible rows, and a margin around them, are in the page.
 //
-// Rows have one fixed height, nodes are used again, and drawing happens once a frame: the cost does not depend on the length of the list.
-// It is a listbox: one stop for Tab, arrows, PageUp, PageDown, Home and End move the choice, and every row says which of how many it is.
+// All rows have the same height, nodes are reused, and the list is drawn once per frame, so that the cost
+// does not depend on its length. It is a listbox: one stop for Tab; arrows, Page Up, Page Down, Home and End
+// move the selection; every row says its position and the length of the list.
 
 import { h } from './dom.js'
 
@@ -10,146 +11,176 @@ const MARGIN = 8
 let lists = 0
 
 /**
- * `make()` gives an empty row, `draw(row, index)` fills it, `onpick(index)` hears of a choice, `onview(first, last)` of what is looked at.
- * Returns {element, resize(total), redraw(), show(index), pick(index, quiet), chosen, close()}.
+ * `make` creates an empty row, `draw` fills it, `onpick` is called when the person selects a row, and
+ * `onview` when other rows become visible.
+ *
+ * @typedef {object} Options
+ * @property {string} label
+ * @property {number} rowHeight
+ * @property {() => HTMLElement} make
+ * @property {(row: HTMLElement, index: number) => void} draw
+ * @property {(index: number) => void} onpick
+ * @property {(first: number, last: number) => void} onview
  */
-export function virtualList({ label, rowHeight, make, draw, onpick = () => {}, onview = () => {} }) {
-  const name = `rows-${(lists += 1)}`
-  const space = h('div', { class: 'vlist-space', role: 'presentation' })
-  const element = h(
-    'div',
-    {
-      class: 'vlist',
-      role: 'listbox',
-      tabindex: '0',
-      'aria-label': label,
-      vars: { '--row': `${rowHeight}px` },
-    },
-    space,
-  )
-  const shown = new Map()
-  const spare = []
-  let total = 0
-  let height = 0
-  let asked = 0
-  const list = { element, chosen: -1, resize, redraw, show, pick, close }
 
-  const watch = new ResizeObserver(() => {
-    height = element.clientHeight
-    later()
-  })
-  watch.observe(element)
-  element.addEventListener('scroll', later, { passive: true })
-  element.addEventListener('keydown', press)
-  space.addEventListener('click', (event) => {
-    const row = event.target.closest('.vlist-row')
-    if (row) pick(Number(row.dataset.index))
-  })
+export class VirtualList {
+  /** The selected row; -1 for none. */
+  selected = -1
+  #total = 0
+  #height = 0
+  #frame = 0
+  /** @type {Map<number, HTMLElement>} by index */
+  #shown = new Map()
 
-  function later() {
-    asked ||= requestAnimationFrame(render)
+  /** @param {Options} options */
+  constructor(options) {
+    this.options = options
+    lists += 1
+    this.id = `rows-${lists}`
+    this.space = h('div', { class: 'vlist-space', role: 'presentation' })
+    this.element = h(
+      'div',
+      {
+        class: 'vlist',
+        role: 'listbox',
+        tabindex: '0',
+        'aria-label': options.label,
+        vars: { '--row': `${options.rowHeight}px` },
+      },
+      this.space,
+    )
+    this.observer = new ResizeObserver(() => {
+      this.#height = this.element.clientHeight
+      this.#schedule()
+    })
+    this.observer.observe(this.element)
+    this.element.addEventListener('scroll', () => this.#schedule(), { passive: true })
+    this.element.addEventListener('keydown', (event) => this.#key(event))
+    this.space.addEventListener('click', (event) => {
+      const row = event.target instanceof Element ? event.target.closest('.vlist-row') : null
+      if (row instanceof HTMLElement) this.pick(Number(row.dataset.index))
+    })
   }
 
-  function render() {
-    asked = 0
-    const top = element.scrollTop
+  #schedule() {
+    this.#frame ||= requestAnimationFrame(() => this.#render())
+  }
+
+  #render() {
+    this.#frame = 0
+    const { rowHeight, onview } = this.options
+    const top = this.element.scrollTop
     const first = Math.max(0, Math.floor(top / rowHeight) - MARGIN)
-    const last = Math.min(total - 1, Math.ceil((top + (height || 600)) / rowHeight) + MARGIN)
-    for (const [index, row] of shown) {
+    const last = Math.min(this.#total - 1, Math.ceil((top + (this.#height || 600)) / rowHeight) + MARGIN)
+    const spare = []
+    for (const [index, row] of this.#shown) {
       if (index >= first && index <= last) continue
-      shown.delete(index)
+      this.#shown.delete(index)
       spare.push(row)
     }
-    const fresh = []
+    const added = []
     for (let index = first; index <= last; index += 1) {
-      if (shown.has(index)) continue
-      const row = place(spare.pop() ?? fresh[fresh.push(begin()) - 1], index)
-      shown.set(index, row)
+      if (this.#shown.has(index)) continue
+      let row = spare.pop()
+      if (!row) {
+        row = this.#make()
+        added.push(row)
+      }
+      this.#place(row, index)
+      this.#shown.set(index, row)
     }
-    if (fresh.length) space.append(...fresh)
-    while (spare.length) spare.pop().remove()
-    point()
-    if (total) onview(first, last)
+    this.space.append(...added)
+    for (const row of spare) row.remove()
+    this.#markActive()
+    if (this.#total) onview(first, last)
   }
 
-  function begin() {
-    const row = make()
+  #make() {
+    const row = this.options.make()
     row.classList.add('vlist-row')
     row.setAttribute('role', 'option')
     return row
   }
 
-  function place(row, index) {
-    row.id = `${name}-${index}`
-    row.dataset.index = index
-    row.style.transform = `translateY(${index * rowHeight}px)`
-    row.setAttribute('aria-posinset', index + 1)
-    row.setAttribute('aria-setsize', total)
-    row.setAttribute('aria-selected', String(index === list.chosen))
-    draw(row, index)
-    return row
+  /** @param {HTMLElement} row @param {number} index */
+  #place(row, index) {
+    row.id = `${this.id}-${index}`
+    row.dataset.index = String(index)
+    row.style.transform = `translateY(${index * this.options.rowHeight}px)`
+    row.setAttribute('aria-posinset', String(index + 1))
+    row.setAttribute('aria-setsize', String(this.#total))
+    row.setAttribute('aria-selected', String(index === this.selected))
+    this.options.draw(row, index)
   }
 
-  /** Only a row that stands in the page may be called the active one. */
-  function point() {
-    if (shown.has(list.chosen)) element.setAttribute('aria-activedescendant', `${name}-${list.chosen}`)
-    else element.removeAttribute('aria-activedescendant')
+  /** The active row must be in the page. */
+  #markActive() {
+    if (this.#shown.has(this.selected))
+      this.element.setAttribute('aria-activedescendant', `${this.id}-${this.selected}`)
+    else this.element.removeAttribute('aria-activedescendant')
   }
 
-  /** So many rows there are now; the place that is looked at stays. */
-  function resize(count) {
-    if (count === total) return later()
-    total = count
-    space.style.height = `${total * rowHeight}px`
-    for (const row of shown.values()) row.setAttribute('aria-setsize', total)
-    later()
+  /** Changes the number of rows. The scroll position stays. @param {number} total */
+  resize(total) {
+    if (total !== this.#total) {
+      this.#total = total
+      this.space.style.height = `${total * this.options.rowHeight}px`
+      for (const row of this.#shown.values()) row.setAttribute('aria-setsize', String(total))
+    }
+    this.#schedule()
   }
 
-  /** The rows say something else by now. */
-  function redraw() {
-    for (const [index, row] of shown) draw(row, index)
-    later()
+  /** Draws the visible rows again. */
+  redraw() {
+    for (const [index, row] of this.#shown) this.options.draw(row, index)
+    this.#schedule()
   }
 
-  function show(index) {
+  /** Scrolls to a row. @param {number} index */
+  #reveal(index) {
+    const { rowHeight } = this.options
+    const { element } = this
     const top = index * rowHeight
-    const view = height || element.clientHeight
+    const height = this.#height || element.clientHeight
     if (top < element.scrollTop) element.scrollTop = Math.max(0, top - rowHeight)
-    else if (top + rowHeight > element.scrollTop + view) element.scrollTop = top + 2 * rowHeight - view
+    else if (top + rowHeight > element.scrollTop + height) element.scrollTop = top + 2 * rowHeight - height
   }
 
-  function pick(index, quiet = false) {
-    const before = shown.get(list.chosen)
-    list.chosen = index < 0 ? -1 : Math.min(index, total - 1)
-    before?.setAttribute('aria-selected', 'false')
-    shown.get(list.chosen)?.setAttribute('aria-selected', 'true')
-    if (list.chosen >= 0) show(list.chosen)
-    later()
-    point()
-    if (!quiet && list.chosen >= 0) onpick(list.chosen)
+  /**
+   * Selects a row; -1 selects none. With `quiet`, `onpick` is not called.
+   *
+   * @param {number} index
+   * @param {boolean} [quiet]
+   */
+  pick(index, quiet = false) {
+    this.#shown.get(this.selected)?.setAttribute('aria-selected', 'false')
+    this.selected = index < 0 ? -1 : Math.min(index, this.#total - 1)
+    this.#shown.get(this.selected)?.setAttribute('aria-selected', 'true')
+    if (this.selected >= 0) this.#reveal(this.selected)
+    this.#schedule()
+    this.#markActive()
+    if (!quiet && this.selected >= 0) this.options.onpick(this.selected)
   }
 
-  function press(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || !total) return
-    const page = Math.max(1, Math.floor(height / rowHeight) - 1)
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[
-      event.key
-    ]
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey || !this.#total) return
+    const { rowHeight } = this.options
+    const page = Math.max(1, Math.floor(this.#height / rowHeight) - 1)
+    const all = this.#total
+    /** @type {{ [key: string]: number }} */
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -all, End: all }
+    const step = steps[event.key]
     if (step === undefined) return
     event.preventDefault()
-    const from =
-      list.chosen < 0
-        ? step > 0
-          ? Math.ceil(element.scrollTop / rowHeight) - 1
-          : Math.floor(element.scrollTop / rowHeight)
-        : list.chosen
-    pick(Math.max(0, Math.min(total - 1, from + step)))
+    const top = this.element.scrollTop / rowHeight
+    const start = step > 0 ? Math.ceil(top) - 1 : Math.floor(top)
+    const from = this.selected < 0 ? start : this.selected
+    this.pick(Math.max(0, Math.min(all - 1, from + step)))
   }
 
-  function close() {
-    watch.disconnect()
-    cancelAnimationFrame(asked)
+  close() {
+    this.observer.disconnect()
+    cancelAnimationFrame(this.#frame)
   }
-
-  return list
 }

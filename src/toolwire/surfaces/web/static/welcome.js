@@ -1,25 +1,55 @@
-// What stands where nothing was said yet: what this is, and what is missing for it to work.
+// What an empty chat shows: what this is, and what is missing for it to work.
+
+/** @import { Model, Session } from '../types' */
 
 import { banner, h, icon, visible } from './dom.js'
 
+/** An idea that ends with a space is to be completed by the person. */
 const IDEAS = [
   'What do my notes say about ',
   'Which of my notes have open tasks?',
   'Which tags do I use most?',
 ]
+/** Icon, title, text. */
+const POINTS = [
+  ['shield', 'Every call asks first', 'You see the arguments, the files and the changes, and can edit them.'],
+  ['wire', 'Nothing is hidden', 'The Wire page shows each turn, from the model to the client, byte by byte.'],
+  [
+    'plug',
+    'Works with your own clients',
+    'The Connect page shows how to use these models from Obsidian, editors and SDKs.',
+  ],
+]
 
-/** `suggest(text)` puts a text into the composer. */
+/**
+ * `suggest` puts a text into the message field.
+ *
+ * @param {Session} session
+ * @param {Model | undefined} model
+ * @param {(message: string) => void} suggest
+ */
 export function welcome(session, model, suggest) {
   const ready = session.tool_calling && session.vault.open
   const about = ready
     ? [
-        `Ask about your vault `,
+        'Ask about your vault ',
         h('strong', null, visible(session.vault.name)),
-        '. The model may ask to search, read or change notes; nothing happens before you have seen it and said yes.',
+        '. The model can ask to search, read or change notes. Nothing happens until you approve it.',
       ]
-    : [
-        'Talk to any model that this gateway serves. With tool calling switched on it may also ask to look into your vault, and you decide about every single call.',
-      ]
+    : 'Chat with any model of this server. With tool calling on, a model can also ask to look into your ' +
+      'vault, and you decide on every call.'
+  const ideas = IDEAS.map((idea) => {
+    const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
+    return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
+  })
+  const points = POINTS.map(([picture, title, words]) =>
+    h(
+      'li',
+      null,
+      icon(picture),
+      h('div', null, h('strong', null, title), h('span', { class: 'muted' }, words)),
+    ),
+  )
   return h(
     'div',
     { class: 'welcome' },
@@ -27,75 +57,26 @@ export function welcome(session, model, suggest) {
     h('h2', null, 'What would you like to know?'),
     h('p', { class: 'muted' }, about),
     missing(session, model),
-    ready
-      ? h(
-          'ul',
-          { class: 'welcome-ideas' },
-          IDEAS.map((words) =>
-            h(
-              'li',
-              null,
-              h(
-                'button',
-                { type: 'button', class: 'button', onclick: () => suggest(words) },
-                words.endsWith(' ') ? `${words}…` : words,
-              ),
-            ),
-          ),
-        )
-      : null,
-    h(
-      'ul',
-      { class: 'welcome-points' },
-      [
-        [
-          'shield',
-          'Every call asks first',
-          'You see the arguments, the files and the changes, and may edit them.',
-        ],
-        [
-          'wire',
-          'Nothing is hidden',
-          'The wire page shows each turn, from the model to the client, byte by byte.',
-        ],
-        [
-          'plug',
-          'Your own clients too',
-          'Connect shows how to use these models from Obsidian, editors and SDKs.',
-        ],
-      ].map(([drawn, head, words]) =>
-        h(
-          'li',
-          null,
-          icon(drawn),
-          h('div', null, h('strong', null, head), h('span', { class: 'muted' }, words)),
-        ),
-      ),
-    ),
+    ready ? h('ul', { class: 'welcome-ideas' }, ideas) : null,
+    h('ul', { class: 'welcome-points' }, points),
   )
 }
 
+/** @param {Session} session @param {Model | undefined} model */
 function missing(session, model) {
+  const settings = h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings')
   if (!session.tool_calling)
-    return banner(
-      'Tool calling is off, so no model can look into your vault. You can switch it on at any time.',
-      '',
-      null,
-      h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings'),
-    )
+    return banner('Tool calling is off, so no model can look into your vault.', '', null, settings)
   if (!session.vault.open)
     return banner(
-      'Tool calling is on, but no vault is open. Name one in the configuration file (vault.root).',
+      'Tool calling is on, but no vault is open. Set vault.root in the configuration file.',
       'warn',
       null,
-      h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings'),
+      settings,
     )
-  if (model && !model.may_use_tools)
-    return banner(
-      `${model.id} ${model.tools === 'none' ? 'can not call tools' : 'is not among the models that may use tools'}.`,
-      '',
-      null,
-      h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings'),
-    )
+  if (model && !model.may_use_tools) {
+    const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use tools'
+    return banner(`${model.id} ${why}.`, '', null, settings)
+  }
   return null
 }

@@ -1,316 +1,262 @@
-// What a turn's page shows besides its lists: the overview, the request, what a replay gave, and what is said when contents are gone.
+// The parts of a turn's page that are not lists: the overview, the request, the result of a replay, and what
+// is shown when the contents are no longer kept.
+
+/** @import { Child, Json, Replay, ReportRow, Turn } from '../types' */
 
 import { banner, codeBlock, copyButton, counted, h, icon, ms, strategyBadge } from './dom.js'
 import { jsonText, jsonTree } from './wire-json.js'
-import { DISPOSITIONS, DROPS, failureWords, finishOf, KINDS, STRATEGIES } from './wire-words.js'
+import { difference } from './wire-text.js'
+import { DISPOSITIONS, DROPS, errorText, finishOf, kindText, strategyText } from './wire-words.js'
 
-export function absent() {
+const MOST_WIRE = 60_000
+const REPORT_ORDER = ['refused', 'ignored', 'emulated', 'constrained', 'honoured']
+
+/** Shown in place of contents that are no longer kept. */
+export function contentsGone() {
+  const about =
+    'The contents of this turn were removed: the server was restarted, or newer turns needed the memory. ' +
+    'To keep contents on disk, where only your user account can read them, change the configuration:'
   return h(
     'div',
     { class: 'empty' },
     icon('clock'),
     h('h2', null, 'Only the metadata of this turn is kept'),
-    h(
-      'p',
-      null,
-      'The contents of recent turns live in memory; those of this one have made room for newer ones, or went with a restart. To keep contents on disk, for the owner only, say so in the configuration:',
-    ),
+    h('p', null, about),
     h('div', { class: 'absent-code' }, codeBlock('[journal]\ncontents = "disk"', 'toml')),
   )
 }
 
+/** @param {string} name @param {Child} value */
+function pair(name, value) {
+  if (value === null || value === undefined || value === '') return null
+  return [h('dt', null, name), h('dd', null, value)]
+}
+
+/** @param {Turn} turn */
 export function overview(turn) {
-  const plan = turn.plan ?? {}
-  const pair = (name, value) =>
-    value === null || value === undefined || value === '' ? null : [h('dt', null, name), h('dd', null, value)]
-  const other = (id) =>
-    id ? h('a', { class: 'mono', href: `/ui/wire/${encodeURIComponent(id)}` }, id) : null
-  const after = turn.parked_after
   return h(
     'div',
     { class: 'overview' },
-    h(
-      'section',
-      { class: 'panel' },
-      h('h2', null, 'How tools were served'),
-      h(
-        'p',
-        { class: 'row' },
-        strategyBadge(turn.strategy),
-        plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null,
-      ),
-      h('p', null, STRATEGIES[turn.strategy] ?? ''),
-      h(
-        'dl',
-        { class: 'pairs' },
-        pair('Kind', `${turn.kind}: ${KINDS[turn.kind] ?? ''}`),
-        pair('Continues', other(turn.resumed_from)),
-        pair('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null),
-        pair('Backend', turn.backend),
-        pair(
-          'Parked after',
-          !after
-            ? null
-            : after.to_ms === null
-              ? 'nobody has brought the results so far'
-              : ms(after.to_ms - after.from_ms),
-        ),
-        pair('Continued by', other(after?.turn)),
-        pair('Required', plan.required ? 'the client wants a call' : null),
-        pair('Begun with', plan.begun),
-        pair('Mark of calls', plan.nonce),
-      ),
-    ),
-    h(
-      'section',
-      { class: 'panel' },
-      h('h2', null, 'Usage and end'),
-      h(
-        'dl',
-        { class: 'pairs' },
-        pair('Input tokens', turn.input_tokens?.toLocaleString()),
-        pair('Output tokens', turn.output_tokens?.toLocaleString()),
-        pair('Finish', finishOf(turn)),
-        pair('Status', turn.status),
-        pair('Error', failureWords(turn)),
-        pair('Cancelled', turn.cancelled ? 'yes, by the client' : null),
-        pair(
-          'Calls',
-          turn.calls?.length
-            ? h(
-                'ul',
-                { class: 'plain' },
-                turn.calls.map((name, at) =>
-                  h(
-                    'li',
-                    null,
-                    h('span', { class: 'mono strong' }, name),
-                    ' ',
-                    h('span', { class: 'mono muted' }, turn.call_ids?.[at] ?? ''),
-                  ),
-                ),
-              )
-            : 'none',
-        ),
-        pair('Request', h('span', { class: 'mono' }, turn.request_id)),
-        pair('Turn', h('span', { class: 'mono' }, turn.id)),
-        pair('Key', turn.key ? h('span', { class: 'mono' }, turn.key) : 'none needed'),
-      ),
-    ),
+    toolsPanel(turn),
+    endPanel(turn),
     h('section', { class: 'panel' }, h('h2', null, 'Dropped by policy'), dropped(turn.dropped)),
     h('section', { class: 'panel span' }, h('h2', null, 'Fields of the request'), report(turn)),
   )
 }
 
-function dropped(drops) {
-  const rows = Object.entries(drops ?? {})
-  if (!rows.length)
-    return h(
-      'p',
-      { class: 'muted' },
-      'Nothing. All that the model wrote is in the answer, in a call, or was markup.',
-    )
+/** @param {Turn} turn */
+function toolsPanel(turn) {
+  const plan = turn.plan ?? {}
+  const after = turn.parked_after
+  /** @param {string | null | undefined} id */
+  const link = (id) => (id ? h('a', { class: 'mono', href: `/ui/wire/${encodeURIComponent(id)}` }, id) : null)
+  const waited =
+    after && (after.to_ms === null ? 'still waiting for the results' : ms(after.to_ms - after.from_ms))
+  const dialect = plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null
   return h(
-    'ul',
-    { class: 'plain drops' },
-    rows.map(([kind, count]) => {
-      const [unit, words] = DROPS[kind] ?? ['', '']
-      return h(
-        'li',
-        null,
-        h('span', { class: 'drop-count' }, Number(count).toLocaleString()),
-        h(
-          'span',
-          null,
-          h(
-            'span',
-            { class: 'strong' },
-            `${unit ? `${count === 1 ? unit.replace(/s$/, '') : unit}, ` : ''}${kind}`,
-          ),
-          h('span', { class: 'muted drop-words' }, words),
-        ),
-      )
-    }),
+    'section',
+    { class: 'panel' },
+    h('h2', null, 'How tools were served'),
+    h('p', { class: 'row' }, strategyBadge(turn.strategy), dialect),
+    h('p', null, strategyText(turn.strategy)),
+    h(
+      'dl',
+      { class: 'pairs' },
+      pair('Kind', `${turn.kind}: ${kindText(turn.kind)}`),
+      pair('Continues', link(turn.resumed_from)),
+      pair('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null),
+      pair('Backend', turn.backend),
+      pair('Parked after', waited),
+      pair('Continued by', link(after?.turn)),
+      pair('Required', plan.required ? 'the client requires a call' : null),
+      pair('Started with', plan.begun),
+      pair('Call marker', plan.nonce),
+    ),
   )
 }
 
-/** The report as rows, whichever way it is told. */
-export function reportRows(turn) {
-  const told = turn.plan?.report ?? turn.report ?? []
-  if (Array.isArray(told))
-    return told.map((row) => (Array.isArray(row) ? { field: row[0], how: row[1], note: row[2] ?? '' } : row))
-  if (typeof told === 'object') return Object.entries(told).map(([field, how]) => ({ field, how, note: '' }))
-  return String(told)
-    .split(';')
-    .map((part) => part.trim())
-    .filter(Boolean)
-    .map((part) => {
-      const at = part.lastIndexOf('=')
-      return { field: part.slice(0, at), how: part.slice(at + 1), note: '' }
-    })
+/** @param {Turn} turn */
+function endPanel(turn) {
+  const calls = turn.calls.map((name, at) => {
+    const id = h('span', { class: 'mono muted' }, turn.call_ids[at])
+    return h('li', null, h('span', { class: 'mono strong' }, name), ' ', id)
+  })
+  return h(
+    'section',
+    { class: 'panel' },
+    h('h2', null, 'Usage and end'),
+    h(
+      'dl',
+      { class: 'pairs' },
+      pair('Input tokens', turn.input_tokens.toLocaleString()),
+      pair('Output tokens', turn.output_tokens.toLocaleString()),
+      pair('Finish', finishOf(turn)),
+      pair('Status', turn.status),
+      pair('Error', errorText(turn)),
+      pair('Cancelled', turn.cancelled ? 'yes, by the client' : null),
+      pair('Calls', calls.length ? h('ul', { class: 'plain' }, calls) : 'none'),
+      pair('Request', h('span', { class: 'mono' }, turn.request_id)),
+      pair('Turn', h('span', { class: 'mono' }, turn.id)),
+      pair('Key', turn.key ? h('span', { class: 'mono' }, turn.key) : 'none needed'),
+    ),
+  )
 }
 
+/** @param {Turn['dropped']} drops */
+function dropped(drops) {
+  const rows = Object.entries(drops).map(([kind, count]) => {
+    const [units, reason] = DROPS.get(kind) ?? ['', '']
+    const unit = count === 1 ? units.replace(/s$/, '') : units
+    return h(
+      'li',
+      null,
+      h('span', { class: 'drop-count' }, count.toLocaleString()),
+      h(
+        'span',
+        null,
+        h('span', { class: 'strong' }, [unit, kind].filter(Boolean).join(', ')),
+        h('span', { class: 'muted drop-words' }, reason),
+      ),
+    )
+  })
+  const nothing = 'Nothing. Everything that the model wrote is in the answer or in a call, or was markup.'
+  return rows.length ? h('ul', { class: 'plain drops' }, rows) : h('p', { class: 'muted' }, nothing)
+}
+
+/**
+ * The report of request fields as rows, from any of the forms that the server sends.
+ *
+ * @param {Pick<Turn, 'plan' | 'report'>} turn
+ * @returns {ReportRow[]}
+ */
+export function reportRows(turn) {
+  const report = turn.plan?.report ?? turn.report
+  if (Array.isArray(report)) {
+    return report.map((row) => {
+      if (!Array.isArray(row)) return row
+      const [field, how, note = ''] = row
+      return { field, how, note }
+    })
+  }
+  if (typeof report === 'object')
+    return Object.entries(report).map(([field, how]) => ({ field, how, note: '' }))
+  const parts = report.split(';').map((part) => part.trim())
+  return parts.filter(Boolean).map((part) => {
+    const at = part.lastIndexOf('=')
+    return { field: part.slice(0, at), how: part.slice(at + 1), note: '' }
+  })
+}
+
+/** @param {Turn} turn */
 function report(turn) {
-  const order = ['refused', 'ignored', 'emulated', 'constrained', 'honoured']
-  const rows = reportRows(turn).toSorted((one, other) => order.indexOf(one.how) - order.indexOf(other.how))
+  const order = (/** @type {ReportRow} */ row) => REPORT_ORDER.indexOf(row.how)
+  const rows = reportRows(turn).toSorted((one, other) => order(one) - order(other))
   if (!rows.length) return h('p', { class: 'muted' }, 'Every field of the request was honoured.')
-  const line = ({ field, how, note }) => {
-    const [tone, picture, meaning] = DISPOSITIONS[how] ?? ['', 'info', '']
+  const heads = ['Field', 'Result', 'How'].map((name) => h('th', { scope: 'col' }, name))
+  const body = rows.map(({ field, how, note }) => {
+    const [kind, picture, meaning] = DISPOSITIONS.get(how) ?? ['', 'info', '']
     return h(
       'tr',
       null,
       h('td', { class: 'mono' }, field),
-      h('td', null, h('span', { class: `badge ${tone}` }, icon(picture, 12), how)),
+      h('td', null, h('span', { class: `badge ${kind}` }, icon(picture, 12), how)),
       h('td', { class: 'muted' }, note || meaning),
     )
-  }
+  })
+  return table('Fields of the request', 'table', heads, body)
+}
+
+/** @param {string} label @param {string} kind @param {HTMLElement[]} heads @param {HTMLElement[]} rows */
+function table(label, kind, heads, rows) {
   return h(
     'div',
-    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fields of the request' },
-    h(
-      'table',
-      { class: 'table' },
-      h(
-        'thead',
-        null,
-        h(
-          'tr',
-          null,
-          h('th', { scope: 'col' }, 'Field'),
-          h('th', { scope: 'col' }, 'What became of it'),
-          h('th', { scope: 'col' }, 'How'),
-        ),
-      ),
-      h('tbody', null, rows.map(line)),
-    ),
+    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': label },
+    h('table', { class: kind }, h('thead', null, h('tr', null, heads)), h('tbody', null, rows)),
   )
 }
 
+/** @param {Turn} turn */
 export function request(turn) {
-  const part = (title, words, value) =>
-    value == null
-      ? null
-      : h(
-          'section',
-          { class: 'panel' },
-          h(
-            'div',
-            { class: 'row between nowrap sides-head' },
-            h('div', null, h('h2', null, title), h('p', { class: 'muted small' }, words)),
-            copyButton(() => jsonText(value)),
-          ),
-          jsonTree(value),
-        )
+  /** @type {[string, string, Json | undefined][]} */
   const parts = [
-    part('Body', 'As the client sent it, decoded; secrets are masked.', turn.request),
-    part('Turn', 'What it became: the one form that everything behind it reads.', turn.turn),
-    part('Asked', 'What the backend was asked in its place, tools told in words.', turn.plan?.asked),
-  ].filter(Boolean)
-  return parts.length
-    ? h('div', { class: 'requests' }, parts)
-    : h(
-        'div',
-        { class: 'empty' },
-        icon('file'),
-        h('h2', null, 'No request'),
-        h('p', null, 'The body could not be decoded, so there is nothing to show.'),
-      )
+    ['Body', 'As the client sent it, decoded. Secrets are masked.', turn.request],
+    ['Turn', 'What Toolwire made of it, in the form that all backends use.', turn.turn],
+    [
+      'Sent to the backend',
+      'What the backend got instead, with the tools described in the prompt.',
+      turn.plan?.asked,
+    ],
+  ]
+  const panels = parts.flatMap(([title, about, value]) => {
+    if (value === null || value === undefined) return []
+    const words = h('div', null, h('h2', null, title), h('p', { class: 'muted small' }, about))
+    const copier = copyButton(() => jsonText(value))
+    const head = h('div', { class: 'row between nowrap sides-head' }, words, copier)
+    return [h('section', { class: 'panel' }, head, jsonTree(value))]
+  })
+  if (panels.length) return h('div', { class: 'requests' }, panels)
+  return h(
+    'div',
+    { class: 'empty' },
+    icon('file'),
+    h('h2', null, 'No request'),
+    h('p', null, 'The body could not be decoded, so there is nothing to show.'),
+  )
 }
 
-export function replayed(told) {
-  if (told.same)
+/** The result of a replay. @param {Replay} replay */
+export function replayResult(replay) {
+  if (replay.same)
     return banner(
-      'The same again: run through today’s gateway, the recorded frames give the client exactly what it got then.',
+      'No difference: a replay of the recorded frames sends the client exactly the same bytes.',
       'ok',
       true,
     )
-  const rows = told.differences ?? []
-  const cell = (words, other, tone) =>
-    h('td', { class: 'mono' }, marked(String(words ?? ''), String(other ?? ''), tone))
-  const table = h(
-    'div',
-    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Differences' },
+  const rows = replay.differences.map((row) => {
+    const then = String(row.then ?? '')
+    const now = String(row.now ?? '')
+    return h('tr', null, h('td', null, row.where), marked(then, now, 'then'), marked(now, then, 'now'))
+  })
+  const heads = ['Where', 'Then', 'Now'].map((name) => h('th', { scope: 'col' }, name))
+  const wires = h(
+    'details',
+    null,
+    h('summary', null, 'The whole wire, then and now'),
     h(
-      'table',
-      { class: 'table replay' },
-      h(
-        'thead',
-        null,
-        h(
-          'tr',
-          null,
-          ['Where', 'Then', 'Now'].map((name) => h('th', { scope: 'col' }, name)),
-        ),
-      ),
-      h(
-        'tbody',
-        null,
-        rows.map((row) =>
-          h(
-            'tr',
-            null,
-            h('td', null, row.where),
-            cell(row.then, row.now, 'then'),
-            cell(row.now, row.then, 'now'),
-          ),
-        ),
-      ),
+      'div',
+      { class: 'sides' },
+      codeBlock(replay.wire_then.slice(0, MOST_WIRE), 'then'),
+      codeBlock(replay.wire_now.slice(0, MOST_WIRE), 'now'),
     ),
   )
-  const wires =
-    typeof told.wire_then === 'string' && typeof told.wire_now === 'string'
-      ? h(
-          'details',
-          null,
-          h('summary', null, 'The whole wire, then and now'),
-          h(
-            'div',
-            { class: 'sides' },
-            codeBlock(told.wire_then.slice(0, 60_000), 'then'),
-            codeBlock(told.wire_now.slice(0, 60_000), 'now'),
-          ),
-        )
-      : null
+  const close = h(
+    'button',
+    { type: 'button', class: 'button quiet small square', 'aria-label': 'Dismiss' },
+    icon('close', 15),
+  )
+  const about = 'With the recorded frames, this version of the gateway would send the client something else.'
+  const title = h('h2', null, `Replayed: ${counted(rows.length, 'difference')}`)
   const node = h(
     'section',
     { class: 'panel stack', 'aria-label': 'Replay' },
-    h(
-      'div',
-      { class: 'row between' },
-      h('h2', null, `Replayed: ${counted(rows.length, 'difference')}`),
-      h(
-        'button',
-        {
-          type: 'button',
-          class: 'button quiet small square',
-          'aria-label': 'Dismiss',
-          onclick: () => node.remove(),
-        },
-        icon('close', 15),
-      ),
-    ),
-    h(
-      'p',
-      { class: 'muted' },
-      'The recorded frames went through today’s gateway. With them the client would now get something else.',
-    ),
-    table,
+    h('div', { class: 'row between' }, title, close),
+    h('p', { class: 'muted' }, about),
+    table('Differences', 'table replay', heads, rows),
     wires,
   )
+  close.addEventListener('click', () => node.remove())
   return node
 }
 
-/** The text with that part marked in which it differs from the other. */
-function marked(words, other, tone) {
-  let from = 0
-  while (from < words.length && from < other.length && words[from] === other[from]) from += 1
-  let to = 0
-  while (to < words.length - from && to < other.length - from && words.at(-1 - to) === other.at(-1 - to))
-    to += 1
-  const middle = words.slice(from, words.length - to)
-  return [
-    words.slice(0, from),
-    middle ? h('mark', { class: `differs ${tone}` }, middle) : null,
-    to ? words.slice(words.length - to) : '',
-  ]
+/**
+ * A cell in which the difference is highlighted.
+ *
+ * @param {string} one
+ * @param {string} other
+ * @param {string} tone
+ */
+function marked(one, other, tone) {
+  const { before, differs, after } = difference(one, other)
+  const mark = differs ? h('mark', { class: `differs ${tone}` }, differs) : null
+  return h('td', { class: 'mono' }, before, mark, after)
 }

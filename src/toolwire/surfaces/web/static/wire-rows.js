@@ -1,32 +1,126 @@
-// One list of a turn's rows (frames, events or wire): search in it, and the chosen row whole beside it.
+// A list of a turn's rows (frames, events or wire) with a search, and the whole text of the selected row
+// beside it.
 //
-// The search goes through the rows page by page and lets the browser breathe in between; the list shows at most the visible ones.
+// The search reads the rows page by page, with breaks for the browser. The list draws only the visible rows.
 
-import { bytes, clear, copyButton, counted, h, icon, ms, text } from './dom.js'
-import { virtualList } from './virtual.js'
-import { offset, ROWS, visible } from './wire-words.js'
+/** @import { Row, RowKind } from '../types' */
+/** @import { RowSource } from './wire-source.js' */
+
+import { messageOf } from './api.js'
+import { bytes, clear, copyButton, counted, h, icon, text } from './dom.js'
+import { escaped } from './invisible.js'
+import { offset } from './numbers.js'
+import { VirtualList } from './virtual.js'
+import { gapText, gist, oneLine, pretty, toneOf } from './wire-text.js'
+import { ROWS } from './wire-words.js'
 
 const ROW_HEIGHT = 30
 const LINE = 320
 const LONG_GAP_MS = 250
 const SLICE_MS = 8
+const SEARCH_MS = 160
 const MOST_SHOWN = 60_000
-const MOST_PRETTY = 400_000
+const MOST_SEARCHED = 200_000
 
-/** Returns {element, pick(index), grow(), close()}. `onpick(index, row)` hears what is looked at. */
-export function rowsView(kind, source, onpick = () => {}) {
-  const words = ROWS[kind]
-  const input = h('input', {
-    class: 'input',
-    type: 'search',
-    placeholder: `Search ${words.title.toLowerCase()}`,
-    'aria-label': `Search ${words.title.toLowerCase()}`,
-    autocomplete: 'off',
-    spellcheck: 'false',
-  })
-  const found = h('span', { class: 'rows-found', role: 'status' })
-  const step = (turned, label, by) =>
-    h(
+export class RowsView {
+  /** In lower case; '' without a search. */
+  search = ''
+  /** @type {number[] | null} the rows that match; null without a search */
+  matches = null
+  /** @type {Set<number>} */
+  matchSet = new Set()
+  /** The selected row; -1 for none. */
+  selected = -1
+  pretty = true
+  #searches = 0
+  #timer = 0
+  #frame = 0
+
+  /**
+   * `onpick` is called when a row is shown whole.
+   *
+   * @param {RowKind} kind
+   * @param {RowSource} source
+   * @param {(row: Row) => void} onpick
+   */
+  constructor(kind, source, onpick) {
+    const names = ROWS[kind]
+    const label = `Search ${names.title.toLowerCase()}`
+    this.source = source
+    this.onpick = onpick
+    this.one = names.one
+    this.input = h('input', {
+      class: 'input',
+      type: 'search',
+      placeholder: label,
+      'aria-label': label,
+      autocomplete: 'off',
+      spellcheck: 'false',
+      oninput: () => this.findSoon(),
+      onkeydown: (event) => this.key(event),
+    })
+    this.found = h('span', { class: 'rows-found', role: 'status' })
+    this.previous = this.step('flip', 'Previous match', -1)
+    this.next = this.step('', 'Next match', 1)
+    this.only = h('input', { type: 'checkbox', onchange: () => this.narrow() })
+    this.detail = h(
+      'div',
+      { class: 'rows-detail' },
+      h(
+        'div',
+        { class: 'rows-none muted' },
+        `Select a ${names.one} to read all of it. Arrow keys, Page Up and Page Down move in the list.`,
+      ),
+    )
+    this.list = new VirtualList({
+      label: `${names.title}: ${names.what}`,
+      rowHeight: ROW_HEIGHT,
+      make: () =>
+        h(
+          'div',
+          null,
+          ['r-at', 'r-gap', 'r-label', 'r-text'].map((name) => h('span', { class: name })),
+        ),
+      draw: (row, position) => this.drawRow(row, this.indexAt(position)),
+      onpick: (position) => this.pickedAt(position),
+      onview: (first, last) => source.want(this.indexAt(first), this.indexAt(last)),
+    })
+    this.element = this.draw()
+    this.off = source.onchange(() => {
+      this.list.resize(this.length)
+      this.list.redraw()
+      if (this.waiting && source.at(this.selected)) this.showSelected()
+    })
+    /** Whether the selected row is being loaded. */
+    this.waiting = false
+    this.list.resize(this.length)
+  }
+
+  draw() {
+    const bar = h(
+      'div',
+      { class: 'rows-bar' },
+      h('div', { class: 'rows-search' }, icon('search', 15), this.input),
+      this.found,
+      this.previous,
+      this.next,
+      h('label', { class: 'rows-only' }, this.only, 'Only matches'),
+    )
+    const head = h(
+      'div',
+      { class: 'rows-head', 'aria-hidden': 'true' },
+      h('span', { class: 'r-at' }, 'Time s'),
+      h('span', { class: 'r-gap' }, 'Gap'),
+      h('span', { class: 'r-label' }, 'Label'),
+      h('span', null, 'Text'),
+    )
+    const list = h('div', { class: 'rows-list' }, head, this.list.element)
+    return h('div', { class: 'rows' }, bar, h('div', { class: 'rows-body' }, list, this.detail))
+  }
+
+  /** @param {string} turned @param {string} label @param {number} by */
+  step(turned, label, by) {
+    return h(
       'button',
       {
         type: 'button',
@@ -34,387 +128,251 @@ export function rowsView(kind, source, onpick = () => {}) {
         'aria-label': label,
         title: label,
         disabled: true,
-        onclick: () => jump(by),
+        onclick: () => this.jump(by),
       },
       icon('chevron', 15),
     )
-  const previous = step('flip', 'Previous match', -1)
-  const next = step('', 'Next match', 1)
-  const only = h('input', { type: 'checkbox', onchange: () => narrow() })
-  const bar = h(
-    'div',
-    { class: 'rows-bar' },
-    h('div', { class: 'rows-search' }, icon('search', 15), input),
-    found,
-    previous,
-    next,
-    h('label', { class: 'rows-only' }, only, 'Only matches'),
-  )
-  const head = h(
-    'div',
-    { class: 'rows-head', 'aria-hidden': 'true' },
-    h('span', { class: 'r-at' }, 'Time s'),
-    h('span', { class: 'r-gap' }, 'Gap'),
-    h('span', { class: 'r-label' }, 'Label'),
-    h('span', null, 'Text'),
-  )
-  const detail = h('div', { class: 'rows-detail' })
-  const list = virtualList({
-    label: `${words.title}: ${words.what}`,
-    rowHeight: ROW_HEIGHT,
-    make,
-    draw,
-    onpick: picked,
-    onview: (first, last) => source.want(place(first), place(last)),
-  })
-  const element = h(
-    'div',
-    { class: 'rows' },
-    bar,
-    h('div', { class: 'rows-body' }, h('div', { class: 'rows-list' }, head, list.element), detail),
-  )
-
-  let wanted = ''
-  let hits = null
-  let hitSet = new Set()
-  let search = 0
-  let timer = 0
-  let chosen = -1
-  let pretty = true
-  let waiting = false
-  let telling = 0
-
-  const off = source.onchange(() => {
-    list.resize(length())
-    list.redraw()
-    if (waiting && source.at(chosen)) tell()
-  })
-  const none = h('div', { class: 'rows-none muted' })
-  list.resize(length())
-  idle()
-
-  const place = (position) => (only.checked && hits ? (hits[position] ?? 0) : position)
-  function length() {
-    return only.checked && hits ? hits.length : source.total
   }
 
-  // --- rows ------------------------------------------------------------------------------------------------------------------------------------
-
-  function make() {
-    return h(
-      'div',
-      null,
-      h('span', { class: 'r-at' }),
-      h('span', { class: 'r-gap' }),
-      h('span', { class: 'r-label' }),
-      h('span', { class: 'r-text' }),
-    )
+  /** The rows in the list: the matches if only those are shown, or null for all. */
+  get listed() {
+    return this.only.checked ? this.matches : null
   }
 
-  function draw(row, position) {
-    const index = place(position)
-    const held = source.at(index)
-    const [at, gap, label, line] = row.children
-    row.classList.toggle('hit', hitSet.has(index))
-    row.classList.toggle('loading-row', !held)
-    if (!held) {
+  get length() {
+    return this.listed?.length ?? this.source.total
+  }
+
+  /** The row at a position of the list. @param {number} position */
+  indexAt(position) {
+    return this.listed ? (this.listed[position] ?? 0) : position
+  }
+
+  /** The position of a row in the list, or -1. @param {number} index */
+  positionOf(index) {
+    return this.listed ? this.listed.indexOf(index) : index
+  }
+
+  // --- rows ------------------------------------------------------------------------------------------------
+
+  /** @param {HTMLElement} node @param {number} index */
+  drawRow(node, index) {
+    const { source } = this
+    const row = source.at(index)
+    const [at, gap, label, line] = /** @type {HTMLElement[]} */ ([...node.children])
+    node.classList.toggle('hit', this.matchSet.has(index))
+    node.classList.toggle('loading-row', !row)
+    if (!row) {
       at.textContent = gap.textContent = label.textContent = ''
-      line.textContent = source.error ? source.error.message : 'loading …'
+      line.textContent = source.error ? messageOf(source.error) : 'loading …'
       return
     }
     const before = index ? source.at(index - 1) : null
-    const waited = before ? held[0] - before[0] : null
-    at.textContent = offset(held[0])
-    gap.textContent = waited === null ? '' : gapWords(waited)
+    const waited = before ? row[0] - before[0] : null
+    at.textContent = offset(row[0])
+    gap.textContent = waited === null ? '' : gapText(waited)
     gap.classList.toggle('long', waited !== null && waited >= LONG_GAP_MS)
-    label.textContent = held[1]
-    label.dataset.tone = tone(held[1])
-    fill(line, held[2])
+    label.textContent = row[1]
+    label.dataset.tone = toneOf(row[1])
+    this.drawText(line, row[2])
   }
 
-  function fill(node, whole) {
-    if (!wanted) {
-      node.textContent = oneLine(gist(whole).slice(0, LINE))
-      return
-    }
-    const at = whole.slice(0, 200_000).toLowerCase().indexOf(wanted)
+  /** @param {HTMLElement} node @param {string} whole */
+  drawText(node, whole) {
+    const { search } = this
+    const at = search ? whole.slice(0, MOST_SEARCHED).toLowerCase().indexOf(search) : -1
     if (at < 0) {
-      node.textContent = oneLine(whole.slice(0, LINE))
+      node.textContent = oneLine((search ? whole : gist(whole)).slice(0, LINE))
       return
     }
     const from = Math.max(0, at - 40)
-    node.replaceChildren(
+    const end = at + search.length
+    clear(
+      node,
       (from ? '…' : '') + oneLine(whole.slice(from, at)),
-      h('mark', null, whole.slice(at, at + wanted.length)),
-      oneLine(whole.slice(at + wanted.length, at + LINE)),
+      h('mark', null, whole.slice(at, end)),
+      oneLine(whole.slice(end, at + LINE)),
     )
   }
 
-  // --- search ----------------------------------------------------------------------------------------------------------------------------------
+  // --- search ----------------------------------------------------------------------------------------------
 
-  input.addEventListener('input', () => {
-    clearTimeout(timer)
-    timer = setTimeout(seek, 160)
-  })
-  input.addEventListener('keydown', (event) => {
+  findSoon() {
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(() => this.find(), SEARCH_MS)
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
     if (event.key === 'Enter') {
       event.preventDefault()
-      jump(event.shiftKey ? -1 : 1)
-    } else if (event.key === 'Escape' && input.value) {
+      this.jump(event.shiftKey ? -1 : 1)
+    } else if (event.key === 'Escape' && this.input.value) {
       event.preventDefault()
-      input.value = ''
-      seek()
+      this.input.value = ''
+      this.find()
     }
-  })
+  }
 
-  async function seek() {
-    const mine = (search += 1)
-    wanted = input.value.toLowerCase()
-    hits = null
-    hitSet = new Set()
-    if (!wanted) {
-      text(found, '')
-      settle()
+  async find() {
+    this.search = this.input.value.toLowerCase()
+    this.matches = null
+    this.matchSet = new Set()
+    this.#searches += 1
+    if (!this.search) {
+      text(this.found, '')
+      this.showMatches()
       return
     }
-    const matches = []
-    text(found, 'searching …')
+    text(this.found, 'searching …')
     try {
-      let since = performance.now()
-      for await (const [first, rows] of source.all()) {
-        for (let at = 0; at < rows.length; at += 1) {
-          if (rows[at][2].toLowerCase().includes(wanted) || rows[at][1].toLowerCase().includes(wanted))
-            matches.push(first + at)
-          if (at % 50 === 0 && performance.now() - since > SLICE_MS) {
-            await breath()
-            if (mine !== search) return
-            since = performance.now()
-          }
-        }
-        if (mine !== search) return
-      }
+      const matches = await this.collect(this.search)
+      if (!matches) return
+      this.matches = matches
+      this.matchSet = new Set(matches)
+      text(this.found, counted(matches.length, 'match', 'matches'))
+      this.showMatches()
+      const next = matches.find((index) => index >= this.selected) ?? matches[0]
+      if (next !== undefined && !this.matchSet.has(this.selected)) this.select(next)
     } catch (error) {
-      text(found, error.message)
-      return
+      text(this.found, messageOf(error))
     }
-    hits = matches
-    hitSet = new Set(matches)
-    text(found, counted(matches.length, 'match', 'matches'))
-    settle()
-    if (matches.length && !hitSet.has(chosen))
-      choose(matches.find((index) => index >= Math.max(0, chosen)) ?? matches[0])
   }
 
-  function settle() {
-    previous.disabled = next.disabled = !hits?.length
-    narrow()
+  /** The rows that match, or null if another search has started. @param {string} search */
+  async collect(search) {
+    const current = this.#searches
+    const out = []
+    let since = performance.now()
+    for await (const [first, rows] of this.source.all()) {
+      for (let at = 0; at < rows.length; at += 1) {
+        const [, label, whole] = rows[at]
+        if (whole.toLowerCase().includes(search) || label.toLowerCase().includes(search)) out.push(first + at)
+        if (at % 50 === 0 && performance.now() - since > SLICE_MS) {
+          await new Promise((resolve) => setTimeout(resolve))
+          since = performance.now()
+        }
+        if (current !== this.#searches) return null
+      }
+      if (current !== this.#searches) return null
+    }
+    return out
   }
 
-  function narrow() {
-    list.resize(length())
-    list.redraw()
-    list.pick(only.checked && hits ? hits.indexOf(chosen) : chosen, true)
+  showMatches() {
+    this.previous.disabled = this.next.disabled = !this.matches?.length
+    this.narrow()
   }
 
-  function jump(by) {
-    if (!hits?.length) return
-    const after = hits.findIndex((index) => index > chosen)
-    const at =
-      by > 0
-        ? after < 0
-          ? 0
-          : after
-        : (hits.findLastIndex((index) => index < chosen) + hits.length) % hits.length
-    choose(hits[at < 0 ? hits.length - 1 : at])
+  narrow() {
+    this.list.resize(this.length)
+    this.list.redraw()
+    this.list.pick(this.positionOf(this.selected), true)
   }
 
-  function choose(index) {
-    list.pick(only.checked && hits ? hits.indexOf(index) : index)
+  /** Selects the next match, or the previous one. @param {number} by 1 or -1 */
+  jump(by) {
+    const { matches, selected } = this
+    if (!matches?.length) return
+    const found =
+      by > 0 ? matches.find((index) => index > selected) : matches.findLast((index) => index < selected)
+    this.select(found ?? (by > 0 ? matches[0] : matches[matches.length - 1]))
   }
 
-  // --- the chosen row --------------------------------------------------------------------------------------------------------------------------
+  /** @param {number} index */
+  select(index) {
+    this.list.pick(this.positionOf(index))
+  }
 
-  function picked(position) {
-    chosen = place(position)
-    source.want(chosen, chosen)
-    if (hits?.length && hitSet.has(chosen))
-      text(
-        found,
-        `${(hits.indexOf(chosen) + 1).toLocaleString()} of ${counted(hits.length, 'match', 'matches')}`,
-      )
-    telling ||= requestAnimationFrame(() => {
-      telling = 0
-      tell()
+  // --- the selected row ------------------------------------------------------------------------------------
+
+  /** @param {number} position */
+  pickedAt(position) {
+    const { matches } = this
+    this.selected = this.indexAt(position)
+    this.source.want(this.selected, this.selected)
+    if (matches && this.matchSet.has(this.selected)) {
+      const number = matches.indexOf(this.selected) + 1
+      text(this.found, `${number.toLocaleString()} of ${counted(matches.length, 'match', 'matches')}`)
+    }
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0
+      this.showSelected()
     })
   }
 
-  function tell() {
-    const row = source.at(chosen)
-    waiting = !row
+  showSelected() {
+    const { selected, source } = this
+    const row = source.at(selected)
+    this.waiting = !row
     if (!row) return
-    const before = chosen ? source.at(chosen - 1) : null
-    const facts = [
-      `${offset(row[0])} s`,
-      before ? `${gapWords(row[0] - before[0])} after the one before` : null,
-      bytes(new Blob([row[2]]).size),
-    ]
-      .filter(Boolean)
-      .join(' · ')
-    const view = pretty ? prettied(row[2]) : row[2]
-    const code = h('code', null, visible(view.slice(0, MOST_SHOWN)))
+    const [at, label, whole] = row
+    const before = selected ? source.at(selected - 1) : null
+    const facts = [`${offset(at)} s`, bytes(new Blob([whole]).size)]
+    if (before) facts.splice(1, 0, `${gapText(at - before[0])} after the previous one`)
+    const shown = this.pretty ? pretty(whole) : whole
+    const code = h('code', null, escaped(shown.slice(0, MOST_SHOWN)))
     const toggle = h(
       'button',
-      {
-        type: 'button',
-        class: 'button quiet small',
-        'aria-pressed': pretty,
-        onclick: () => {
-          pretty = !pretty
-          tell()
-          detail.querySelector('[aria-pressed]').focus()
-        },
-      },
+      { type: 'button', class: 'button quiet small', 'aria-pressed': this.pretty },
       'Pretty',
     )
-    const more =
-      view.length > MOST_SHOWN
-        ? h(
-            'button',
-            {
-              type: 'button',
-              class: 'button small',
-              onclick: () => {
-                code.textContent = visible(view)
-                more.remove()
-              },
-            },
-            `${(view.length - MOST_SHOWN).toLocaleString()} more characters`,
-          )
-        : null
-    clear(
-      detail,
+    toggle.addEventListener('click', () => {
+      this.pretty = !this.pretty
+      this.showSelected()
+      /** @type {HTMLElement | null} */
+      const redrawn = this.detail.querySelector('[aria-pressed]')
+      redrawn?.focus()
+    })
+    const number = (selected + 1).toLocaleString()
+    const name = `${this.one[0].toUpperCase()}${this.one.slice(1)} ${number}`
+    const badge = h('span', { class: 'r-label', dataset: { tone: toneOf(label) } }, label)
+    const head = h(
+      'div',
+      { class: 'rows-detail-head' },
+      h('div', null, h('h3', null, name, ' ', badge), h('p', { class: 'muted small' }, facts.join(' · '))),
       h(
         'div',
-        { class: 'rows-detail-head' },
-        h(
-          'div',
-          null,
-          h(
-            'h3',
-            null,
-            `${cap(words.one)} ${(chosen + 1).toLocaleString()}`,
-            ' ',
-            h('span', { class: 'r-label', dataset: { tone: tone(row[1]) } }, row[1]),
-          ),
-          h('p', { class: 'muted small' }, facts),
-        ),
-        h(
-          'div',
-          { class: 'row tight nowrap' },
-          toggle,
-          copyButton(() => row[2]),
-        ),
+        { class: 'row tight nowrap' },
+        toggle,
+        copyButton(() => whole),
       ),
-      h(
-        'pre',
-        {
-          class: 'rows-text',
-          tabindex: '0',
-          role: 'region',
-          'aria-label': `${cap(words.one)} ${chosen + 1}, whole`,
-        },
-        code,
-      ),
-      more,
     )
-    onpick(chosen, row)
+    const props = { class: 'rows-text', tabindex: '0', role: 'region', 'aria-label': `${name}, whole` }
+    clear(this.detail, head, h('pre', props, code), this.moreButton(code, shown))
+    this.onpick(row)
   }
 
-  function idle() {
-    text(
-      none,
-      `Choose a ${words.one} to read it whole. The arrow keys, Page Up and Page Down, Home and End move in the list.`,
+  /** A button that shows the rest of a long text. @param {HTMLElement} code @param {string} shown */
+  moreButton(code, shown) {
+    const more = shown.length - MOST_SHOWN
+    if (more <= 0) return null
+    const button = h(
+      'button',
+      { type: 'button', class: 'button small' },
+      `${more.toLocaleString()} more characters`,
     )
-    clear(detail, none)
-  }
-
-  return {
-    element,
-    pick(index) {
-      if (only.checked) {
-        only.checked = false
-        narrow()
-      }
-      list.pick(index)
-    },
-    focus: () => list.element.focus(),
-    close() {
-      off()
-      search += 1
-      clearTimeout(timer)
-      cancelAnimationFrame(telling)
-      list.close()
-    },
-  }
-}
-
-const breath = () => new Promise((done) => setTimeout(done))
-const cap = (word) => word[0].toUpperCase() + word.slice(1)
-const oneLine = (words) => visible(words.replace(/\s*[\r\n]+\s*/g, ' ⏎ '))
-
-function gapWords(count) {
-  if (count < 0.05) return '0'
-  return count < 10 ? `${count.toFixed(1)} ms` : ms(count)
-}
-
-function tone(label) {
-  if (/^Call|tool_call|function_call/.test(label)) return 'call'
-  if (/^Thought|reasoning/.test(label)) return 'thought'
-  if (/^(Text|Refusal)\b|output_text/.test(label)) return 'text'
-  if (/^Failure|error|failed/i.test(label)) return 'bad'
-  return 'other'
-}
-
-/** What is new in a chunk: of chat completions the delta, not what every chunk repeats. The whole stands in the chosen row. */
-function gist(words) {
-  const at = words.indexOf('{')
-  if (at < 0 || at > 12 || words.length > 8000 || !words.includes('"choices"')) return words
-  try {
-    const { choices, usage } = JSON.parse(words.slice(at))
-    const [{ index, delta, message, finish_reason: finish }] = choices
-    const told = [
-      JSON.stringify(delta ?? message),
-      index ? `index ${index}` : '',
-      finish ? `finish ${finish}` : '',
-      usage ? `usage ${JSON.stringify(usage)}` : '',
-    ]
-    return `${words.slice(0, at)}… ${told.filter(Boolean).join(' · ')}`
-  } catch {
-    return words
-  }
-}
-
-/** JSON with line breaks; of server-sent events the data of each. What is no JSON stays as it is. */
-export function prettied(words) {
-  if (words.length > MOST_PRETTY) return words
-  const whole = spread(words)
-  if (whole !== null) return whole
-  if (!/^(?:data|event|id|retry|:)/m.test(words)) return words
-  return words
-    .split('\n')
-    .map((line) => {
-      const [, name, rest] = /^(data: ?)([[{].*)$/.exec(line) ?? []
-      const data = name ? spread(rest) : null
-      return data === null ? line : name + data
+    button.addEventListener('click', () => {
+      code.textContent = escaped(shown)
+      button.remove()
     })
-    .join('\n')
-}
+    return button
+  }
 
-function spread(words) {
-  if (!/^\s*[[{]/.test(words)) return null
-  try {
-    return JSON.stringify(JSON.parse(words), null, 2)
-  } catch {
-    return null
+  /** Selects a row from outside, and shows all rows if the list shows only matches. @param {number} index */
+  pick(index) {
+    if (this.only.checked) {
+      this.only.checked = false
+      this.narrow()
+    }
+    this.list.pick(index)
+  }
+
+  close() {
+    this.off()
+    this.#searches += 1
+    clearTimeout(this.#timer)
+    cancelAnimationFrame(this.#frame)
+    this.list.close()
   }
 }

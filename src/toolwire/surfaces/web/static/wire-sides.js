@@ -1,212 +1,65 @@
-// What the model wrote beside what the client got.
-//
-// Whatever of the model's text the client did not get as text was markup: of a call, of a thought, or dropped by policy. It is found by walking
-// both texts side by side (`pieces`, pure), marked, numbered, and joined with the call that came of it.
+// What the model wrote beside what the client received. Markup is highlighted, and linked to the call it
+// became.
+
+/** @import { ReceivedCall, Turn } from '../types' */
 
 import { clear, copyButton, counted, h, icon } from './dom.js'
-import { prettied } from './wire-rows.js'
-import { visible } from './wire-words.js'
+import { escaped } from './invisible.js'
+import { pieces } from './wire-pieces.js'
+import { pretty } from './wire-text.js'
 
-const ANCHOR = 24
 const MOST = 120_000
 const BLOCK = 4_000
+const LIT_MS = 1200
+const MEANINGS = { call: 'became a call', thought: 'became a thought', markup: 'not sent to the client' }
 
-/**
- * The model's text in pieces: [{kind: 'text' | 'call' | 'thought' | 'markup', text, calls: [numbers]}]. Joined they are the text again.
- * A piece of kind `markup` is what came out as nothing: wrapping, or what was dropped.
- */
-export function pieces(wrote, got) {
-  const rough = walk(wrote, got.text ?? '')
-  const out = []
-  let call = 0
-  for (const piece of rough) {
-    if (piece.kept) {
-      out.push({ kind: 'text', text: piece.text, calls: [] })
-      continue
-    }
-    const split = calls(piece.text, got.calls ?? [], call)
-    call = split.next
-    for (const part of split.parts)
-      out.push(part.kind === 'markup' ? thought(part, got.thoughts ?? '') : part)
-  }
-  return out
-}
-
-/** Cuts the text where it leaves the client's text, and where it comes back to it. */
-function walk(wrote, text) {
-  const out = []
-  let at = 0
-  let seen = 0
-  const push = (kept, from, to) => {
-    if (to > from) out.push({ kept, text: wrote.slice(from, to) })
-  }
-  while (at < wrote.length) {
-    const from = at
-    while (at < wrote.length && seen < text.length && wrote[at] === text[seen]) {
-      at += 1
-      seen += 1
-    }
-    push(true, from, at)
-    if (at >= wrote.length) break
-    while (seen < text.length && /\s/.test(text[seen]) && text[seen] !== wrote[at]) seen += 1
-    const back = seen < text.length ? wrote.indexOf(text.slice(seen, seen + ANCHOR), at) : -1
-    push(false, at, back < 0 ? wrote.length : back)
-    if (back < 0) break
-    at = back
-  }
-  return out
-}
-
-/** The calls in a piece of markup: it begins where the piece's own opening stands again before the next call's name. */
-function calls(piece, all, from) {
-  const starts = []
-  let at = 0
-  let next = from
-  const opening = piece.trimStart().slice(0, 3)
-  while (next < all.length) {
-    const name = all[next].name
-    const found = name ? nameAt(piece, name, at) : -1
-    if (found < 0) break
-    const begin = starts.length ? piece.lastIndexOf(opening, found) : piece.indexOf(opening)
-    starts.push({
-      begin: starts.length && begin <= starts.at(-1).name ? -1 : Math.max(0, begin),
-      name: found,
-      call: next,
-    })
-    at = found + name.length
-    next += 1
-  }
-  if (!starts.length) return { next, parts: [{ kind: 'markup', text: piece, calls: [] }] }
-  const parts = []
-  for (const start of starts) {
-    if (start.begin < 0) parts.at(-1).calls.push(start.call)
-    else parts.push({ kind: 'call', begin: start.begin, calls: [start.call] })
-  }
-  const out = parts[0].begin > 0 ? [{ kind: 'markup', text: piece.slice(0, parts[0].begin), calls: [] }] : []
-  parts.forEach((part, number) => {
-    const end = parts[number + 1]?.begin ?? tailAt(piece, starts.at(-1).name, all[starts.at(-1).call])
-    out.push({ kind: 'call', text: piece.slice(part.begin, end), calls: part.calls })
-    if (!parts[number + 1] && end < piece.length)
-      out.push({ kind: 'markup', text: piece.slice(end), calls: [] })
-  })
-  return { next, parts: out }
-}
-
-/** Where the name stands, as it is or as JSON writes it. */
-function nameAt(piece, name, from) {
-  const plain = piece.indexOf(name, from)
-  return plain >= 0 ? plain : piece.indexOf(JSON.stringify(name).slice(1, -1), from)
-}
-
-/** Where the last call's markup ends: after its closing mark, which is on the line that ends the block, or with the piece. */
-function tailAt(piece, from, call) {
-  const close = /<\/[^\s<>]{1,80}>|```|\[\/[A-Z_]{1,40}\]|<\|[^|<>]{1,60}\|>/g
-  const longest = Math.max(0, (call.arguments ?? '').length - 80)
-  close.lastIndex = Math.min(piece.length, from + Math.min(longest, 0) + call.name.length)
-  let end = -1
-  for (let found = close.exec(piece); found; found = close.exec(piece)) {
-    end = found.index + found[0].length
-    if (/^\s*$|^\s*\n/.test(piece.slice(end, end + 40)) || piece.slice(end).search(/\S/) > 0) break
-  }
-  return end < 0 ? piece.length : end
-}
-
-function thought(part, thoughts) {
-  const said = thoughts.trim().slice(0, ANCHOR)
-  return said && part.text.includes(said) ? { ...part, kind: 'thought' } : part
-}
-
-// --- the view ------------------------------------------------------------------------------------------------------------------------------------
-
-const MEANING = { call: 'became a call', thought: 'became a thought', markup: 'not sent to the client' }
-
+/** @param {Turn} turn */
 export function sidesView(turn) {
-  const got = turn.got ?? {}
-  const wrote = (turn.wrote ?? '').slice(0, MOST)
-  const parts = pieces(wrote, got)
-  const cards = (got.calls ?? []).map((call, number) => card(call, number))
-  const links = new Map()
+  const received = turn.got ?? {}
+  const calls = received.calls ?? []
+  const parts = pieces(turn.wrote.slice(0, MOST), received)
+  const cards = calls.map(callCard)
   const left = h('pre', {
     class: 'sides-text',
     tabindex: '0',
     role: 'region',
     'aria-label': 'What the model wrote',
   })
-  for (const part of parts) {
-    if (part.kind === 'text') {
-      left.append(...blocks(visible(part.text)))
+  for (const { kind, text, calls: numbers } of parts) {
+    if (kind === 'text') {
+      left.append(...blocks(escaped(text)))
       continue
     }
-    const badges = part.calls.map((number) => {
-      const button = h(
-        'button',
-        {
-          type: 'button',
-          class: 'sides-number',
-          'aria-label': `Call ${number + 1}, ${got.calls[number].name}: show what the client got`,
-          onclick: () => meet(cards[number], true),
-        },
-        number + 1,
-      )
-      links.set(number, button)
+    const links = numbers.map((number) => {
+      const button = numberButton(number, `${calls[number].name}: show what the client received`)
+      const card = cards[number]
+      button.addEventListener('click', () => reveal(card.node))
+      card.link(button)
       return button
     })
-    left.append(
-      h(
-        'mark',
-        { class: `piece ${part.kind}`, title: MEANING[part.kind] },
-        badges,
-        part.kind === 'call' ? null : h('span', { class: 'visually-hidden' }, `[${MEANING[part.kind]}: ]`),
-        visible(part.text),
-      ),
-    )
+    const spoken = h('span', { class: 'visually-hidden' }, `[${MEANINGS[kind]}: ]`)
+    const marked = { class: `piece ${kind}`, title: MEANINGS[kind] }
+    left.append(h('mark', marked, links, kind === 'call' ? null : spoken, escaped(text)))
   }
-  if ((turn.wrote ?? '').length > MOST)
-    left.append(h('p', { class: 'muted' }, `… ${counted(turn.wrote.length - MOST, 'more character')}`))
-  if (!wrote) clear(left, h('span', { class: 'muted' }, 'Nothing.'))
+  const more = turn.wrote.length - MOST
+  if (more > 0) left.append(h('p', { class: 'muted' }, `… ${counted(more, 'more character')}`))
+  if (!turn.wrote) clear(left, h('span', { class: 'muted' }, 'Nothing.'))
 
-  cards.forEach((node, number) => {
-    const link = links.get(number)
-    if (link) node.querySelector('.sides-number').addEventListener('click', () => meet(link, true))
-    else node.querySelector('.sides-number').disabled = true
-  })
+  const text = received.text ?? ''
+  const nothing = calls.length ? null : h('p', { class: 'muted' }, 'Nothing.')
   const right = h(
     'div',
     { class: 'sides-got' },
-    got.thoughts
-      ? h(
-          'details',
-          { class: 'sides-thoughts' },
-          h('summary', null, icon('thought', 15), ' Thoughts'),
-          h('div', { class: 'sides-words' }, got.thoughts),
-        )
-      : null,
-    got.text
-      ? h('div', { class: 'sides-words' }, blocks(got.text.slice(0, MOST)))
-      : got.calls?.length
-        ? null
-        : h('p', { class: 'muted' }, 'Nothing.'),
-    cards,
+    received.thoughts ? thoughts(received.thoughts) : null,
+    text ? h('div', { class: 'sides-words' }, blocks(text.slice(0, MOST))) : nothing,
+    cards.map((card) => card.node),
   )
-
-  const side = (title, words, text, body) =>
-    h(
-      'section',
-      { class: 'panel side' },
-      h(
-        'div',
-        { class: 'row between nowrap sides-head' },
-        h('div', null, h('h2', null, title), h('p', { class: 'muted small' }, words)),
-        copyButton(text),
-      ),
-      body,
-    )
-  const marked = parts.some((part) => part.kind === 'call')
-  const explained = marked
-    ? 'The marked parts became calls, thoughts or nothing; the numbers lead to what came of them.'
-    : got.calls?.length
-      ? 'The calls came as calls from the backend, so there is no markup in the text.'
+  const explained = parts.some((part) => part.kind === 'call')
+    ? 'The highlighted parts became calls, thoughts or nothing. The numbers lead to the calls.'
+    : calls.length
+      ? 'The backend sent the calls as calls, so there is no markup in the text.'
       : 'There were no calls in this turn.'
+  const format = 'Text and calls, in the format of the API.'
   return h(
     'div',
     { class: 'stack loose' },
@@ -220,74 +73,97 @@ export function sidesView(turn) {
     h(
       'div',
       { class: 'sides' },
-      side('What the model wrote', explained, () => turn.wrote ?? '', left),
-      side(
-        'What the client got',
-        'Text, and calls as calls, whatever the model had written.',
-        () => JSON.stringify(got, null, 2),
-        right,
-      ),
+      side('What the model wrote', explained, () => turn.wrote, left),
+      side('What the client received', format, () => JSON.stringify(received, null, 2), right),
     ),
   )
 }
 
-/** Long text in blocks of whole lines, so that only what is looked at is laid out. What stands before the first and after the last line stays in line. */
-function blocks(words) {
+/** @param {string} title @param {string} about @param {() => string} copied @param {HTMLElement} body */
+function side(title, about, copied, body) {
+  const words = h('div', null, h('h2', null, title), h('p', { class: 'muted small' }, about))
+  const head = h('div', { class: 'row between nowrap sides-head' }, words, copyButton(copied))
+  return h('section', { class: 'panel side' }, head, body)
+}
+
+/** @param {string} text */
+function thoughts(text) {
+  const summary = h('summary', null, icon('thought', 15), ' Thoughts')
+  return h('details', { class: 'sides-thoughts' }, summary, h('div', { class: 'sides-words' }, text))
+}
+
+/**
+ * Long text in blocks of whole lines, so that only the visible ones are laid out. The first and the last line
+ * stay inline.
+ *
+ * @param {string} text
+ * @returns {(string | HTMLElement)[]}
+ */
+function blocks(text) {
+  /** @type {(string | HTMLElement)[]} */
   const out = []
-  let from = words.length > BLOCK ? words.indexOf('\n') + 1 : 0
-  if (from) out.push(words.slice(0, from))
-  while (from && words.length - from > BLOCK) {
-    let end = words.lastIndexOf('\n', from + BLOCK) + 1
-    if (end <= from) end = words.indexOf('\n', from) + 1
+  let from = text.length > BLOCK ? text.indexOf('\n') + 1 : 0
+  if (from) out.push(text.slice(0, from))
+  while (from && text.length - from > BLOCK) {
+    let end = text.lastIndexOf('\n', from + BLOCK) + 1
+    if (end <= from) end = text.indexOf('\n', from) + 1
     if (!end) break
-    const text = words.slice(from, end)
-    out.push(h('span', { class: 'sides-block', vars: { '--lines': text.split('\n').length - 1 } }, text))
+    const lines = text.slice(from, end)
+    const count = lines.split('\n').length - 1
+    out.push(h('span', { class: 'sides-block', vars: { '--lines': count } }, lines))
     from = end
   }
-  out.push(words.slice(from))
+  out.push(text.slice(from))
   return out
 }
 
-function card(call, number) {
-  return h(
+/** @param {number} number @param {string} about */
+function numberButton(number, about) {
+  const label = `Call ${number + 1}, ${about}`
+  return h('button', { type: 'button', class: 'sides-number', 'aria-label': label }, number + 1)
+}
+
+/**
+ * A call as the client received it. `link` connects it with where the model wrote it.
+ *
+ * @param {ReceivedCall} call
+ * @param {number} number
+ */
+function callCard(call, number) {
+  const button = numberButton(number, `${call.name}: show where the model wrote it`)
+  button.disabled = true
+  const props = {
+    class: 'sides-arguments',
+    tabindex: '0',
+    role: 'region',
+    'aria-label': `Arguments of call ${number + 1}`,
+  }
+  const node = h(
     'div',
     { class: 'card sides-call', tabindex: '-1' },
     h(
       'div',
       { class: 'row' },
-      h(
-        'button',
-        {
-          type: 'button',
-          class: 'sides-number',
-          'aria-label': `Call ${number + 1}, ${call.name}: show where the model wrote it`,
-        },
-        number + 1,
-      ),
+      button,
       h('span', { class: 'strong mono' }, call.name),
       h('span', { class: 'muted small mono grow ellipsis', title: call.id }, call.id),
     ),
-    h(
-      'pre',
-      {
-        class: 'sides-arguments',
-        tabindex: '0',
-        role: 'region',
-        'aria-label': `Arguments of call ${number + 1}`,
-      },
-      visible(prettied(call.arguments ?? '')),
-    ),
+    h('pre', props, escaped(pretty(call.arguments ?? ''))),
   )
+  /** @param {HTMLElement} target */
+  const link = (target) => {
+    button.disabled = false
+    button.addEventListener('click', () => reveal(target))
+  }
+  return { node, link }
 }
 
-/** Brings a node into view, and lights it up for a moment. */
-function meet(node, focus) {
-  node.scrollIntoView({
-    block: 'center',
-    behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth',
-  })
-  if (focus) node.focus({ preventScroll: true })
+/** Scrolls to a node, focuses it, and highlights it for a moment. @param {HTMLElement} node */
+function reveal(node) {
+  const still = matchMedia('(prefers-reduced-motion: reduce)').matches
+  node.scrollIntoView({ block: 'center', behavior: still ? 'auto' : 'smooth' })
+  node.focus({ preventScroll: true })
   const lit = node.closest('.piece') ?? node
   lit.classList.add('lit')
-  setTimeout(() => lit.classList.remove('lit'), 1200)
+  setTimeout(() => lit.classList.remove('lit'), LIT_MS)
 }

@@ -1,86 +1,102 @@
-// The rows of a turn (frames, events or wire), loaded by pages when somebody looks at them.
+// The rows of a turn (frames, events or wire), loaded by pages when they are needed.
 //
-// A row is [milliseconds since the request, label, text]. A page is asked for once; the last page of a running turn again when more rows came.
+// A page is loaded once. The last page of a running turn is loaded again when there are more rows.
+
+/** @import { Row } from '../types' */
 
 export const PAGE = 1000
 
 export class RowSource {
   #load
+  /** @type {Map<number, Row[]>} */
   #pages = new Map()
-  #asked = new Map()
-  #changed = new Set()
+  /** @type {Map<number, Promise<Row[]>>} */
+  #loading = new Map()
+  /** @type {Set<() => void>} */
+  #listeners = new Set()
+  /** @type {unknown} why the last page could not be loaded, or null */
   error = null
 
-  /** `load(from, count)` answers `{rows, total}`. */
-  constructor(load, total = 0) {
+  /**
+   * @param {(from: number, count: number) => Promise<{ rows: Row[], total: number }>} load
+   * @param {number} total
+   */
+  constructor(load, total) {
     this.#load = load
     this.total = total
   }
 
-  /** Tells when rows came in, or there are more of them; returns what ends that. */
+  /**
+   * Calls `fn` whenever rows were loaded or added. Returns a function that stops that.
+   *
+   * @param {() => void} fn
+   */
   onchange(fn) {
-    this.#changed.add(fn)
-    return () => this.#changed.delete(fn)
+    this.#listeners.add(fn)
+    return () => this.#listeners.delete(fn)
   }
 
-  /** The row, or null while it is not here. */
+  /** The row, or null if it is not loaded. @param {number} index */
   at(index) {
     return this.#pages.get(Math.floor(index / PAGE))?.[index % PAGE] ?? null
   }
 
-  /** Asks for the pages that hold these rows. */
+  /** Loads the pages with these rows. @param {number} first @param {number} last */
   want(first, last) {
-    for (
-      let page = Math.floor(Math.max(0, first) / PAGE);
-      page * PAGE <= last && page * PAGE < this.total;
-      page += 1
-    )
-      this.page(page).catch(() => {})
+    let page = Math.floor(Math.max(0, first) / PAGE)
+    for (; page * PAGE <= last && page * PAGE < this.total; page += 1) this.page(page).catch(() => {})
   }
 
-  /** One page's rows. */
+  /** The rows of one page. @param {number} number */
   async page(number) {
-    const held = this.#pages.get(number)
-    if (held && held.length >= Math.min(PAGE, this.total - number * PAGE)) return held
-    if (!this.#asked.has(number))
-      this.#asked.set(
-        number,
-        this.#fetch(number).finally(() => this.#asked.delete(number)),
-      )
-    return this.#asked.get(number)
+    const rows = this.#pages.get(number)
+    if (rows && rows.length >= Math.min(PAGE, this.total - number * PAGE)) return rows
+    let loading = this.#loading.get(number)
+    if (!loading) {
+      loading = this.#fetch(number).finally(() => this.#loading.delete(number))
+      this.#loading.set(number, loading)
+    }
+    return loading
   }
 
+  /** @param {number} number */
   async #fetch(number) {
     try {
-      const told = await this.#load(number * PAGE, PAGE)
-      this.#pages.set(number, told.rows)
-      this.total = Math.max(this.total, told.total ?? 0)
+      const { rows, total } = await this.#load(number * PAGE, PAGE)
+      this.#pages.set(number, rows)
+      this.total = Math.max(this.total, total)
       this.error = null
-      return told.rows
+      return rows
     } catch (error) {
       this.error = error
       throw error
     } finally {
-      this.#tell()
+      this.#notify()
     }
   }
 
-  /** There are so many rows by now. */
+  /** The turn has more rows now. @param {number} total */
   grow(total) {
     if (total <= this.total) return
     this.total = total
-    this.#tell()
+    this.#notify()
   }
 
-  /** All rows in order, page by page: yields [first index, rows]. Of a very long list only every so manieth page, where `most` pages are allowed. */
-  async *all(most = Infinity) {
+  /**
+   * All rows in order, page by page, each with the index of its first row. If there are more pages than
+   * `most`, some are left out at regular distances.
+   *
+   * @param {number} [most]
+   * @returns {AsyncGenerator<[number, Row[]]>}
+   */
+  async *all(most = Number.POSITIVE_INFINITY) {
     const pages = Math.ceil(this.total / PAGE)
     const step = Math.max(1, Math.ceil(pages / most))
     for (let number = 0; number * PAGE < this.total; number += step)
       yield [number * PAGE, await this.page(number)]
   }
 
-  #tell() {
-    for (const fn of this.#changed) fn()
+  #notify() {
+    for (const fn of this.#listeners) fn()
   }
 }

@@ -1,9 +1,23 @@
-// The window into the wire: charts over time and every turn below, live. A turn's own page is in wire-turn.js.
+// The Wire page: charts over time, and every turn below, live. The page of one turn is in wire-turn.js.
 
-import { clear, h, icon, ms, text } from './dom.js'
-import { query } from './api.js'
-import { columnChart, lineChart, patterns, rankChart, short } from './charts.js'
-import { clockOf, drawRow, keep, kept, newest, noTurns, select, statusOf, tick } from './wire-list.js'
+/** @import { Charts, ClosePage, Context, TurnLine } from '../types' */
+
+import * as api from './api.js'
+import { patterns } from './charts.js'
+import { clear, focus, h, icon, text } from './dom.js'
+import { drawCharts, drawTotals, keepFocus } from './wire-charts.js'
+import {
+  chartsHidden,
+  clockOf,
+  drawRow,
+  newest,
+  noTurns,
+  offer,
+  select,
+  statusesOf,
+  storeChartsHidden,
+  tick,
+} from './wire-list.js'
 import { openTurn } from './wire-turn.js'
 
 export const title = 'Wire'
@@ -21,439 +35,369 @@ const STATUSES = [
   ['cancelled', 'Cancelled'],
   ['parked', 'Parked'],
 ]
+const COLUMNS = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', 'Tokens', 'First token', 'Duration', 'End']
+const NUMBERS = new Set(['Tokens', 'First token', 'Duration'])
 const LIMIT = 50
-const CHARTS_EVERY_MS = 5000
+const CHARTS_EVERY_MS = 5_000
+const RENEW_MS = 60_000
 const MOST_ROWS = 1000
 
+/** @param {HTMLElement} main @param {Context} context @returns {Promise<ClosePage>} */
 export async function open(main, context) {
-  const [, id] = /^\/ui\/wire\/([^/]+)\/?$/.exec(location.pathname) ?? []
-  return id ? openTurn(main, context, decodeURIComponent(id)) : openList(main, context)
+  if (context.id !== undefined) return openTurn(main, context, context.id)
+  const page = new TurnsPage(context)
+  clear(main, page.node)
+  await Promise.all([page.load(), page.loadCharts()])
+  return () => page.close()
 }
 
-async function openList(main, context) {
-  const { api, live } = context
-  const given = new URLSearchParams(location.search)
-  const filter = {
-    window: WINDOWS.some(([name]) => name === given.get('window')) ? given.get('window') : '24h',
-    model: given.get('model') ?? '',
-    status: given.get('status') ?? '',
-    tool: given.get('tool') ?? '',
-  }
-  const turns = new Map()
-  const rows = new Map()
-  let more = false
-  let closed = false
-  let loading = 0
-  let requested = 0
-  let known = null
+class TurnsPage {
+  /** @type {Map<string, TurnLine>} by id */
+  turns = new Map()
+  /** @type {Map<string, { json: string, node: HTMLElement }>} by id */
+  rows = new Map()
+  hasMore = false
+  closed = false
+  loads = 0
+  chartLoads = 0
+  chartTimer = 0
+  requests = 0
+  /** @type {{ model?: string, off: boolean } | null} what the server has, for an empty list */
+  known = null
 
-  const charts = h('div', { class: 'charts', role: 'group', 'aria-label': 'Charts' })
-  const totals = h('dl', { class: 'totals' })
-  const folding = h(
-    'button',
-    { type: 'button', class: 'button quiet', 'aria-expanded': !kept(), onclick: () => fold(!charts.hidden) },
-    icon('chart', 16),
-    h('span'),
-  )
-  const fold = (closed) => {
-    charts.hidden = closed
-    folding.setAttribute('aria-expanded', String(!closed))
-    text(folding.lastChild, closed ? 'Show charts' : 'Hide charts')
-    keep(closed)
-  }
-  fold(kept())
-  const models = select('Model', [['', 'All models']], filter.model, (value) => change({ model: value }))
-  const statuses = select('End', STATUSES, filter.status, (value) => change({ status: value }))
-  const tools = select('Tool', [['', 'All tools']], filter.tool, (value) => change({ tool: value }))
-  const windows = h(
-    'div',
-    { class: 'segments', role: 'group', 'aria-label': 'Window of the charts' },
-    WINDOWS.map(([name, words]) =>
-      h(
+  /** @param {Context} context */
+  constructor(context) {
+    this.context = context
+    const given = new URLSearchParams(location.search)
+    const period = given.get('window') ?? ''
+    this.filter = {
+      window: WINDOWS.some(([name]) => name === period) ? period : '24h',
+      model: given.get('model') ?? '',
+      status: given.get('status') ?? '',
+      tool: given.get('tool') ?? '',
+    }
+    const { filter } = this
+    this.models = select('Model', [['', 'All models']], filter.model, (model) => this.change({ model }))
+    this.statuses = select('End', STATUSES, filter.status, (status) => this.change({ status }))
+    this.tools = select('Tool', [['', 'All tools']], filter.tool, (tool) => this.change({ tool }))
+    this.periods = WINDOWS.map(([name, label]) => ({
+      name,
+      button: h(
         'button',
-        { type: 'button', class: 'segment', dataset: { id: name }, onclick: () => change({ window: name }) },
-        words,
+        { type: 'button', class: 'segment', onclick: () => this.change({ window: name }) },
+        label,
       ),
-    ),
-  )
-  const body = h('div', { role: 'rowgroup', class: 'turns-body' })
-  const columns = [
-    'Time',
-    'Model',
-    'Tools',
-    'API',
-    'Kind',
-    'Calls',
-    'Tokens',
-    'First token',
-    'Duration',
-    'End',
-  ]
-  const table = h(
-    'div',
-    { role: 'table', class: 'turns', 'aria-label': 'Turns' },
-    h(
+    }))
+    this.charts = h('div', { class: 'charts', role: 'group', 'aria-label': 'Charts' })
+    this.totals = h('dl', { class: 'totals' })
+    this.foldLabel = h('span')
+    this.fold = h(
+      'button',
+      { type: 'button', class: 'button quiet', onclick: () => this.hideCharts(!this.charts.hidden) },
+      icon('chart', 16),
+      this.foldLabel,
+    )
+    this.body = h('div', { role: 'rowgroup', class: 'turns-body' })
+    const heads = COLUMNS.map((name) =>
+      h('span', { role: 'columnheader', class: NUMBERS.has(name) ? 'number' : null }, name),
+    )
+    const head = h(
       'div',
       { role: 'rowgroup', class: 'turns-head' },
-      h(
-        'div',
-        { role: 'row', class: 'turns-row' },
-        columns.map((name, at) =>
-          h('span', { role: 'columnheader', class: at >= 6 && at <= 8 ? 'number' : null }, name),
-        ),
-      ),
-    ),
-    body,
-  )
-  const place = h('div', { class: 'turns-place' })
-  const older = h(
-    'button',
-    { type: 'button', class: 'button', hidden: true, onclick: () => load(true) },
-    'Older turns',
-  )
-  const count = h('span', { class: 'muted small', role: 'status' })
-
-  const page = h(
-    'div',
-    { class: 'page wide wire' },
-    patterns(),
-    h(
-      'div',
-      { class: 'page-head' },
-      h(
-        'div',
-        null,
-        h('h1', { tabindex: '-1' }, 'Wire'),
-        h('p', null, 'Every turn, from the backend’s frames to the client’s bytes.'),
-      ),
-      h('div', { class: 'row wire-scope' }, folding, models, windows),
-    ),
-    totals,
-    charts,
-    h(
-      'section',
-      { class: 'stack loose', 'aria-labelledby': 'turns-title' },
-      h(
-        'div',
-        { class: 'row between' },
-        h('div', { class: 'row' }, h('h2', { id: 'turns-title' }, 'Turns'), count),
-        h('div', { class: 'row wire-filters' }, statuses, tools),
-      ),
-      place,
-      h('div', { class: 'turns-more' }, older),
-    ),
-  )
-  clear(main, page)
-  mark()
-
-  // --- filters ---------------------------------------------------------------------------------------------------------------------------------
-
-  function change(what) {
-    Object.assign(filter, what)
-    const kept = Object.entries(filter).filter(
-      ([name, value]) => value && !(name === 'window' && value === '24h'),
+      h('div', { role: 'row', class: 'turns-row' }, heads),
     )
-    history.replaceState(history.state, '', kept.length ? `?${new URLSearchParams(kept)}` : location.pathname)
-    mark()
-    if (!('status' in what) || 'model' in what) chart()
-    if (!('window' in what)) load()
+    this.table = h('div', { role: 'table', class: 'turns', 'aria-label': 'Turns' }, head, this.body)
+    this.list = h('div', { class: 'turns-place' })
+    this.older = h(
+      'button',
+      { type: 'button', class: 'button', hidden: true, onclick: () => this.load(true) },
+      'Older turns',
+    )
+    this.count = h('span', { class: 'muted small', role: 'status' })
+    this.node = this.draw()
+    this.hideCharts(chartsHidden())
+    this.showFilter()
+    const { live } = context
+    this.offs = [
+      live.on('turn', ({ turn }) => this.receive(turn)),
+      live.on('lost', () => {
+        this.load()
+        this.loadCharts()
+      }),
+    ]
+    this.ticking = setInterval(() => this.tick(), 1000)
+    this.renewing = setInterval(() => this.loadChartsSoon(), RENEW_MS)
   }
 
-  function mark() {
-    for (const button of windows.children)
-      button.setAttribute('aria-pressed', String(button.dataset.id === filter.window))
-    models.field.value = filter.model
-    statuses.field.value = filter.status
-    tools.field.value = filter.tool
-  }
-
-  /** Names that may be chosen: those that were there, and those that came. */
-  function offer(field, names) {
-    const known = new Set([...field.options].map((option) => option.value))
-    for (const name of names)
-      if (name && !known.has(name))
-        field.append(h('option', { value: name }, name.length > 60 ? `${name.slice(0, 59)}…` : name))
-  }
-
-  // --- turns -----------------------------------------------------------------------------------------------------------------------------------
-
-  async function load(next = false) {
-    const mine = (loading += 1)
-    older.disabled = true
-    try {
-      const last = next ? [...turns.values()].sort(newest).at(-1) : null
-      const told = await api.get(
-        query('/turns', {
-          limit: LIMIT,
-          before: last?.id,
-          model: filter.model,
-          status: filter.status,
-          tool: filter.tool,
-        }),
-      )
-      if (closed || mine !== loading) return
-      if (!next) {
-        turns.clear()
-        rows.clear()
-      }
-      for (const turn of told.turns) turns.set(turn.id, turn)
-      more = told.more
-      if (!turns.size && !filtered()) known ??= await learn()
-      if (!closed && mine === loading) show()
-    } catch (error) {
-      if (closed || mine !== loading || error.status === 401) return
-      clear(
-        place,
+  draw() {
+    const lead = 'Every turn, from the backend’s frames to the client’s bytes.'
+    const periods = h(
+      'div',
+      { class: 'segments', role: 'group', 'aria-label': 'Period of the charts' },
+      this.periods.map((one) => one.button),
+    )
+    return h(
+      'div',
+      { class: 'page wide wire' },
+      patterns(),
+      h(
+        'div',
+        { class: 'page-head' },
+        h('div', null, h('h1', { tabindex: '-1' }, 'Wire'), h('p', null, lead)),
+        h('div', { class: 'row wire-scope' }, this.fold, this.models.node, periods),
+      ),
+      this.totals,
+      this.charts,
+      h(
+        'section',
+        { class: 'stack loose', 'aria-labelledby': 'turns-title' },
         h(
           'div',
-          { class: 'panel' },
-          h(
-            'div',
-            { class: 'empty' },
-            icon('warning'),
-            h('h3', null, 'The turns could not be loaded'),
-            h('p', null, error.message),
-            h('button', { type: 'button', class: 'button', onclick: () => load() }, 'Try again'),
-          ),
+          { class: 'row between' },
+          h('div', { class: 'row' }, h('h2', { id: 'turns-title' }, 'Turns'), this.count),
+          h('div', { class: 'row wire-filters' }, this.statuses.node, this.tools.node),
         ),
-      )
+        this.list,
+        h('div', { class: 'turns-more' }, this.older),
+      ),
+    )
+  }
+
+  close() {
+    this.closed = true
+    clearInterval(this.ticking)
+    clearInterval(this.renewing)
+    clearTimeout(this.chartTimer)
+    for (const off of this.offs) off()
+  }
+
+  // --- filters ---------------------------------------------------------------------------------------------
+
+  /** @param {Partial<TurnsPage['filter']>} change */
+  change(change) {
+    Object.assign(this.filter, change)
+    const { window, ...others } = this.filter
+    const address = api.query(location.pathname, { ...others, window: window === '24h' ? '' : window })
+    history.replaceState(history.state, '', address)
+    this.showFilter()
+    if (!('status' in change) || 'model' in change) this.loadCharts()
+    if (!('window' in change)) this.load()
+  }
+
+  showFilter() {
+    const { filter } = this
+    for (const { name, button } of this.periods)
+      button.setAttribute('aria-pressed', String(name === filter.window))
+    this.models.field.value = filter.model
+    this.statuses.field.value = filter.status
+    this.tools.field.value = filter.tool
+  }
+
+  get isFiltered() {
+    return Boolean(this.filter.model || this.filter.status || this.filter.tool)
+  }
+
+  /** @param {boolean} hidden */
+  hideCharts(hidden) {
+    this.charts.hidden = hidden
+    this.fold.setAttribute('aria-expanded', String(!hidden))
+    text(this.foldLabel, hidden ? 'Show charts' : 'Hide charts')
+    storeChartsHidden(hidden)
+  }
+
+  // --- turns -----------------------------------------------------------------------------------------------
+
+  get sorted() {
+    return [...this.turns.values()].sort(newest)
+  }
+
+  async load(older = false) {
+    this.loads += 1
+    const load = this.loads
+    const isOld = () => this.closed || load !== this.loads
+    this.older.disabled = true
+    try {
+      const { model, status, tool } = this.filter
+      const before = older ? this.sorted.at(-1)?.id : null
+      const reply = await api.get(api.query('/turns', { limit: LIMIT, before, model, status, tool }))
+      if (isOld()) return
+      if (!older) {
+        this.turns.clear()
+        this.rows.clear()
+      }
+      for (const turn of reply.turns) this.turns.set(turn.id, turn)
+      this.hasMore = reply.more
+      if (!this.turns.size && !this.isFiltered) this.known ??= await this.learn()
+      if (!isOld()) this.show()
+    } catch (error) {
+      if (!isOld() && api.statusOf(error) !== 401) this.showError(api.messageOf(error))
     } finally {
-      older.disabled = false
+      this.older.disabled = false
     }
   }
 
-  function show() {
+  /** @param {string} message */
+  showError(message) {
+    const retry = h('button', { type: 'button', class: 'button', onclick: () => this.load() }, 'Try again')
+    const heading = h('h3', null, 'The turns could not be loaded')
+    const error = h('div', { class: 'empty' }, icon('warning'), heading, h('p', null, message), retry)
+    clear(this.list, h('div', { class: 'panel' }, error))
+  }
+
+  show() {
+    const { turns, body } = this
     offer(
-      models.field,
+      this.models.field,
       [...turns.values()].map((turn) => turn.model),
     )
     offer(
-      tools.field,
-      [...turns.values()].flatMap((turn) => turn.calls ?? []),
+      this.tools.field,
+      [...turns.values()].flatMap((turn) => turn.calls),
     )
-    mark()
-    older.hidden = !more
-    const sorted = [...turns.values()].sort(newest)
+    this.showFilter()
+    this.older.hidden = !this.hasMore
+    const { sorted } = this
     for (const turn of sorted.splice(MOST_ROWS)) turns.delete(turn.id)
-    text(count, sorted.length ? `${sorted.length.toLocaleString()}${more ? ' newest' : ''}` : '')
-    page.classList.toggle('is-new', !sorted.length && !filtered() && !requested)
-    if (!sorted.length) return clear(place, h('div', { class: 'panel' }, empty()))
-    const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null
-    const wanted = sorted.map(rowOf)
+    text(this.count, sorted.length ? `${sorted.length.toLocaleString()}${this.hasMore ? ' newest' : ''}` : '')
+    this.showNew()
+    if (!sorted.length) {
+      clear(this.list, h('div', { class: 'panel' }, this.empty()))
+      return
+    }
+    const active = document.activeElement
+    const focused = body.contains(active) ? active?.getAttribute('href') : null
+    const wanted = sorted.map((turn) => this.rowOf(turn))
     let at = body.firstChild
     for (const row of wanted) {
       if (row === at) at = at.nextSibling
       else body.insertBefore(row, at)
     }
     while (at) {
-      const gone = at
-      at = at.nextSibling
-      gone.remove()
+      const next = at.nextSibling
+      at.remove()
+      at = next
     }
-    // the keyboard stays on its turn, also when the row moved or was drawn anew
-    if (focused && !body.contains(document.activeElement))
-      wanted
-        .map((row) => row.querySelector('a'))
-        .find((link) => link.getAttribute('href') === focused)
-        ?.focus({ preventScroll: true })
-    if (!table.isConnected) clear(place, table)
+    // The focus stays on its turn, also if the row has moved or was drawn again.
+    if (focused && !body.contains(document.activeElement)) {
+      const links = wanted.map((row) => row.querySelector('a'))
+      const same = links.find((link) => link?.getAttribute('href') === focused)
+      focus(same, { preventScroll: true })
+    }
+    if (!this.table.isConnected) clear(this.list, this.table)
   }
 
-  function rowOf(turn) {
-    const written = JSON.stringify(turn)
-    const held = rows.get(turn.id)
-    if (held?.written === written) return held.node
+  /** Shows the page in its form for a server without any turn. */
+  showNew() {
+    this.node.classList.toggle('is-new', !this.turns.size && !this.isFiltered && !this.requests)
+  }
+
+  /** @param {TurnLine} turn */
+  rowOf(turn) {
+    const json = JSON.stringify(turn)
+    const drawn = this.rows.get(turn.id)
+    if (drawn?.json === json) return drawn.node
     const node = drawRow(turn)
-    rows.set(turn.id, { node, written })
+    this.rows.set(turn.id, { node, json })
     return node
   }
 
-  const filtered = () => filter.model || filter.status || filter.tool
-
-  function empty() {
-    if (filtered())
-      return h(
-        'div',
-        { class: 'empty' },
-        icon('filter'),
-        h('h3', null, 'No turn fits these filters'),
-        h(
-          'button',
-          { type: 'button', class: 'button', onclick: () => change({ model: '', status: '', tool: '' }) },
-          'Show all turns',
-        ),
-      )
-    return noTurns(context.session, known)
-  }
-
-  /** What the page says to somebody new depends on the server: whether it keeps turns at all, and which models it has. */
-  async function learn() {
-    const [served, settings] = await Promise.all([
-      api.get('/models').catch(() => ({})),
-      api.get('/settings').catch(() => ({})),
-    ])
-    offer(
-      models.field,
-      (served.models ?? []).map((model) => model.id),
+  empty() {
+    if (!this.isFiltered) return noTurns(this.context.session, this.known)
+    const all = () => this.change({ model: '', status: '', tool: '' })
+    const button = h('button', { type: 'button', class: 'button', onclick: all }, 'Show all turns')
+    return h(
+      'div',
+      { class: 'empty' },
+      icon('filter'),
+      h('h3', null, 'No turn matches these filters'),
+      button,
     )
-    return { model: served.models?.[0]?.id, off: settings.journal?.contents === 'off' }
   }
 
-  // --- charts ----------------------------------------------------------------------------------------------------------------------------------
+  /** For an empty list: which models the server has, and whether it keeps turns. */
+  async learn() {
+    const [models, settings] = await Promise.all([
+      api.get('/models').catch(() => null),
+      api.get('/settings').catch(() => null),
+    ])
+    const ids = (models?.models ?? []).map((model) => model.id)
+    offer(this.models.field, ids)
+    return { model: ids[0], off: settings?.journal.contents === 'off' }
+  }
 
-  let drawn = 0
-  let chartTimer = 0
-  async function chart(asked = true) {
-    clearTimeout(chartTimer)
-    chartTimer = 0
-    const mine = (drawn += 1)
+  // --- charts ----------------------------------------------------------------------------------------------
+
+  /** @param {boolean} [requested] whether the person changed the filter; else the charts are only renewed */
+  async loadCharts(requested = true) {
+    clearTimeout(this.chartTimer)
+    this.chartTimer = 0
+    this.chartLoads += 1
+    const load = this.chartLoads
+    const isOld = () => this.closed || load !== this.chartLoads
     try {
-      const told = await api.get(query('/charts', { window: filter.window, model: filter.model }))
-      if (closed || mine !== drawn) return
-      paint(told, asked)
+      const { window, model } = this.filter
+      const reply = await api.get(api.query('/charts', { window, model }))
+      if (!isOld()) this.showCharts(reply, requested)
     } catch (error) {
-      if (closed || mine !== drawn || error.status === 401) return
-      clear(charts, h('p', { class: 'muted' }, `The charts could not be loaded. ${error.message}`))
+      if (isOld() || api.statusOf(error) === 401) return
+      clear(
+        this.charts,
+        h('p', { class: 'muted' }, `The charts could not be loaded. ${api.messageOf(error)}`),
+      )
     }
   }
-  const chartSoon = () => {
-    chartTimer ||= setTimeout(() => chart(false), CHARTS_EVERY_MS)
+
+  loadChartsSoon() {
+    this.chartTimer ||= setTimeout(() => this.loadCharts(false), CHARTS_EVERY_MS)
   }
 
-  function paint(told, asked) {
-    const all = told.totals ?? {}
-    const sum = (name) => all[name] ?? told.buckets.reduce((total, bucket) => total + (bucket[name] ?? 0), 0)
+  /** @param {Charts} reply @param {boolean} requested */
+  showCharts(reply, requested) {
+    const { charts } = this
     offer(
-      models.field,
-      told.by_model.map((row) => row.model),
+      this.models.field,
+      reply.by_model.map((row) => row.model),
     )
     offer(
-      tools.field,
-      told.by_tool.map((row) => row.tool),
+      this.tools.field,
+      reply.by_tool.map((row) => row.tool),
     )
-    mark()
-    const requests = (requested = sum('requests'))
-    page.classList.toggle('is-new', !turns.size && !filtered() && !requests)
-    const errors = sum('errors')
-    const fact = (name, value, tone) =>
-      h('div', { class: 'total' }, h('dt', null, name), h('dd', { class: tone }, value))
-    clear(
-      totals,
-      fact('Requests', short(requests)),
-      fact('Errors', short(errors), errors ? 'bad' : ''),
-      fact('First token', ms(all.ttft_ms_p50) || '–'),
-      fact('Calls', short(sum('calls'))),
-      fact('Parked', short(sum('parked'))),
-      fact('Tokens', `${short(sum('tokens_in'))} in · ${short(sum('tokens_out'))} out`),
+    this.showFilter()
+    this.requests = reply.totals.requests
+    this.showNew()
+    clear(this.totals, drawTotals(reply))
+    // A renewal does not close a table that somebody reads, and does not take the focus away.
+    const inUse = charts.querySelector('details[open]') || charts.contains(document.activeElement)
+    if (inUse && !requested) return
+    keepFocus(charts, () =>
+      clear(
+        charts,
+        drawCharts(reply, this.filter, (change) => this.change(change)),
+      ),
     )
-    const given = { buckets: told.buckets, bucketSeconds: told.bucket_s }
-    // nobody's table is taken away while it is read, and the keyboard stays where it was
-    if (!asked && (charts.querySelector('details[open]') || charts.contains(document.activeElement))) return
-    const focused = charts.contains(document.activeElement) ? document.activeElement.title : ''
-    clear(
-      charts,
-      columnChart({
-        title: 'Requests',
-        told: each(told.bucket_s),
-        value: 'requests',
-        unit: 'requests',
-        ...given,
-      }),
-      lineChart({
-        title: 'Time to first token',
-        series: [
-          { value: 'ttft_ms_p50', name: 'p50', told: ms(all.ttft_ms_p50), tone: 'series-1' },
-          { value: 'ttft_ms_p95', name: 'p95', told: ms(all.ttft_ms_p95), tone: 'series-3', dashed: true },
-        ],
-        ...given,
-      }),
-      columnChart({
-        title: 'Errors',
-        told: errors ? share(errors, requests) : '',
-        value: 'errors',
-        unit: 'errors',
-        tone: 'series-5',
-        hatched: true,
-        ...given,
-      }),
-      rankChart({
-        title: 'Calls by tool',
-        rows: told.by_tool.map((row) => ({ name: row.tool, count: row.calls })),
-        tone: 'series-3',
-        unit: 'calls',
-        none: 'No tool was called in this window.',
-        picked: filter.tool,
-        onpick: (tool) => change({ tool }),
-      }),
-      columnChart({
-        title: 'Parked',
-        told: 'waiting for results',
-        value: 'parked',
-        unit: 'parked',
-        tone: 'series-4',
-        ...given,
-      }),
-      rankChart({
-        title: 'By model',
-        rows: told.by_model.map((row) => ({
-          name: row.model,
-          count: row.requests,
-          note: [
-            row.errors ? `${row.errors} failed` : '',
-            row.ttft_ms_p50 == null ? '' : `first token ${ms(row.ttft_ms_p50)}`,
-          ]
-            .filter(Boolean)
-            .join(' · '),
-        })),
-        tone: 'series-1',
-        unit: 'requests',
-        most: 4,
-        none: 'No request in this window.',
-        picked: filter.model,
-        onpick: (model) => change({ model }),
-      }),
-    )
-    if (focused)
-      [...charts.querySelectorAll('button')]
-        .find((button) => button.title === focused)
-        ?.focus({ preventScroll: true })
   }
 
-  // --- live ------------------------------------------------------------------------------------------------------------------------------------
+  // --- live ------------------------------------------------------------------------------------------------
 
-  const fits = (turn) =>
-    (!filter.model || turn.model === filter.model) &&
-    (!filter.tool || turn.calls?.includes(filter.tool)) &&
-    (!filter.status || statusOf(turn).includes(filter.status))
-  const offs = [
-    live.on('turn', ({ turn }) => {
-      chartSoon()
-      if (!turn) return
-      if (fits(turn)) turns.set(turn.id, turn)
-      else if (!turns.delete(turn.id)) return
-      show()
-    }),
-    live.on('lost', () => {
-      load()
-      chart()
-    }),
-  ]
-  const ticking = setInterval(() => {
-    for (const [id, turn] of turns) if (turn.state === 'running') tick(rows.get(id)?.node, turn)
-    for (const time of body.querySelectorAll('time')) text(time, clockOf(new Date(time.dateTime)))
-  }, 1000)
-  const renewing = setInterval(chartSoon, 60_000)
+  /** @param {TurnLine} turn */
+  matches(turn) {
+    const { model, tool, status } = this.filter
+    if (model && turn.model !== model) return false
+    if (tool && !turn.calls.includes(tool)) return false
+    return !status || statusesOf(turn).includes(status)
+  }
 
-  await Promise.all([load(), chart()])
-  return () => {
-    closed = true
-    clearInterval(ticking)
-    clearInterval(renewing)
-    clearTimeout(chartTimer)
-    for (const off of offs) off()
+  /** @param {TurnLine | undefined} turn */
+  receive(turn) {
+    this.loadChartsSoon()
+    if (!turn) return
+    if (this.matches(turn)) this.turns.set(turn.id, turn)
+    else if (!this.turns.delete(turn.id)) return
+    this.show()
+  }
+
+  tick() {
+    for (const [id, turn] of this.turns) if (turn.state === 'running') tick(this.rows.get(id)?.node, turn)
+    for (const time of this.body.querySelectorAll('time')) text(time, clockOf(new Date(time.dateTime)))
   }
 }
-
-const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part * 10 < whole ? 1 : 0)} %` : '')
-const each = (seconds) =>
-  `per ${seconds === 3600 ? 'hour' : seconds > 3600 ? `${seconds / 3600} h` : `${Math.round(seconds / 60)} min`}`
