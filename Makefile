@@ -7,9 +7,11 @@ NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/pac
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
+# Folders whose tests need nothing but this process; the few that start one are marked `process`.
+QUICK := $(addprefix tests/,access cluster core emulate gateway laws observe settings tools vault wire)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: clients-newest first-minute help install serve test lint format bench fuzz evidence dist supported screenshots docs clean
+.PHONY: clients-newest first-minute help install serve test check quick coverage lint format bench fuzz evidence dist supported screenshots docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +23,12 @@ serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded defaul
 
 test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## every test
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
+
+check: $(VENV)/.test $(VENV)/.lint  ## lint and the quick tests, side by side: under a minute
+	$(MAKE) -j2 lint quick
+
+quick: $(VENV)/.test  ## the tests that start no process, with fewer random examples
+	$(BIN)/python -m pytest -q -n 2 --quick $(QUICK) $(ARGS)
 
 coverage:  ## the same, and which lines were run
 	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"

@@ -20,6 +20,7 @@ SKIPS = {
 
 @pytest.mark.parametrize("where", SKIPS)
 @pytest.mark.parametrize("ci", ["true", ""])
+@pytest.mark.process
 def test_what_is_skipped_fails_in_ci_and_says_what_is_missing(tmp_path: Path, where: str, ci: str) -> None:
     (tmp_path / "test_engine.py").write_text(SKIPS[where])
     environment = {**os.environ, "CI": ci, "PYTHONPATH": str(TESTS)}
