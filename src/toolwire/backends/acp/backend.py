@@ -100,8 +100,10 @@ class AcpBackend:
         return session
 
     async def let_go(self, session: Any) -> None:
-        self._live.discard(session)
-        await session.close()
+        try:
+            await session.close()
+        finally:
+            self._live.discard(session)  # not before: `close` waits for every session that is listed
 
     async def keep(self, turn: Turn, run: AgentRun, session: Any) -> None:
         if self._closed:
