@@ -7,11 +7,13 @@ NODE := tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/pac
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
+# Extras of pyproject.toml whose versions are in constraints.txt.
+LOCKED := test lint docs dist
 # Folders whose tests need nothing but this process; the few that start one are marked `process`.
 QUICK := $(addprefix tests/,access cluster core emulate gateway laws observe settings tools vault wire)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: clients-newest first-minute help install serve test check quick coverage lint format bench fuzz evidence dist supported screenshots docs clean
+.PHONY: clients-newest first-minute help install serve test check quick coverage lock lint format bench fuzz evidence dist supported screenshots docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +57,10 @@ docs: $(VENV)/.docs  ## these pages as a site, in site/; open site/index.html
 supported: $(VENV)/.core  ## docs/supported.md, from the code
 	$(BIN)/python docs/supported.py
 
+lock: $(VENV)/.lock  ## constraints.txt, from pyproject.toml; ARGS=--upgrade for newer versions
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  $(LOCKED:%=--extra %) pyproject.toml -o constraints.txt $(ARGS)
+
 bench: $(VENV)/.test  ## the benchmarks, side by side, as ratios
 	$(BIN)/python -m bench $(ARGS)
 
@@ -89,8 +95,17 @@ $(VENV)/.local: $(VENV)/.core
 	@if $(BIN)/python -m pip install -q -e '.[local]' && $(BIN)/toolwire local pull >/dev/null; then touch $@; \
 	else echo "the embedded model is not available here: the scripted demo answers instead" >&2; fi
 
-$(VENV)/.test: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[test,docs]'
+# What we work with, in the versions and with the hashes of constraints.txt: the same everywhere.
+$(VENV)/.locked: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(BIN)/python -m pip install -q --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install -q --no-deps -e .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.locked
+	@touch $@
+
+$(VENV)/.lock: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[lock]'
 	@touch $@
 
 # The Python clients of the tests live apart: they are clients, and what they need may differ from what Toolwire needs.
@@ -103,18 +118,6 @@ $(VENV)/.clients: $(VENV)/bin/python tests/clients/requirements.txt
 $(VENV)/.semantic-kernel: $(VENV)/bin/python tests/clients/requirements-semantic-kernel.txt
 	$(BIN)/python -m venv $(VENV)/semantic-kernel
 	$(VENV)/semantic-kernel/bin/python -m pip install -q -r tests/clients/requirements-semantic-kernel.txt
-	@touch $@
-
-$(VENV)/.lint: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[lint]'
-	@touch $@
-
-$(VENV)/.docs: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[docs]'
-	@touch $@
-
-$(VENV)/.dist: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[dist]'
 	@touch $@
 
 # Programs of the system that some tests watch or compare with. Where they can not be installed their tests skip, and say so.

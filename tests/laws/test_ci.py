@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,14 @@ def test_what_is_skipped_fails_in_ci_and_says_what_is_missing(tmp_path: Path, wh
     assert (done.returncode not in left_out) == (ci == "true") and "no engine" in done.stdout, (
         done.stdout + done.stderr
     )
+
+
+def test_the_workflows_run_the_targets_of_the_makefile_and_nothing_else() -> None:
+    root = TESTS.parent
+    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE)
+    for path in [*(root / ".github" / "workflows").glob("*.yml"), root / ".ci" / "run"]:
+        commands = re.findall(r"^(?: +- run: |(?=make))(.+)$", path.read_text(), re.MULTILINE)
+        assert commands, path
+        for command in commands:
+            make, *wanted = command.split()
+            assert make == "make" and set(wanted) <= set(targets), (path, command)
