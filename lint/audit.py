@@ -3,6 +3,7 @@
 - Every dependency and every extra that people install has a lowest version and an upper bound.
 - What the tests, the linters and the builds use is pinned exactly, and is what is installed here.
 - What is installed fits together (`pip check`).
+- constraints.txt has every version that pyproject.toml pins, and a hash of every package.
 - Every package of an npm lock file has an integrity hash, and no lock file or requirements file names a
   registry.
 - Nothing that is installed has a known vulnerability, by the data that PyPI publishes (and pip-audit reads).
@@ -31,7 +32,9 @@ from typing import Any
 from pip._internal.models.index import PyPI
 
 ROOT = Path(__file__).resolve().parents[1]
-PINNED = ("test", "lint", "dist", "docs")
+LOCKED = ("test", "lint", "docs", "dist")
+"""Extras whose versions and hashes are in constraints.txt."""
+PINNED = (*LOCKED, "lock")
 """Extras for those who work on Toolwire; all others are for those who use it."""
 ACCEPTED: dict[str, str] = {}
 """Vulnerabilities that do not touch Toolwire, by their id, each with the reason."""
@@ -58,7 +61,8 @@ class BadData(Exception):
 
 def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    problems = [*ranges(project), *pins(project), *fitting(), *locks(ROOT)]
+    constraints = (ROOT / "constraints.txt").read_text("utf-8")
+    problems = [*ranges(project), *pins(project), *locked(project, constraints), *fitting(), *locks(ROOT)]
     found, unchecked, is_bad = checked(installed())
     for line in (*problems, *found):
         print(f"audit: {line}", file=sys.stderr)
@@ -100,6 +104,22 @@ def pins(project: dict[str, Any]) -> Iterator[str]:
                 continue  # each make target installs its own group
             if here != exact[1]:
                 yield f"{group}: {name} is pinned to {exact[1]}, and {here} is installed"
+
+
+def locked(project: dict[str, Any], constraints: str) -> Iterator[str]:
+    """Complaints about constraints.txt."""
+    blocks = re.split(r"\n(?=\S)", constraints.strip())
+    there = {block.split()[0] for block in blocks}
+    for group in LOCKED:
+        for requirement in project["optional-dependencies"].get(group, ()):
+            name, wanted = parsed(requirement)
+            if f"{re.sub(r'[-_.]+', '-', name).lower()}{wanted}" not in there:
+                yield f"constraints.txt lacks {name}{wanted}; run make lock"
+    for block in blocks:
+        if "--hash=sha256:" not in block:
+            yield f"constraints.txt: no hash of {block.split()[0]}; run make lock"
+    if "://" in constraints or "--index" in constraints:
+        yield "constraints.txt names a registry"
 
 
 def parsed(requirement: str) -> tuple[str, str]:

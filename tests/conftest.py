@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
 )
+settings.register_profile("quick", settings.get_profile("toolwire"), max_examples=20)
 settings.load_profile("toolwire")
 
 # Tests start many hundred processes: without bytecode on the disk each would compile all of Toolwire anew.
@@ -107,7 +109,7 @@ def _below_tests(path: str) -> str:
     return path.removeprefix("tests/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The long ones first: several workers then end at about the same time."""
 
     def place(item: pytest.Item) -> int:
@@ -115,6 +117,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((place for place, start in enumerate(LONG) if path.startswith(start)), len(LONG))
 
     items.sort(key=place)
+    for item in items:
+        if OF_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("process")
+    if config.option.quick:
+        left_out = [item for item in items if item.get_closest_marker("process")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]
@@ -129,6 +138,65 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     config.option.loadscopereorder = False
     return Sharing(config, log)
+
+
+# --- tests without processes ------------------------------------------------------------------------------------------
+
+OF_PROCESSES = {"postgres_server", "redis_server"}
+"""Fixtures that start a process."""
+STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+"""Audit events of the interpreter."""
+
+
+class Guard:
+    """Refuses to start a process, or to connect to another machine, while it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.refused: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.closed:
+            return
+        if event in STARTS:
+            self._refuse("starts a process; mark it with pytest.mark.process")
+        elif event == "socket.connect" and _is_far(arguments[1]):
+            self._refuse(f"connects to {arguments[1]}")
+
+    def _refuse(self, what: str) -> None:
+        self.refused.append(what)
+        raise RuntimeError(f"this test {what}")
+
+
+def _is_far(address: Any) -> bool:
+    return isinstance(address, tuple) and not str(address[0]).startswith(("127.", "::1"))
+
+
+guard = Guard()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="fewer random examples, and no tests marked `process`; any other test that starts one fails",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.quick:
+        settings.load_profile("quick")
+        platform.processor()  # Python starts a process for this once, and then remembers
+        sys.addaudithook(guard)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    guard.closed = True
+    try:
+        return (yield)
+    finally:
+        guard.closed = False
 
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -146,7 +214,12 @@ def _allowed(report: Report) -> Report:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _allowed((yield))
+    report = _allowed((yield))
+    if guard.refused and call.when == "teardown":
+        report.outcome = "failed"
+        report.longrepr = f"the test {guard.refused[0]}"
+        guard.refused.clear()
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -287,7 +360,7 @@ def on_a_socket() -> Callable[..., AbstractAsyncContextManager[str]]:
 
 # --- the store on both engines, and a real Redis ---------------------------------------------------------------------
 
-ENGINES = ("sqlite", "postgresql")
+ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
 
 
 @pytest.fixture(params=ENGINES)

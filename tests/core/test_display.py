@@ -79,6 +79,7 @@ def test_prose_keeps_the_joiners_of_emoji_and_words_and_nothing_else() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.process
 def test_the_pages_write_out_the_same_over_all_of_unicode(tmp_path: Path) -> None:
     (tmp_path / "invisible.mjs").write_text((STATIC / "invisible.js").read_text("utf-8"))
     code = """

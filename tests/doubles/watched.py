@@ -111,6 +111,10 @@ class Watched:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def loop_cpu_s(self) -> float:
+        """What the event loop's thread has used, to the nanosecond."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def told(self) -> str:
         """Everything it logged."""
         return self.log.read_text(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ SKIPS = {
 
 @pytest.mark.parametrize("where", SKIPS)
 @pytest.mark.parametrize("ci", ["true", ""])
+@pytest.mark.process
 def test_a_skipped_test_fails_in_ci_and_names_what_is_missing(tmp_path: Path, where: str, ci: str) -> None:
     (tmp_path / "test_engine.py").write_text(SKIPS[where])
     environment = {**os.environ, "CI": ci, "PYTHONPATH": str(TESTS)}
@@ -42,3 +44,14 @@ def test_a_skipped_test_fails_in_ci_and_names_what_is_missing(tmp_path: Path, wh
     assert (done.returncode not in left_out) == (ci == "true") and "no engine" in done.stdout, (
         done.stdout + done.stderr
     )
+
+
+def test_the_workflows_run_the_targets_of_the_makefile_and_nothing_else() -> None:
+    root = TESTS.parent
+    targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE)
+    for path in [*(root / ".github" / "workflows").glob("*.yml"), root / ".ci" / "run"]:
+        commands = re.findall(r"^(?: +- run: |(?=make))(.+)$", path.read_text(), re.MULTILINE)
+        assert commands, path
+        for command in commands:
+            make, *wanted = command.split()
+            assert make == "make" and set(wanted) <= set(targets), (path, command)

@@ -8,6 +8,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
 FILES = (
     "gateway/test_one.py",
@@ -28,6 +30,7 @@ def test_it(number):
 """
 
 
+@pytest.mark.process
 def test_every_file_runs_in_one_worker_and_related_files_run_in_the_same_one(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)

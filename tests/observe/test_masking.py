@@ -143,4 +143,4 @@ def test_prose_and_code_without_secrets_stay_as_they_are(text: str) -> None:
     ids=lambda text: text[:30],
 )
 def test_masking_takes_time_in_proportion_to_the_text(text: str, growth: Callable[..., float]) -> None:
-    assert growth(lambda size: MASK.text(text[:size]), len(text) // 4, len(text)) < 8
+    assert growth(lambda size: MASK.text(text[:size]), len(text) // 16, len(text) // 4) < 8

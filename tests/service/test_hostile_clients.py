@@ -169,10 +169,10 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_its_run_cancelled(star
 @both_loops
 async def test_a_client_that_keeps_reading_slowly_is_not_cut_off(start: Start) -> None:
     model = Endless()
-    async with start(model, slow_reader_s=0.4) as server:
+    async with start(model, slow_reader_s=2) as server:  # a busy machine may hold the reader up for a while
         loop, began, read = asyncio.get_running_loop(), time.monotonic(), 0
         with await server.connection(asks()) as connection:
-            while time.monotonic() - began < 1.6:
+            while time.monotonic() - began < 4:
                 read += len(await loop.sock_recv(connection, 65536))
                 await asyncio.sleep(0.02)
             assert not model.ended.is_set() and read > 0
@@ -213,7 +213,7 @@ async def test_a_body_that_never_arrives_ends_the_request(
 async def test_a_body_that_arrives_too_slowly_ends_the_request(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.3)
+    monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
     async with start(quiet) as server, connected(server.port) as (reader, writer):
         writer.write(post(CHAT, b"x" * 10_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
 
@@ -385,8 +385,8 @@ async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memo
 
 ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
-NOISE_S = 0.002
-"""Below this, a p99 on a busy machine only measures the scheduler."""
+NOISE_S = 0.001
+"""Less than this is not measured well."""
 
 
 def _frame(opcode: int, data: bytes = b"") -> bytes:
@@ -436,47 +436,41 @@ HANDSHAKE = (
 )
 
 
-async def _timed(port: int) -> list[float]:
-    request, times = (
-        post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed"),
-        [],
-    )
-    async with connected(port) as (reader, writer):
+async def _work(server: Watched) -> float:
+    """What the server works between a request and its answer, in seconds of its event loop: the 90th percentile.
+
+    Other work of the machine delays an answer, but does not count here. What the server does for other
+    connections before it answers counts.
+    """
+    request = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed")
+    spent = []
+    async with connected(server.port) as (reader, writer):
         for _ in range(EACH):
-            began = time.perf_counter()
+            before = server.loop_cpu_s()
             writer.write(request)
             assert (await read_answer(reader))[0] == 200
-            times.append(time.perf_counter() - began)
-    return times
-
-
-def _p99(times: list[float]) -> float:
-    return sorted(times)[int(len(times) * 0.99)]
+            spent.append(server.loop_cpu_s() - before)
+    return sorted(spent)[int(EACH * 0.9)]
 
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
-    """Calm and flooded rounds alternate, and their median p99 is compared.
-
-    One slow moment of the machine does not decide, and a flood that delays others in most rounds fails.
-    """
-    await _timed(watched.port)
+    """Calm and flooded rounds take turns, each with a new flood, and the median round of each kind counts."""
+    await _work(watched)
     before = watched.rss_mb()
     calm, flooded = [], []
     for _ in range(ROUNDS):
-        calm.append(_p99(await _timed(watched.port)))
+        calm.append(await _work(watched))
         flood = Flood(watched.port, *FLOODS[kind])
         flood.start()
         try:
             await asyncio.to_thread(flood.running.wait, 10)
-            flooded.append(_p99(await _timed(watched.port)))
+            flooded.append(await _work(watched))
         finally:
             await asyncio.to_thread(flood.stop)
-    print(
-        f"{kind}: p99 calm {median(calm) * 1000:.2f} ms, flooded {median(flooded) * 1000:.2f} ms, ratio {median(flooded) / median(calm):.2f}"
-    )
+    print(f"{kind}: {median(calm) * 1000:.2f} ms a request, flooded {median(flooded) * 1000:.2f} ms")
     assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.told()

@@ -811,6 +811,19 @@ def test_the_audit_finds_unbounded_ranges_and_loose_pins(audit: ModuleType) -> N
     assert "h is not pinned" in loose and "pytest is pinned to 0.0.1" in other
 
 
+def test_the_audit_finds_what_the_lock_lacks(audit: ModuleType) -> None:
+    project = {"optional-dependencies": {"test": ["Some_Package[extra]==1.0", "other==2.0"], "lint": []}}
+    whole = "other==2.0 \\\n    --hash=sha256:aa\n"
+    whole += "some-package==1.0 ; sys_platform != 'win32' \\\n    --hash=sha256:bb\n"
+    assert list(audit.locked(project, whole)) == []
+    assert list(audit.locked(project, whole.replace("2.0", "2.1"))) == [
+        "constraints.txt lacks other==2.0; run make lock"
+    ]
+    (line,) = audit.locked(project, whole.replace("--hash=sha256:bb", ""))
+    assert line == "constraints.txt: no hash of some-package==1.0; run make lock"
+    assert "constraints.txt names a registry" in audit.locked(project, "--index-url x\n" + whole)
+
+
 def test_our_own_dependencies_have_bounds_and_pins(audit: ModuleType) -> None:
     import tomllib
 

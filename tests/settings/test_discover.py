@@ -143,6 +143,7 @@ def test_models_shows_what_was_found_with_its_dialect(
     assert "DIALECT" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_the_first_run_prints_a_short_table_and_one_line(tmp_path: Path) -> None:
     """A real process, with nothing configured: what there is on stderr, where to find it on stdout."""
     environ: dict[str, Any] = {

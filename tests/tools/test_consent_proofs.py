@@ -321,6 +321,7 @@ def traced(folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str], str]]
     return run
 
 
+@pytest.mark.process
 def test_strace_sees_no_note_opened_by_a_declined_search_and_read(
     traced: Callable[..., tuple[list[str], str]],
 ) -> None:
@@ -329,6 +330,7 @@ def test_strace_sees_no_note_opened_by_a_declined_search_and_read(
     assert "Zulu-4711" not in sent and "User cancelled tool execution" in sent
 
 
+@pytest.mark.process
 def test_strace_sees_a_granted_note_opened_after_the_grant_and_no_other(
     traced: Callable[..., tuple[list[str], str]],
 ) -> None:
@@ -459,6 +461,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.process
 async def test_killed_at_any_point_no_note_is_half_and_no_approval_is_lost(
     folder: Path, tmp_path: Path, store: Store, approvals: Approvals
 ) -> None:
@@ -519,6 +522,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.process
 async def test_a_question_outlives_the_process_that_asked_it_and_is_decided_once_but_runs_nothing(
     folder: Path, tmp_path: Path, store: Store, approvals: Approvals
 ) -> None:

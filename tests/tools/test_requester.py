@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals, has_ended, this_process
 
@@ -45,6 +47,7 @@ def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
     )
 
 
+@pytest.mark.process
 def test_a_process_that_ended_has_ended_and_so_is_one_whose_number_another_has() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -53,6 +56,7 @@ def test_a_process_that_ended_has_ended_and_so_is_one_whose_number_another_has()
     assert has_ended(f"{HERE}/{os.getpid()}/1")
 
 
+@pytest.mark.process
 async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(
     tmp_path: Path,
 ) -> None:

@@ -335,6 +335,7 @@ def kill_while_writing(root: Path, rounds: int, seed: int) -> int:
     return left
 
 
+@pytest.mark.process
 def test_a_killed_writer_leaves_the_old_note_or_the_new_and_no_rubbish(tmp_path: Path) -> None:
     root = tmp_path / "vault"
     root.mkdir()
@@ -342,6 +343,7 @@ def test_a_killed_writer_leaves_the_old_note_or_the_new_and_no_rubbish(tmp_path:
     print(f"outcomes: {KILL_ROUNDS} writers killed, {left} unfinished files removed; no note was half")
 
 
+@pytest.mark.process
 def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_use(root: Path) -> None:
     left = root / ".toolwire-0123456789abcdef.tmp"
     left.write_text("half")

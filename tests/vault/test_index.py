@@ -450,6 +450,7 @@ def test_one_writes_at_a_time_and_the_other_may_wait_or_not(root: Path, index: I
     assert index.refresh().added == 6
 
 
+@pytest.mark.process
 def test_two_processes_build_at_the_same_time(root: Path, tmp_path: Path) -> None:
     for number in range(200):
         (root / f"many{number}.md").write_text(f"text {number}")
@@ -509,6 +510,7 @@ def kill_while_building(root: Path, cache: Path, rounds: int, seed: int) -> int:
     return middle
 
 
+@pytest.mark.process
 def test_a_killed_builder_leaves_an_index_that_heals(root: Path, tmp_path: Path) -> None:
     middle = kill_while_building(root, tmp_path / "cache", KILL_ROUNDS, 3)
     print(

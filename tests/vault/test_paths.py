@@ -307,6 +307,7 @@ def test_links_to_folders_are_not_entered(root: Path, vault: Vault) -> None:
     assert [entry.path for entry, _ in vault.scan()] == ["Notes/Deep/b.md", "Notes/a.md", "top.md"]
 
 
+@pytest.mark.process
 def test_an_unreadable_file_is_refused_and_the_walk_goes_on(root: Path) -> None:
     (root / "locked.md").write_text(SECRET)
     (root / "locked.md").chmod(0)

@@ -187,8 +187,11 @@ async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks
     backend = agent([{"say": "ok"}], idle_s=0.2)
     await talk(backend).say("Hello.")
     (session,) = backend.live
+    async with asyncio.timeout(30):
+        while backend.live:
+            await asyncio.sleep(0.02)
     assert await gone(session.pid)
-    assert not backend.live and len(backend.idle) == 0
+    assert len(backend.idle) == 0
 
 
 async def test_the_doctor_opens_a_session_and_closes_it(agent: Agent) -> None:
@@ -202,6 +205,20 @@ async def test_the_doctor_opens_a_session_and_closes_it(agent: Agent) -> None:
     }
     facts = await inspect(AcpOptions(("no-such-agent",)))
     assert facts["installed"] is False and "not found" in facts["problem"]
+
+
+async def test_a_backend_that_closes_waits_for_a_session_that_is_being_closed(
+    agent: Agent, talk: Talks
+) -> None:
+    """A run whose agent died closes its session in its own task."""
+    backend = agent(LOOP)
+    await talk(backend).say("Weather?")
+    (session,) = backend.live
+    closing = asyncio.ensure_future(backend.end(session))
+    await asyncio.sleep(0)
+    await backend.close()
+    assert not session.folder.exists()
+    await closing
 
 
 async def test_a_backend_that_closes_while_agents_start_leaves_none_running(

@@ -252,7 +252,7 @@ async def test_silence_of_an_agent_is_a_timeout_and_signs_of_life_are_not_silenc
 
     async def slow(run: AgentRun) -> None:
         for _ in range(10):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.15)
             run.alive()
         run.text("there")
 
@@ -261,7 +261,7 @@ async def test_silence_of_an_agent_is_a_timeout_and_signs_of_life_are_not_silenc
     assert failure(await segment(run)).kind == "timeout"
     await run.cancel()
     assert stopped.count == 1
-    assert said(await segment(made(slow, timeout_s=0.4))) == "there"
+    assert said(await segment(made(slow, timeout_s=1.2))) == "there"
 
 
 @pytest.mark.parametrize(

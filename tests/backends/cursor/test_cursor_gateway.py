@@ -722,8 +722,8 @@ async def test_keep_alives_keep_a_thinking_agent_from_timing_out(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     bridge._keepalive_s = 0.05
-    bridge.play([{"sleep": 1.0}, {"text": "At last."}])
-    table.serve(make(timeout_s=0.5))
+    bridge.play([{"sleep": 3.0}, {"text": "At last."}])
+    table.serve(make(timeout_s=2.0))
     assert text_of("chat", (await send(table, judge, "chat", ask("chat"), False))[0]) == "At last."
 
 

@@ -160,8 +160,10 @@ class AgentBackend(ABC, Generic[Session]):
         return session
 
     async def end(self, session: Session) -> None:
-        self.live.discard(session)
-        await session.close()
+        try:
+            await session.close()
+        finally:
+            self.live.discard(session)  # not earlier: `close` waits for every session in `live`
 
 
 class _Work(Generic[Session]):
