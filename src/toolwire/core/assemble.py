@@ -1,8 +1,9 @@
 """Turns fragments of tool calls, in any order and shape that an upstream sends, into events. Pure.
 
-Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the one before it is
-open waits until that one is closed, or until the end. White space is sent with what follows it; alone it is nothing.
-The cost is linear in the input; `held` and `size` say how much is kept. Standard library only.
+Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the previous
+one is open waits until that one is closed, or until the end. White space is sent with the text that follows
+it, and dropped if none follows. The cost is linear in the input; `held` and `size` limit what is kept.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ __all__ = [
 ]
 
 CALL_SIZE = 500
-"""What a call adds to `size`, besides its texts."""
+"""What a call adds to `size` besides its texts."""
 
 
 @dataclass(slots=True)
 class Fragment:
     """A piece of a call as an upstream sent it.
 
-    `alias`: a second id of the call (a Responses item id). `position`: the fragment's place in its chunk, None if it
-    came alone. `complete`: `arguments` are the whole. `own`: opens a call in any case. `rough`: texts may begin or end
-    with half of a surrogate pair.
+    `alias`: a second id of the call (a Responses item id). `position`: the fragment's index in its chunk,
+    None if it came alone. `complete`: `arguments` are the whole. `own`: always opens a call. `rough`: texts
+    may begin or end with half of a surrogate pair.
     """
 
     index: int | None = None
@@ -52,14 +53,15 @@ class Fragment:
 
 
 class CallAssembler:
-    """Fragments in, events out.
+    """Turns the fragments of a run into events.
 
-    `names`: the declared tools; None: a name is complete when arguments come with it or after it. `ordered=False` sends
-    the events of every call as they come, and neither waits for ids nor judges arguments, for wires that number their
-    fragments. `rename`: the name that a call begins with. `repair`: creates the repair of a function's arguments.
-    `reason`: why the run ends, if known before its last calls. `changes` counts the changes by fragments, `held` the
-    characters that wait, `size` all that is kept. `truncated`: a call broke off. `lost`: arguments came after their
-    call had ended without any.
+    `names`: the declared tools; None: a name is complete when arguments come with it or after it.
+    `ordered=False` sends the events of every call as they come, and neither waits for ids nor checks
+    arguments; it is for upstreams that number their fragments. `rename`: maps the name that a call begins
+    with. `repair`: creates the repair of a function's arguments. `reason`: why the run ends, if known before
+    its last calls. `changes` counts the changes by fragments, `held` the characters that wait, `size` all
+    that is kept. `truncated`: a call was cut off. `lost`: arguments came after their call had ended without
+    any.
     """
 
     def __init__(
@@ -87,12 +89,12 @@ class CallAssembler:
 
     @property
     def open(self) -> bool:
-        """Whether a call is not ended yet."""
+        """Whether a call has not ended yet."""
         return self._head < len(self.calls) if self._ordered else any(not call.ended for call in self.calls)
 
     @property
     def unfinished(self) -> bool:
-        """Whether an open call's arguments are not complete: more of them may come."""
+        """Whether the arguments of an open call are incomplete, so that more may come."""
         return any(
             call.pieces and call.kind == "function" and not call.is_closed()
             for call in self.calls[self._head :]
@@ -107,7 +109,7 @@ class CallAssembler:
             and not fragment.complete
             and not self._cumulative
         ):
-            call = self._by_index.get(fragment.index)  # the hot path: one more piece of the one open call
+            call = self._by_index.get(fragment.index)  # the hot path: one more piece of the open call
             if (
                 call is not None
                 and call is self.calls[-1]
@@ -126,7 +128,7 @@ class CallAssembler:
         return [] if bare and arguments is None else self._add(fragment)
 
     def settle(self) -> list[Event]:
-        """Ends the open call if it is closed, because something other than a call follows."""
+        """Ends the open call if its arguments are closed, because something other than a call follows."""
         if self._head == len(self.calls) - 1:
             call = self.calls[self._head]
             if call.begun and call.is_closed():
@@ -136,7 +138,7 @@ class CallAssembler:
         return []
 
     def finish(self, reason: str = "stop") -> list[Event]:
-        """Ends every call. A call without a name is dropped, and counted."""
+        """Ends every call. A call without a name is dropped and counted."""
         out: list[Event] = []
         for call in self.calls[self._head :]:
             if call.ended:
@@ -149,15 +151,15 @@ class CallAssembler:
         self._head = len(self.calls)
         return out
 
-    # --- which call ------------------------------------------------------------------------------
+    # --- finding the call of a fragment ---
 
     def _find(self, fragment: Fragment) -> PartialCall | None:
-        """The call that the fragment belongs to; None: it opens one.
+        """The call that the fragment belongs to; None if it opens one.
 
-        Found by its id or alias, else by its index, else by its position if its chunk has several fragments; else it
-        continues the last call, unless it has a new name. At a known index an unknown id opens a call only with a
-        name, and only if the name differs or the call so far is empty or closed: some servers send a new id with
-        every delta, others count every call as 0.
+        Found by its id or alias, else by its index, else by its position if its chunk has several fragments;
+        else it continues the last call, unless it has a new name. At a known index an unknown id opens a call
+        only with a name, and only if the name differs or the call so far is empty or closed: some servers
+        send a new id with every delta, others give every call the index 0.
         """
         if fragment.own:
             return None
@@ -182,7 +184,7 @@ class CallAssembler:
 
     def _by_place(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
         position = fragment.position
-        if has_id:  # an unknown id opens a call, unless it is the late id of a call that had none
+        if has_id:  # an unknown id opens a call, unless it is the late id of a call without one
             call = self._by_place(fragment, False) if fragment.complete else None
             return (
                 call
@@ -198,7 +200,7 @@ class CallAssembler:
         text = fragment.arguments
         if not fragment.name or fragment.name != call.name or not text or self._cumulative:
             return False
-        if fragment.complete:  # only where nothing but its place leads to the call
+        if fragment.complete:  # only if nothing but its position identifies the call
             nameless = not fragment.id and not fragment.alias and fragment.index is None
             return (
                 nameless
@@ -221,7 +223,7 @@ class CallAssembler:
             self._by_index[fragment.index] = call
         return call
 
-    # --- what it means ---------------------------------------------------------------------------
+    # --- adding a fragment ---
 
     def _add(self, fragment: Fragment) -> list[Event]:
         found = self._find(fragment)
@@ -248,7 +250,9 @@ class CallAssembler:
         return out
 
     def _identify(self, call: PartialCall, fragment: Fragment) -> None:
-        """Takes ids and name. Another name before any arguments is the next piece of it: "get_" + "weather"."""
+        """Sets ids and name. A different name before any arguments is the next piece of it: "get_" +
+        "weather".
+        """
         if fragment.id and call.id is None and fragment.id not in self._by_id:
             call.id = fragment.id
             self.changes += 1
@@ -267,12 +271,12 @@ class CallAssembler:
     def _take(self, call: PartialCall, fragment: Fragment) -> int:
         """Adds the fragment's arguments; returns the number of characters that came too late to be sent.
 
-        Increments are appended verbatim, even if they repeat what is there. A complete fragment, and every fragment of
-        a cumulative upstream, has the whole: only its new suffix is added.
+        Increments are appended verbatim, even if they repeat earlier text. A complete fragment, and every
+        fragment of a cumulative upstream, has the whole arguments: only their new suffix is added.
         """
         arguments, whole = fragment.arguments, self._cumulative or fragment.complete
         if not isinstance(arguments, str) and call.pieces:
-            return 0  # a JSON value cannot be an increment: it repeats what is there
+            return 0  # a JSON value cannot be an increment, so it repeats the arguments
         text = _as_text(arguments)
         if text is None:
             call.issues.append(NOT_JSON)
@@ -288,7 +292,7 @@ class CallAssembler:
             and text == call.arguments
             and call.is_closed()
         ):
-            return 0  # the whole call once more
+            return 0  # the whole call is repeated
         if not text:
             return 0
         if (call.ended or call.complete) and (self._ordered or not fragment.complete):
@@ -313,7 +317,7 @@ class CallAssembler:
         others = self._names if isinstance(self._names, frozenset) else ()
         return has_arguments or not any(other != name and other.startswith(name) for other in others)
 
-    # --- what comes out --------------------------------------------------------------------------
+    # --- sending events ---
 
     def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
         if not self._ordered:
@@ -372,16 +376,16 @@ class _EveryName:
 
 
 EVERY_NAME: Container[str] = _EveryName()
-"""For callers that take every name as complete."""
+"""For callers that accept every name as complete."""
 
 
 def _flows(call: PartialCall) -> bool:
-    """Whether the next piece of the call can go out as it is."""
+    """Whether the next piece of the call can be sent unchanged."""
     return call.begun and call.solid and not (call.ended or call.complete or call.half)
 
 
 def _as_text(arguments: Any) -> str | None:
-    """Arguments as JSON text; None for a value that JSON cannot express."""
+    """The arguments as JSON text; None for a value that JSON cannot express."""
     if isinstance(arguments, str):
         return arguments
     try:

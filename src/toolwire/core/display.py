@@ -1,8 +1,9 @@
-"""Makes text from outside safe to show: it cannot drive the terminal, and nothing in it is invisible or reordered.
+"""Makes untrusted text safe to show: no control sequences, nothing invisible or reordered.
 
-What a model, a note or a server says may hold characters that nobody sees: controls, characters without a shape, and
-those that turn the direction of writing. A person who decides must see them, so each is written out. The pages do the
-same with the same ranges (`invisible.js`); a test compares both over all of Unicode.
+Text of a model, a note or a server may contain characters that are not visible: controls, characters without
+a glyph, and those that change the direction of writing. A person who approves something must see them, so
+each is written out. The web pages use the same ranges (`invisible.js`); a test compares both over all of
+Unicode.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ INVISIBLE: tuple[tuple[int, int], ...] = (
     (0x2060, 0x206F),  # word joiner, invisible operators, direction isolates
     (0x2800, 0x2800),  # braille blank
     (0x3164, 0x3164),  # Hangul filler
-    (0xD800, 0xF8FF),  # half characters (surrogates), private use
+    (0xD800, 0xF8FF),  # surrogates, private use
     (0xFDD0, 0xFDEF),  # noncharacters
     (0xFE00, 0xFE0F),  # variation selectors
     (0xFEFF, 0xFEFF),  # byte order mark
@@ -40,10 +41,10 @@ INVISIBLE: tuple[tuple[int, int], ...] = (
     (0xE0000, 0xE0FFF),  # tags and variation selectors
     (0xF0000, 0x10FFFF),  # private use
 )
-"""First and last code point of each range: Unicode's Default_Ignorable_Code_Point, and what else shows nothing."""
+"""First and last code point of each range: Unicode's Default_Ignorable_Code_Point and other blanks."""
 
 _JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))
-"""Parts of emoji and of some scripts' ordinary writing. Prose keeps them."""
+"""Parts of emoji and of ordinary writing in some scripts, which prose keeps."""
 
 
 def _pattern(without: str = "") -> re.Pattern[str]:
@@ -55,16 +56,16 @@ _UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 UNITS = ("B", "kB", "MB", "GB")
 LONGEST = len("⟨U+10FFFF⟩")
-"""The most characters that one becomes."""
+"""The longest form of one character."""
 
 
 def clean(text: str) -> str:
-    """The text with everything invisible written out, except line ends and tabs: `␛`, `⟨U+200B⟩`."""
+    """The text with invisible characters written out (`␛`, `⟨U+200B⟩`), except line ends and tabs."""
     return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
 
 
 def prose(text: str) -> str:
-    """`clean` for text that nobody decides on: the joiners inside emoji and words stay."""
+    """As `clean`, but keeps the joiners inside emoji and words: for text that is not a basis for approval."""
     return _UNSEEN_IN_PROSE.sub(_written_out, text.replace("\r\n", "\n"))
 
 
@@ -79,7 +80,7 @@ def one_line(text: str, width: int = 200) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON on one line that stays readable, with everything invisible escaped: the same value, and safe to print."""
+    """Readable JSON on one line with invisible characters escaped: the same value, safe to print."""
     return _UNSEEN.sub(_escaped, json.dumps(value, ensure_ascii=False))
 
 
@@ -88,7 +89,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as people write it: `17 B`, `4.2 kB`."""
+    """A readable number of bytes: `17 B`, `4.2 kB`."""
     amount = float(count)
     for unit in UNITS:
         if amount < 1000 or unit == UNITS[-1]:

@@ -1,7 +1,7 @@
 """Every kind of failure, with its HTTP status, OpenAI error type and code.
 
-Before the first byte of a response a failure is raised as `ToolwireError`; after it, it is an `events.Failure`. The
-message is for the person at the client and never contains a secret or a traceback. Standard library only.
+Before the first byte of a response a failure is raised as `ToolwireError`; after it, it is an
+`events.Failure`. The message is for the person at the client and never contains a secret or a traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from toolwire.core.events import Failure
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of failure on the wire. `response_code`: the code in `response.failed`, an enum of OpenAI's."""
+    """A kind of failure on the wire. `response_code` is the code in `response.failed`, an enum of OpenAI's."""
 
     status: int
     type: str

@@ -1,7 +1,8 @@
-"""What a run may produce.
+"""The events that a run may produce.
 
-Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a sequence of events that ends with exactly
-one `Finish` or `Failure`; `wire/order.py` says which sequences are legal. Standard library only.
+Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a
+sequence of events that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences
+are legal. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the answer that the person reads."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of the model's reasoning. `summary`: a summary meant to be shown (OpenAI's), else an open model's raw thoughts."""
+    """A piece of the model's reasoning: OpenAI's `summary`, or the raw reasoning of an open model."""
 
     text: str
     summary: bool = False
@@ -31,14 +32,17 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A piece of the model's own refusal, which OpenAI keeps apart from the text."""
+    """A piece of the model's refusal, which OpenAI keeps apart from the text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A tool call opens. `index` counts the calls of the run from 0 without a gap; `id` is the backend's own id, None: the gateway mints one."""
+    """A tool call begins. `index` counts the calls of the run from 0 without a gap.
+
+    `id` is the backend's id; None: the gateway creates one.
+    """
 
     index: int
     name: str
@@ -48,7 +52,7 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArgs:
-    """The next piece of a call's arguments (for a custom tool, of its input): an increment, never the whole again."""
+    """The next piece of a call's arguments (of a custom tool's input). Always an increment."""
 
     index: int
     delta: str
@@ -56,7 +60,7 @@ class CallArgs:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """A call is complete, or as complete as it will be. `issues` are short codes such as `trailing_comma`."""
+    """The end of a call. `issues` are short codes such as `trailing_comma`."""
 
     index: int
     status: CallStatus = "ok"
@@ -65,10 +69,10 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was left out on purpose, and counted.
+    """Something that was dropped on purpose.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (an answer that was asked for again) or `phantom` (a call that never
-    got a name); `count` is a number of calls, or of characters for text.
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt) or
+    `phantom` (a call that never got a name). `count` is a number of calls, or of characters for text.
     """
 
     kind: str
@@ -77,7 +81,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the backend counted them. Several in a run: the last one holds."""
+    """Tokens as the backend counted them. The last one of a run counts."""
 
     input_tokens: int
     output_tokens: int
@@ -99,14 +103,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run ended by itself. The encoders turn `stop` after calls into `tool_calls`, and into `function_call` for legacy clients."""
+    """The run ended normally. The encoders turn `stop` after calls into `tool_calls` or `function_call`."""
 
     reason: FinishReason = "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The run ended in an error. `kind` is a key of `errors.KINDS`, which knows status, type and code."""
+    """The run ended in an error. `kind` is a key of `errors.KINDS`."""
 
     kind: str
     message: str

@@ -1,7 +1,7 @@
-"""Canonical items as bytes and back, for the store and whatever else must keep a history.
+"""Serializes the items of a turn, for the store and the journal.
 
-An item is a JSON object whose `t` names its class; fields that hold their default are left out, fields unknown to this code are skipped, so that rows
-written by other versions stay readable as long as a class keeps the meaning of its fields.
+An item is a JSON object whose `t` names its class. Fields that hold their default are left out and unknown
+fields are skipped, so that other versions can read the rows as long as fields keep their meaning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One call that is not complete yet: name, arguments, whether they are closed, how it ended. Standard library only."""
+"""One incomplete call: its name and arguments, whether they are closed, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _IN_STRING = re.compile(r'["\\]')
 
 
 def mend(half: str, text: str, more: bool) -> tuple[str, str]:
-    """Joins a surrogate pair that was cut between two texts; a lone half becomes U+FFFD.
+    """Joins a surrogate pair that was cut between two texts; a lone surrogate becomes U+FFFD.
 
-    Returns the text, and the half that waits if `more` may come.
+    Returns the text, and the high surrogate to prepend to the next text if `more` may come.
     """
     text, half = half + text, ""
     if more and "\ud800" <= text[-1:] <= "\udbff":
@@ -31,7 +31,7 @@ def mend(half: str, text: str, more: bool) -> tuple[str, str]:
 
 
 class Repair(Protocol):
-    """Turns the pieces of a call's arguments into what is sent (`emulate.native.NativeArguments`)."""
+    """Repairs a call's arguments piece by piece (`emulate.native.NativeArguments`)."""
 
     cut: bool
 
@@ -47,7 +47,7 @@ class Repair(Protocol):
 
 
 class PartialCall:
-    """A call so far. `number`: its place among the calls, -1 before it has one."""
+    """A call so far. `number` is its index among the calls, -1 before it has one."""
 
     __slots__ = (
         *(
@@ -87,7 +87,7 @@ class PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments so far. Joins the pieces once, so that frequent reading stays cheap."""
+        """The arguments so far. Joins the pieces once, so that frequent reads stay cheap."""
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
             self.is_closed()
@@ -126,7 +126,7 @@ class PartialCall:
                 self._depth -= 1
 
     def take_whole(self, whole: str) -> str:
-        """Takes the whole arguments (so far) and returns the new suffix. Nothing is ever erased."""
+        """Returns the new suffix of the whole arguments (so far). Nothing is ever erased."""
         known = self.arguments
         if whole.startswith(known):
             return whole[len(known) :]
@@ -135,12 +135,12 @@ class PartialCall:
         return ""
 
     def verdict(self, reason: str) -> CallEnd:
-        """How the call ended, given why the run ended. Empty arguments are valid: the wire writes `{}`."""
+        """How the call ended, given why the run ended. Empty arguments are valid: the encoder writes `{}`."""
         issues = list(self.issues)
         text = self.arguments if self.kind == "function" else ""
         repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
         if repair is not None and repaired:
-            again: Repair = type(repair)()  # the splits do not matter: this is what was sent
+            again: Repair = type(repair)()  # how the text is split does not matter: this is what was sent
             text = again.feed(text) + again.finish()
         if text.strip():
             try:

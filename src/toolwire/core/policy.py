@@ -1,16 +1,17 @@
-"""What the gateway lets through: stop after tools, caps, duplicates, parallel calls, the tail behind calls.
+"""Which calls and texts of a run reach the client.
 
-Law 5: what is left out on purpose is left out as a counted `Dropped`, and the telemetry shows it. A pure transformer of events between backend and
-encoder:
+A pure stage between backend and encoder. Law 5: everything it drops on purpose becomes a counted `Dropped`.
 
-- `stop_after`: `first` cuts at the end of the first call; `burst` lets calls follow each other, blanks between them included, and cuts at the first
-  ordinary text behind a call. Text is cut by character, so it does not matter how the backend split it.
-- `suppress_tail`: text behind the first call is dropped; later calls still go.
-- `max_calls`, `parallel`, `legacy`: the first call too many is dropped, and the run is cut there.
-- `dedup`: a call equal in name and arguments to an earlier one is dropped. A call is held until its end only when this is on.
+- `stop_after`: `first` cuts the run at the end of the first call. `burst` lets calls follow each other, with
+  white space between them, and cuts at the first other text after a call. Text is cut by character, so it
+  does not matter how the backend split it.
+- `suppress_tail`: drops text after the first call; later calls still pass.
+- `max_calls`, `parallel`, `legacy`: drop the first call over the limit and cut the run there.
+- `dedup`: drops a call with the name and arguments of an earlier one. Only this rule holds a call until its
+  end.
 
-The calls that go through are numbered anew without a gap. A cut run is to be cancelled by the caller, who then sends what `end()` gives; what still
-arrives is swallowed and counted, save `Usage`. With all rules off, events pass as they are.
+Calls that pass are renumbered without a gap. The caller cancels a run that was cut and then sends `end()`;
+later events are dropped and counted, except `Usage`. With all rules off, events pass unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NOTED = frozenset({CallBegin, CallEnd, Dropped})
 
 @dataclass(frozen=True, slots=True)
 class PolicyRules:
-    """The rules in force for one run; `auto` settings are resolved before."""
+    """The rules of one run, with `auto` settings already resolved."""
 
     stop_after: StopAfter = "off"
     max_calls: int = 0
@@ -52,33 +53,33 @@ NO_RULES = PolicyRules()
 
 
 class Policy:
-    """The rules applied to one run (with several choices: one choice)."""
+    """Applies the rules to one run (one choice of several)."""
 
     def __init__(self, rules: PolicyRules) -> None:
         self.names: list[str] = []
-        """Names of the calls that were let through, in order."""
+        """Names of the calls that passed, in order."""
         self._rules = rules
         self._active = rules != NO_RULES
         self.dropped: dict[str, int] = {}
-        """Everything that was dropped, by kind: calls, or characters for `tail` and `late`."""
-        self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None: dropped
+        """What was dropped, by kind: calls, or characters for `tail` and `late`."""
+        self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None if dropped
         self._held: list[
             CallBegin | CallArgs | CallEnd
         ] = []  # the open call, while duplicates must be recognised
         self._seen: set[tuple[str, str]] = set()
         self.cut = False
         self.lets_text = True
-        """A batch that is one piece of text passes as it is."""
+        """A batch that is one piece of text passes unchanged."""
         self._truncated = False  # the model made calls that the client does not see
-        self._called = False  # a call has begun: from now on text is tail
+        self._called = False  # a call has begun: any text from now on is tail
         self._open: int | None = None  # the backend's index of the open call
-        self._after_cut = ""  # as what calls behind the cut are counted
+        self._after_cut = ""  # the kind under which calls after the cut are counted
         self._ended = False
 
-    # --- what the caller sees --------------------------------------------------------------------
+    # --- interface ---
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """The events that go on. When `cut` is set afterwards, cancel the run and send `end()`."""
+        """The events that pass. If `cut` is set afterwards, cancel the run and send `end()`."""
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):
@@ -93,7 +94,7 @@ class Policy:
         return out
 
     def end(self) -> list[Event]:
-        """The end of a run that was cut, or that the caller stops between two calls (the grace time of a burst is over)."""
+        """The last event of a run that was cut, or that the caller stops between two calls."""
         if self._ended:
             return []
         self.stop()
@@ -101,23 +102,23 @@ class Policy:
         return [Finish("tool_calls")]
 
     def stop(self) -> None:
-        """The caller stops the run: nothing more goes through but `end()`."""
+        """Stops the run: only `end()` may follow."""
         self.cut, self.lets_text = True, False
 
     @property
     def between_calls(self) -> bool:
-        """A call is complete and none is open: the run may be stopped here."""
+        """Whether a call is complete and none is open, so that the run may stop here."""
         return bool(self.names) and self._open is None
 
     @property
     def called(self) -> tuple[int, bool, StopAfter]:
-        """What a response shows about its calls: how many there are, whether the model made more, and what the run stops after."""
+        """What a response shows of its calls: their number, whether the model made more, and `stop_after`."""
         return len(self.names), self._truncated, self._rules.stop_after
 
-    # --- the rules -------------------------------------------------------------------------------
+    # --- the rules ---
 
     def _note(self, events: list[Event]) -> None:
-        """Keeps count of a batch that passes untouched."""
+        """Counts a batch that passes unchanged."""
         for event in events:
             if isinstance(event, CallBegin):
                 self.names.append(event.name)
@@ -151,7 +152,7 @@ class Policy:
                 out.append(event)
 
     def _begin(self, event: CallBegin, out: list[Event]) -> None:
-        self._complete(out)  # a call that never ended is ended by the next one
+        self._complete(out)  # the next call ends one that has not ended
         if self.cut:
             self._swallow(event, out)
             return
@@ -175,7 +176,7 @@ class Policy:
             out.append(event if number == event.index else replace(event, index=number))
 
     def _admit(self, begin: CallBegin, out: list[Event]) -> bool:
-        """Lets the call through under its new number, or drops it and cuts the run."""
+        """Passes the call under its new number, or drops it and cuts the run."""
         number = len(self.names)
         too_many = self._too_many(number)
         if too_many:
@@ -190,14 +191,14 @@ class Policy:
         return True
 
     def _too_many(self, calls: int) -> str:
-        """The rule that one more call breaks; the empty text when none does."""
+        """The rule that one more call breaks, or ""."""
         rules = self._rules
         if calls and (rules.legacy or not rules.parallel):
             return "parallel"
         return "cap" if rules.max_calls and calls >= rules.max_calls else ""
 
     def _complete(self, out: list[Event]) -> None:
-        """The open call is over."""
+        """Ends the open call."""
         if self._open is None:
             return
         if self._held:
@@ -207,7 +208,7 @@ class Policy:
             self._cut("first")
 
     def _release(self, out: list[Event]) -> None:
-        """A held call goes on, unless the same call went before."""
+        """Passes a held call unless it is a duplicate."""
         held, self._held = self._held, []
         begin = held[0]
         assert isinstance(begin, CallBegin)
@@ -222,7 +223,7 @@ class Policy:
                 self._grow(event, out)
 
     def _tail(self, event: Text | Refusal, out: list[Event]) -> None:
-        """Text behind a call."""
+        """Handles text after a call."""
         ordinary = event.text.lstrip() if self._rules.stop_after == "burst" else ""
         blank = event.text[: len(event.text) - len(ordinary)]
         if blank and self._rules.suppress_tail:

@@ -1,6 +1,6 @@
-"""The normalized request: what both APIs, in all their shapes, become before anything else looks at them.
+"""The normalized request: what a request of either API becomes before anything else reads it.
 
-`decode/` makes a `Turn`, everything behind it reads only the Turn. Frozen; standard library only.
+`wire/*/decode.py` creates a `Turn`; everything after it reads only the Turn. Frozen; standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Api = Literal["chat", "responses"]
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
-# --- parts: what a message or a tool result is made of -------------------------------------------
+# --- parts of a message or a tool result ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """`url` is https:, http: or data:. `file_id` for images that live at the provider."""
+    """An image by `url` (https:, http: or data:), or by `file_id` if the provider stores it."""
 
     url: str | None
     detail: str | None = None
@@ -39,7 +39,7 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class OtherPart:
-    """Audio, files and parts yet unknown: kept as they came, so that a backend which speaks the same wire can pass them on."""
+    """Audio, files and unknown parts: kept unchanged for backends that speak the same API."""
 
     kind: str
     raw: Mapping[str, Json]
@@ -48,7 +48,7 @@ class OtherPart:
 Part = TextPart | ImagePart | OtherPart
 
 
-# --- items: the history, in order ----------------------------------------------------------------
+# --- items of the history ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call the assistant made. `arguments` is the client's text, verbatim; for a custom tool it is the input."""
+    """A call that the assistant made. `arguments` is the client's text, verbatim; for a custom tool, its
+    input.
+    """
 
     call_id: str
     name: str
@@ -73,7 +75,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the client's tool answered. After `wire/history.py` every Result has the Call it answers before it."""
+    """The result of a call. After `wire/history.py` every Result follows the Call that it answers."""
 
     call_id: str
     parts: tuple[Part, ...]
@@ -83,7 +85,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A reasoning item that the client replays. `encrypted` only means something to the provider that made it."""
+    """A reasoning item that the client sends back. Only the provider that made `encrypted` can read it."""
 
     summary: tuple[str, ...] = ()
     content: tuple[str, ...] = ()
@@ -94,14 +96,14 @@ class Reasoning:
 Item = Message | Call | Result | Reasoning
 
 
-# --- what may be called --------------------------------------------------------------------------
+# --- tools and options ---
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A client's tool. `parameters` is its JSON schema ({} accepts any object); for a custom tool `format` is its input format.
+    """A client's tool. `parameters` is its JSON schema ({} accepts any object).
 
-    `namespace` is the Responses namespace that the tool stood in.
+    For a custom tool, `format` is the format of its input. `namespace` is its Responses namespace.
     """
 
     name: str
@@ -115,7 +117,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`mode` as OpenAI has it; `name` set: exactly this tool (mode is `required`); `allowed`: only these names may be called."""
+    """The tool choice. `name`: exactly this tool (`mode` is `required`). `allowed`: only these tools."""
 
     mode: Literal["none", "auto", "required"] = "auto"
     name: str | None = None
@@ -124,7 +126,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """How the answer's text is shaped."""
+    """The format of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
@@ -135,7 +137,7 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Fields that only the backend can honour. None: not sent by the client."""
+    """Sampling fields, which only the backend can honour. None: the client did not send the field."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -151,18 +153,18 @@ class Sampling:
 
 
 NO_SAMPLING = Sampling()
-"""What nearly every request says of it: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the decoder of a model is held to: `tools` are those that may be called, each call written as
+    """What a model's decoder is limited to. Each call is written as
 
         opening {"name": NAME, "arguments": ARGUMENTS} closing
 
-    `required`: at least one call and no text; else text, with calls in it. `calls`: so many at most. `begun` is what the answer already begins with:
-    nothing, `opening`, or, for a single tool, all of `head` too. `barred`: what the text must not hold,
-    where a model would copy it. `answered`: the results of the last calls have just been told.
+    `tools` may be called, at most `calls` times. `required`: at least one call and no text; otherwise text
+    that may contain calls. `begun` is how the answer already begins: nothing, `opening`, or, for a single
+    tool, `opening` and `head`. `barred` are texts that the answer must not contain because a model would copy
+    them. `answered`: the history ends with the results of the last calls.
     """
 
     tools: tuple[ToolSpec, ...]
@@ -176,13 +178,13 @@ class Constraint:
 
     @staticmethod
     def head(tool: ToolSpec) -> str:
-        """What stands between the opening and the arguments."""
+        """The text between the opening and the arguments."""
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request, whole. `sent` names every top-level field of the client's body (law 10: each gets a disposition in the report)."""
+    """One request. `sent` names every top-level field of the client's body; law 10 reports on each."""
 
     api: Api
     model: str
@@ -199,23 +201,26 @@ class Turn:
     legacy_functions: bool = False
     store: bool = False
     generate: bool = True
-    """False: nothing is asked of the model; what was sent is only taken as the beginning of a conversation."""
+    """False: the model is not asked; the input only starts a conversation."""
     open_responses: bool = False
-    """The answer has the keys that Open Responses demands beyond OpenAI's."""
+    """The response has the keys that Open Responses requires in addition to OpenAI's."""
     previous_response_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     sent: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
-    """Dispositions that decode itself decided, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
+    """Dispositions that the decoder decided, as (field, disposition), e.g. ("tools.web_search", "ignored").
+    """
     echo: Mapping[str, Json] = field(default_factory=dict)
-    """Request fields as the client wrote them that a Responses object repeats (tools, tool_choice, text, reasoning, truncation, …)."""
+    """Request fields that a Responses object repeats (tools, text, reasoning, …), as the client wrote them.
+    """
     rest: Mapping[str, Json] = field(default_factory=dict)
-    """Top-level fields that decode does not read, as the client wrote them. The plan leaves only those that the backend passes on."""
+    """Top-level fields that the decoder does not read. The plan keeps only those that the backend forwards.
+    """
     caller: str = ""
-    """Whose request it is: what an agent keeps of one caller's conversation is not another's."""
+    """The key that made the request. An agent's conversations are kept apart by it."""
     constraint: Constraint | None = None
-    """Set by the plan, for backends that can hold their decoder to it."""
+    """Set by the plan for backends that can constrain their decoder."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
         """The tools that may be called in this turn."""
@@ -226,7 +231,7 @@ class Turn:
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
 
     def images(self) -> bool:
-        """Whether an image stands anywhere in the request."""
+        """Whether the request contains an image."""
         return any(
             isinstance(part, ImagePart)
             for item in self.items
@@ -235,7 +240,7 @@ class Turn:
         )
 
     def words(self) -> list[str]:
-        """The texts of its instructions, messages and results."""
+        """The texts of the instructions, messages and results."""
         out = [self.instructions] if self.instructions else []
         for item in self.items:
             if isinstance(item, Message | Result):
@@ -243,9 +248,10 @@ class Turn:
         return out
 
     def texts(self) -> list[str]:
-        """Every text of the request's own input, for law 12: a block that stands here verbatim is a quotation, not a call.
+        """Every text of the request. Law 12: a block that appears here verbatim is a quotation, not a call.
 
-        Of a call only the texts in its arguments: it may be made again, and its arguments may be what another tool is called with.
+        A call contributes only the texts in its arguments: the model may make the same call again, and may
+        pass its arguments to another tool.
         """
         out = self.words()
         for tool in self.tools:
@@ -273,7 +279,7 @@ def _arguments(call: Call) -> Json:
 
 
 def _strings(value: Json) -> Iterator[str]:
-    """Every text in a JSON value, keys too."""
+    """Every text in a JSON value, including keys."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -291,7 +297,7 @@ def _joined(value: Json) -> str:
 
 
 def _opened(text: str) -> str:
-    """What a file's data URL holds, where that is text; any other text as it is."""
+    """The text in a file's data URL, "" if it is not text; any other text unchanged."""
     found = _DATA_URL.match(text)
     try:
         return b64decode(text[found.end() :]).decode() if found else text

@@ -123,7 +123,7 @@ def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None
     return key, line[colon.end() :].strip()
 
 
-# --- lines ---------------------------------------------------------------------------------------
+# --- lines ---
 
 
 class _Reader:
@@ -258,7 +258,7 @@ def _folded(lines: list[str]) -> str:
     return "".join(out)
 
 
-# --- values on one line --------------------------------------------------------------------------
+# --- values on one line ---
 
 
 def _value(text: str, rules: Rules, as_text: bool = False) -> Any:

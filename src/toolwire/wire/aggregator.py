@@ -1,14 +1,16 @@
-"""ToolCallAggregator: payloads in any known shape → immutable call records and the deltas a wire may send.
+"""ToolCallAggregator: collects tool calls from payloads of any known shape.
 
-The rules:
-  - It never parses or changes arguments, and never mutates what it is given. Deltas are increments, which a client concatenates; the cumulative text
-    stands on the records.
-  - A record, once there, only grows: a closing event or a final message adds what was missing and erases nothing. Nothing is said twice.
-  - Records stand in order of creation. Calls of different choices never meet.
-  - No payload makes it raise or loop: what it can not read is ignored, and counted in `unreadable` where reading failed half-way.
-  - Results of tools are no calls. Codex's start-up probes ("resources/list failed") are counted in `phantoms`.
+It returns immutable records and the deltas that a server may send to its client.
 
-`payloads.py` knows the shapes, `assemble.py` is the engine. No I/O. Standard library only.
+- Arguments are never parsed or changed, and payloads are never mutated. Deltas are increments, which a client
+  concatenates; records hold the whole text.
+- Records only grow: a closing event or a final message adds what is missing. Nothing is sent twice.
+- Records are in order of creation. The calls of different choices are kept apart.
+- No payload makes it raise or loop. Unknown payloads are ignored; one that fails while it is read is counted
+  in `unreadable`.
+- Results of tools are not calls. Codex's start-up probes ("resources/list failed") are counted in `phantoms`.
+
+`payloads.py` knows the shapes, `core/assemble.py` is the engine. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from toolwire.core.ids import random_id
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""Takes the choice and the call's number in it, gives an id that was never given before."""
+"""Takes the choice and the number of the call in it, and returns a unique id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """What the wire may send next: `id` and `name` once, in the call's first delta; `arguments` is the increment."""
+    """The next piece to send. `id` and `name` appear once, in the call's first delta."""
 
     index: int
     id: str | None = None
@@ -47,7 +49,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """A call as far as it came. `arguments` is the text so far, verbatim (for a custom tool its input); `name` is empty until it is known."""
+    """A call so far. `arguments` is its text, verbatim (a custom tool's input); `name` may still be empty."""
 
     index: int
     id: str
@@ -74,7 +76,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A call that stands in text, from `start` up to `end`."""
+    """A call in text, from `start` to `end`."""
 
     name: str
     arguments: str
@@ -82,14 +84,17 @@ class TextBlock:
     end: int = -1
 
 
-# --- text --------------------------------------------------------------------------------------------------------------------------------------
+# --- calls in text ---
 
 Matcher = Callable[[str], Iterable[TextBlock] | tuple[Iterable[TextBlock], int]]
 _patterns: dict[str, Matcher] = {}
 
 
 def register_text_pattern(name: str, matcher: Matcher) -> Callable[[], None]:
-    """Adds a way to find calls in text, tried after `<use_tool>`. Returns the function that removes it. What can not be a pattern is ignored."""
+    """Adds a matcher that finds calls in text, tried after `<use_tool>`. Returns a function that removes it.
+
+    An empty name or a matcher that is not callable is ignored.
+    """
     if not name or not callable(matcher):
         return lambda: None
     _patterns[name] = matcher
@@ -102,7 +107,7 @@ def register_text_pattern(name: str, matcher: Matcher) -> Callable[[], None]:
 
 
 def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock, ...], int]:
-    """The complete `<use_tool>` blocks of the text from `start` on, and the position behind the last one (`start` where there is none)."""
+    """The complete `<use_tool>` blocks from `start` on, and the position after the last one (or `start`)."""
     from toolwire.emulate.scanner import ToolCallParser
 
     start = max(start, 0)
@@ -112,9 +117,7 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
     blocks: list[TextBlock] = []
     name, pieces, behind, plain, at = "", [""], start, 0, start
     while at < len(text):
-        end = text.find(">", at) + 1 or len(
-            text
-        )  # a block ends with ">", so a block's end is the end of what was fed
+        end = text.find(">", at) + 1 or len(text)  # a block ends with ">", so it ends where a fed piece ends
         for event in parser.feed(text[at:end]):
             if isinstance(event, CallBegin):
                 name, pieces = event.name, []
@@ -137,11 +140,11 @@ def to_obsidian_xml(record: ToolCallRecord) -> str:
     return write(record.name, record.arguments)
 
 
-# --- the aggregator ----------------------------------------------------------------------------------------------------------------------------
+# --- the aggregator ---
 
 
 class _Choice:
-    """The calls of one choice. `held` are events of final messages that were recorded without being sent."""
+    """The calls of one choice. `held` are events of final messages that were not sent."""
 
     def __init__(self) -> None:
         self.assembler = CallAssembler(names=EVERY_NAME, ordered=False)
@@ -150,7 +153,10 @@ class _Choice:
 
 
 class ToolCallAggregator:
-    """Collects the calls of a turn, by choice. `id_factory(choice, number)` names calls that came without an id; default: random ids."""
+    """Collects the calls of a turn, by choice.
+
+    `id_factory(choice, number)` creates the ids of calls that came without one; default: random ids.
+    """
 
     def __init__(self, id_factory: CallIdFactory | None = None) -> None:
         self.phantoms = 0
@@ -161,12 +167,15 @@ class ToolCallAggregator:
         self._parallel = True
 
     def ingest_delta(self, payload: Any, choice: int = 0) -> Update:
-        """Takes a piece of a stream. `choice` is the number of the payload's first choice."""
+        """Reads a piece of a stream. `choice` is the number of the payload's first choice."""
         return self._ingest(payload, choice, whole=False, emit=True)
 
     def ingest_message(self, payload: Any, choice: int = 0, emit_if_missing: bool = False) -> Update:
-        """Takes a final message, which completes the records. With `emit_if_missing` what no delta has said yet is said now; and where there is no
-        call at all, the message's text is searched for some."""
+        """Reads a final message, which completes the records.
+
+        With `emit_if_missing`, returns the deltas that have not been sent yet; if there is no call at all,
+        searches the message's text for calls.
+        """
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):
             blocks = self._blocks(self._text(payload))
@@ -203,7 +212,7 @@ class ToolCallAggregator:
         return self._parallel
 
     def reset_turn(self, choice: int | None = None) -> None:
-        """Forgets a choice, or all of them. Text patterns stay."""
+        """Removes the calls of one choice, or of all. Text patterns stay."""
         if choice is None:
             self._choices.clear()
             self._parallel = True
@@ -220,7 +229,7 @@ class ToolCallAggregator:
                     self.phantoms += payloads.is_phantom(node)
                 elif fragments := payloads.fragments(node, whole):
                     found.setdefault(number, []).extend(fragments)
-        except Exception:  # a stranger's object may raise whatever is asked of it
+        except Exception:  # a foreign object may raise anything
             self.unreadable += 1
         updates = [self._take(fragments, number, emit, all_held=whole) for number, fragments in found.items()]
         if len(updates) == 1:
@@ -247,7 +256,7 @@ class ToolCallAggregator:
         return Update(state.assembler.changes > before, tuple(deltas))
 
     def _said(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
-        """The held events of a call as deltas; an opener takes the arguments behind it along."""
+        """The held events of a call as deltas; the first delta includes the arguments after it."""
         call = state.assembler.calls[number]
         opener: ToolCallDelta | None = None
         for event in state.held.pop(number, ()):
@@ -264,7 +273,7 @@ class ToolCallAggregator:
             yield opener
 
     def _id(self, state: _Choice, choice: int, call: PartialCall) -> str:
-        """The call's id. One that was shown stays: a minted id is kept even when the upstream names the call later."""
+        """The call's id. It never changes, even if the upstream sends its own id later."""
         if call.number not in state.ids:
             state.ids[call.number] = call.id or call.alias or self._mint(choice, call.number)
         return state.ids[call.number]
@@ -289,6 +298,6 @@ class ToolCallAggregator:
                     else result
                 )
                 found += [block for block in blocks if isinstance(block, TextBlock)]
-            except Exception:  # a stranger's matcher must not take the turn down
+            except Exception:  # a foreign matcher must not break the turn
                 self.matcher_failures += 1
         return found

@@ -1,8 +1,9 @@
-"""The client's bytes → a JSON object.
+"""Parses the bytes of a request body as a JSON object.
 
-Whatever passes here is safe for everything behind it: valid UTF-8 throughout (no lone surrogates), finite numbers, and at most `MAX_DEPTH` levels of
-nesting, so that no later walk over the request can run out of stack. Values are counted before they are made: a body of tiny ones costs a hundred
-times its size. Duplicate keys: the last one holds, as in every JSON library clients use.
+A body that passes is safe for everything after it: valid UTF-8 throughout (no lone surrogates), finite
+numbers, and at most `MAX_DEPTH` levels of nesting, so that no later walk over it exhausts the stack. Values
+are counted before they are created, because a body of tiny values takes a hundred times its size in memory.
+Of duplicate keys the last one counts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[
 
 
 LISTS = {"messages": False, "input": False, "tools": True, "functions": True}
-"""The members whose length is limited, and whether it is by the limit of tools."""
+"""The members whose length is limited, and whether the limit of tools applies."""
 WINDOW = 1024 * 1024
-"""So much is looked at in one go: other threads get their turn in between."""
+"""Bytes that are examined at once; other threads run in between."""
 
 
 def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:
-    """The request body as a dict, or a `ToolwireError` whose message is one line. The limits: how many values, messages and tools it may hold; 0: any
-    number.
+    """The request body as a dict. Raises `ToolwireError` with a message of one line.
+
+    `nodes`, `messages` and `tools` limit how many values, messages and tools it may hold; 0: any number.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         raise ToolwireError(
@@ -56,7 +58,7 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
 
 
 def _bound(raw: bytes, limit: int) -> int:
-    """At most so many values there are, whatever stands in strings; no further than the limit."""
+    """An upper bound of the number of values, strings included; stops at the limit."""
     found = 0
     for place in range(0, len(raw), WINDOW):
         found += sum(raw.count(mark, place, place + WINDOW) for mark in _MARKS)
@@ -66,11 +68,11 @@ def _bound(raw: bytes, limit: int) -> int:
 
 
 def _values(raw: bytes, limit: int) -> int:
-    """How many values there are, strings left out; no further than the limit."""
+    """The number of values, strings excluded; stops at the limit."""
     found, start, inside = 0, 0, False
     while start < len(raw) and found <= limit:
         end = min(start + WINDOW, len(raw))
-        if raw[end - 1] == 0x5C:  # an escape is not cut in two
+        if raw[end - 1] == 0x5C:  # do not cut an escape in two
             whole = _other.search(raw, end)
             end = whole.end() if whole is not None else len(raw)
         pieces = raw[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -97,7 +99,7 @@ def _decode(raw: bytes) -> dict[str, Any]:
             "invalid_type",
             f"Invalid type for the request body: expected an object, but got {json_type(body)} instead.",
         )
-    # Counting brackets is a bound that nearly every request stays under; only the others are walked.
+    # The number of brackets bounds the depth; few requests have so many that the body must be walked.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
         raise _too_deep()
     return body
@@ -118,7 +120,11 @@ def _deeper_than(root: dict[str, Any], limit: int) -> bool:
 
 
 def _reason(raw: bytes, error: msgspec.DecodeError) -> str:
-    """msgspec reports a lone surrogate near the end of the body as truncation, and a byte order mark as an invalid character."""
+    """Why the body is not JSON.
+
+    msgspec reports a lone surrogate near the end as truncation, and a byte order mark as an invalid
+    character.
+    """
     if not raw.strip():
         return "the body is empty"
     if raw.startswith(b"\xef\xbb\xbf"):

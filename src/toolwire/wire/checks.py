@@ -1,9 +1,10 @@
-"""The checks of single request fields, and how a refusal speaks.
+"""Checks of single request fields, and the errors they raise.
 
-A rule is a function of (path, value) that raises `ToolwireError` or returns. The tables of `chat.py` and `responses.py` give a rule to each field
-that OpenAI checks; `check` walks the body's own fields over such a table. Null means absent everywhere. A path is made of known field names and
-indexes only; a client's value stands in a message cut short and with its control characters escaped, its key names never do. Members of objects that
-nobody reads are noted by `leftover`, so that the report can name them.
+A rule is a function of (path, value) that raises `ToolwireError` or returns. The tables in `chat/decode.py`
+and `responses/decode.py` give a rule to each field that OpenAI checks; `check` applies such a table to a
+body. Null means absent. A path consists of known field names and indexes. An error message shortens and
+escapes a client's value and never contains its keys. `leftover` notes the members of objects that are not
+read, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TYPES: dict[type, str] = {
 TEXT_OR_PARTS = "one of a string or array of objects"
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def json_type(value: Any) -> str:
@@ -45,7 +46,7 @@ def json_type(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A client's value for a message: at most `MAX_SHOWN` characters, nothing that could move a cursor or break a line."""
+    """A client's value for a message: at most `MAX_SHOWN` characters, control characters escaped."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
     return (
@@ -82,7 +83,7 @@ def not_one_of(path: str, value: str, values: Sequence[str]) -> ToolwireError:
     )
 
 
-# --- rules -------------------------------------------------------------------------------------------------------------------------------------
+# --- rules ---
 
 
 def boolean(path: str, value: Any) -> None:
@@ -152,7 +153,7 @@ def one_of(*values: str) -> Rule:
 
 
 def members(rules: Mapping[str, Rule]) -> Rule:
-    """An object some of whose members have rules; the others pass."""
+    """An object with rules for some members."""
 
     def rule(path: str, value: Any) -> None:
         object_(path, value)
@@ -217,19 +218,22 @@ COMMON: dict[str, Rule] = {
 
 
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
-"""Fields whose members are honoured or not one by one, as in `text.verbosity`, and the member that shares the holder's own fate."""
+"""Fields whose members are reported one by one, and the member that is reported as the field itself."""
 _HOLDERS = frozenset(HOLDERS)
 MOST_NOTES = 16
-"""How many fields that nobody reads are named in one report."""
+"""The most unread fields that one report names."""
 _SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
 _INDEX = re.compile(r"\[\d+\]")
 
 
-# --- the engine --------------------------------------------------------------------------------------------------------------------------------
+# --- reading ---
 
 
 def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
-    """Applies the rules to the fields that were sent. Gives the names of all fields that were not null, camelCase aliases under OpenAI's name."""
+    """Applies the rules to the sent fields. Returns the names of all fields that are not null.
+
+    A camelCase alias is returned under OpenAI's name.
+    """
     sent = []
     for name, value in body.items():
         if value is None:
@@ -257,7 +261,7 @@ def is_safe(name: str) -> bool:
 
 
 def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: list[Note]) -> None:
-    """Notes each member of an object that nobody reads and that says something, by its name: `messages.audio`."""
+    """Notes each non-empty member of an object that is not read: `messages.audio`."""
     if holder.keys() <= read:
         return
     where = _INDEX.sub("", path)
@@ -268,7 +272,7 @@ def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: 
 
 
 def aliased(body: Mapping[str, Any], name: str) -> Any:
-    """A field that real clients also send in camelCase; OpenAI's spelling wins."""
+    """A field that clients also send in camelCase. OpenAI's spelling takes precedence."""
     value = body.get(name)
     return body.get(_ALIAS_OF[name]) if value is None else value
 
@@ -315,7 +319,10 @@ def required_name(holder: Mapping[str, Any], path: str) -> str:
 
 
 def called_name(holder: Mapping[str, Any], path: str) -> str:
-    """The name of a call that was made. Models write names that no tool may have (`functions.look:0`); a conversation must survive them."""
+    """The name of a past call.
+
+    Models write names that no tool may have (`functions.look:0`), and the conversation must go on.
+    """
     value = required_string(holder, "name", path)
     if not value or len(value) > LONGEST_CALLED or not value.isprintable():
         raise invalid(f"{path}.name", f"expected a printable name of at most {LONGEST_CALLED} characters.")

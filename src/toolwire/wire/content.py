@@ -1,13 +1,13 @@
-"""The content of a message or a result → parts.
+"""Reads the content of messages and results as parts, and the format of the answer's text.
 
-| wire part                          | becomes                                                              |
-|------------------------------------|----------------------------------------------------------------------|
-| text, input_text, output_text      | TextPart                                                             |
-| refusal                            | the message's refusal                                                |
-| image_url, input_image             | ImagePart; the url may stand in a string or in an object             |
-| any other (audio, files, unknown)  | OtherPart, as it came: a backend that speaks the same wire passes it on |
+| wire part                         | becomes                                                    |
+|-----------------------------------|------------------------------------------------------------|
+| text, input_text, output_text     | TextPart                                                   |
+| refusal                           | the message's refusal                                      |
+| image_url, input_image            | ImagePart; the URL may be a string or in an object         |
+| any other (audio, files, unknown) | OtherPart, unchanged, for backends that speak the same API |
 
-An empty string is no part at all, so that a message without content looks the same in all its spellings.
+An empty string is no part, so that all spellings of a message without content are equal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ IMAGES = frozenset({"image_url", "input_image"})
 SCHEMES = ("https://", "http://", "data:")
 _OF_TEXT = frozenset({"type", "text"})
 _OF_IMAGE_FILE = frozenset({"type", "image_url", "detail", "file_id"})
-_OF_IMAGE = _OF_IMAGE_FILE - {"file_id"}  # a URL holds before a file's id
+_OF_IMAGE = _OF_IMAGE_FILE - {"file_id"}  # a URL takes precedence over a file id
 _OF_URL = frozenset({"url", "detail"})
 _OF_REFUSAL = frozenset({"type", "refusal"})
 _OF_FILE = frozenset({"type", "file_id", "file_data", "file_url", "filename"})
 
 
 def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], str | None]:
-    """The parts of a content, and the refusal among them. `path` is the content's own; what is not read is added to `notes`."""
+    """The parts and the refusal of the content at `path`. Members that are not read are added to `notes`."""
     if type(value) is str:
         return ((TextPart(value),) if value else ()), None
     if type(value) is not list:
@@ -73,7 +73,7 @@ def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], st
 
 
 def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
-    """The parts of a tool's result, where a refusal is just text."""
+    """The parts of a tool's result, in which a refusal is text."""
     parts, refusal = read(value, path, notes)
     return (*parts, TextPart(refusal)) if refusal else parts
 
@@ -95,11 +95,10 @@ def _image(entry: dict[str, Any], path: str) -> ImagePart:
     return ImagePart(url, detail, file_id)
 
 
-# --- formats ------------------------------------------------------------
+# --- formats ---
 #
-# The shape asked of the answer's text: chat's `response_format` and the Responses API's `text.format`.
-# OpenAI nests a schema under `json_schema` on chat and writes it flat on Responses; both are read_format
-# on both.
+# OpenAI nests a schema under `json_schema` in chat's `response_format` and writes it flat in `text.format` of
+# the Responses API. Both forms are read on both APIs.
 
 TYPES = ("text", "json_object", "json_schema")
 TEXT = OutputFormat()
@@ -108,7 +107,7 @@ _OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
 
 
 def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFormat:
-    """The format. Members that nobody reads are added to `notes`."""
+    """The format at `path`. Members that are not read are added to `notes`."""
     object_(path, value)
     kind = required_string(value, "type", path)
     leftover(value, _OF_SCHEMA | {"json_schema"}, path, notes)
@@ -143,7 +142,7 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
 
 
 def echo(output: OutputFormat) -> dict[str, Any]:
-    """The format as a Responses object repeats it. A description that was not sent is left out, not null."""
+    """The format as a Responses object repeats it; without a description if none was sent."""
     if output.type != "json_schema":
         return {"type": output.type}
     wire = {"type": "json_schema", "name": output.name, "schema": output.schema, "strict": output.strict}

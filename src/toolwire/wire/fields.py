@@ -1,9 +1,9 @@
-"""The fields of both APIs, and what becomes of each.
+"""The request fields of both APIs, and the report on how each was served.
 
-Law 10, no field is ignored in silence: each known field of a request is `honoured`, `constrained` or `emulated` (served in another way than the
-backend's own), `ignored` or `refused`, by the table `FIELDS` and the capabilities of the backend. A field that neither API knows is `passed` on to a
-server that takes it, or `ignored`. The report names the fields that were not plainly honoured. A client's own field names appear there only in a safe
-alphabet, and only so many of them. Pure.
+Law 10, no field is ignored in silence: by the table `FIELDS` and the backend's capabilities, each known field
+is `honoured`, `constrained` or `emulated` (by Toolwire instead of the backend), `ignored` or `refused`. An
+unknown field is `passed` to a server that accepts it, or `ignored`. The report names the fields that were not
+simply honoured. It names unknown fields only in a safe alphabet, and at most `MOST_NOTES` of them. Pure.
 """
 
 from __future__ import annotations
@@ -140,19 +140,19 @@ ONLY: dict[str, Api] = {
         "responses",
     ),
 }
-"""Fields that only one API has; sent to the other they mean nothing there."""
+"""Fields that only one API has. The other API ignores them."""
 ALIKE = {"text.verbosity": "verbosity", "reasoning.generate_summary": "reasoning.summary"}
-"""What a backend that lists the one does with the other."""
+"""A backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
 HEALED = "healed:"
-"""How a note on what was put right begins. There may be several on one field; one report names them all."""
+"""The prefix of a note on a repair. A report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
-"""The report's name for unknown fields whose own names are not safe to repeat, or that are too many to name."""
+"""The report's name for unknown fields that are too many or not safe to name."""
 
 
 class _Case(NamedTuple):
-    """All of a turn, and of what its backend can do, that decides what becomes of a field."""
+    """Everything about a turn and its backend that decides how a field is served."""
 
     api: Api
     mode: str
@@ -183,7 +183,7 @@ def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
 
 
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
-    """What became of each field that was sent: those that were not plainly honoured."""
+    """How each sent field was served, for fields that were not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
     case = _case(turn, can, strategy)
     own = strategy in ("native", "parked")
@@ -206,7 +206,7 @@ def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[
 
 
 def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[str, str]:
-    """What becomes of fields that neither API knows."""
+    """How unknown fields are served."""
     safe = sorted(filter(is_safe, names))[:MOST_NOTES]
     out = {name: "passed" if is_passed(name, passes) else "ignored" for name in safe}
     return {**out, UNKNOWN: "ignored"} if len(out) < len(set(names)) else out
@@ -217,7 +217,7 @@ def is_passed(name: str, passes: frozenset[str]) -> bool:
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
-    """Of the fields that nobody here reads, those that the backend passes on: what the report says is honoured or passed."""
+    """The unread fields that the backend forwards: those that the report calls honoured or passed."""
     told = dict(_told(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
     return {
@@ -228,7 +228,10 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 
 
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
-    """The report on reasoning that the client sends back, where the backend gets none of it. `asked` is the turn that the backend runs."""
+    """The report on reasoning that the client sent back and the backend does not get.
+
+    `asked` is the turn that the backend runs.
+    """
     sent = [item for item in turn.items if type(item) is Reasoning]
     given = {id(item) for item in asked.items}
     text, sealed = "text" in capabilities.recalls, "sealed" in capabilities.recalls
@@ -243,7 +246,7 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
 
 @lru_cache(1024)
 def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
-    """Which of these fields are not plainly honoured: most requests have the same ones."""
+    """The fields that are not simply honoured. Cached, because most requests send the same fields."""
     found = {name: _disposition(name, FIELDS[name], case) for name in sorted(sent)}
     return tuple(
         (name, what)
@@ -268,13 +271,11 @@ def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
         if rule == "tools":
             return "honoured"
         told = case.allowed_tools if case.allowed else case.tool_choice or mode == "auto"
-        return (
-            "honoured" if told else "emulated"
-        )  # the answer is checked and asked for again, whatever the server does
+        return "honoured" if told else "emulated"  # the gateway checks the answer and retries
     if rule == "format":
         as_text = strategy in ("emulated", "constrained")
         if case.output == "text" or (as_text and mode == "required"):
-            return "honoured"  # where a call is required there is no text
+            return "honoured"  # a required call leaves no text to format
         held = case.schema and (not as_text or (strategy == "constrained" and case.strict))
         return "honoured" if held else "emulated"
     if rule == "chat_only":

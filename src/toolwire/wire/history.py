@@ -1,32 +1,32 @@
-"""Pairs the calls of a history with their results, so that every backend gets a legal one.
+"""Pairs the calls of a history with their results, so that every backend gets a legal history.
 
-A step is what the assistant did in one go: consecutive reasoning, texts and calls, in any order. Its results follow it, and
-then whatever comes next. A history is legal when every call of a step has exactly one result directly after that step.
+A step is what the assistant produced at once: consecutive reasoning, texts and calls, in any order. In a
+legal history every call of a step has exactly one result, directly after that step.
 
-| what the client sent                              | what happens                                      | note             |
-|---------------------------------------------------|---------------------------------------------------|------------------|
-| the results directly after their step             | kept; put in the order of the step's calls        | –                |
-| on chat, an assistant message after one with calls | both become one message: only one can be answered | joined_message  |
-| other messages between a call and its result      | the call, with the reasoning directly before it,  | moved_call       |
-|                                                   | moves down to its result                          |                  |
-| a result before its call                          | the result moves down to the step of its call     | moved_result     |
-| the same result again                             | the first one holds                               | duplicate_result |
-| several different results for one call            | the last one holds                                | duplicate_result |
-| no result, and the conversation goes on           | a result that says so is added after the step     | missing_result   |
-| no result for any call of the last step           | left open                                         | –                |
-| a call id again, after its result                 | another call: it and its result get a new id      | reused_id        |
-| a call id again, same name and arguments          | the later call is dropped                         | duplicate_call   |
-| a call id again, another name or other arguments  | refused                                           | –                |
-| a result without a call                           | refused: nobody knows what was asked              | –                |
-| a legacy result (a name, no id)                   | answers the nearest unanswered call of that name  | –                |
-|                                                   | before it, or is refused                          |                  |
+| the client sent                             | what happens                             | note             |
+|---------------------------------------------|------------------------------------------|------------------|
+| the results directly after their step       | sorted by the calls of the step          | –                |
+| chat: an assistant message after calls      | both become one message                  | joined_message   |
+| a message between a call and its result     | the call moves down to its result        | moved_call       |
+| a result before its call                    | the result moves to the step of its call | moved_result     |
+| the same result again                       | the first one counts                     | duplicate_result |
+| several different results for one call      | the last one counts                      | duplicate_result |
+| no result, and the conversation goes on     | a result that says so is added           | missing_result   |
+| no result for any call of the last step     | left open                                | –                |
+| a call id again, after its result           | call and result get a new id             | reused_id        |
+| a call id again, same name and arguments    | the later call is dropped                | duplicate_call   |
+| a call id again, other name or arguments    | refused                                  | –                |
+| a result without a call                     | refused                                  | –                |
+| a legacy result (a name, no id)             | answers the nearest open call before it  | –                |
+|                                             | with that name, or is refused            |                  |
 
-A call moves down to its result, and not the result up to its call: a client that ends with a result wants an answer to that
-result, and a model that finds the user's question at the end makes the same call again. Messages never change their order. A
-moved call joins the step that directly precedes its result, or becomes a step of its own.
+A call moves down to its result, with the reasoning directly before it, and not the result up to its call: a
+client that ends with a result wants an answer to that result, and a model that finds the user's question at
+the end makes the same call again. Messages never change their order. A moved call joins the step directly
+before its result, or becomes a new step.
 
-Repairs invent no facts. Each one is reported as a note: the field, then `healed:` and the name from the table, then `:n` where
-it happened n > 1 times.
+Repairs add no facts. Each one is reported as a note: the field, then `healed:` and the name from the table,
+then `:n` if it happened n > 1 times.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class Paired(NamedTuple):
 
 
 def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> Paired:
-    """The items with calls and results paired, and notes on what was repaired.
+    """The items with calls and results paired, and notes on the repairs.
 
-    `paths` has one entry per item: for a call or result the path of the field that holds its id (`input[2].call_id`; for a
-    legacy result the path of its name), "" for other items and for stored ones. `field` is the top-level field of the items.
+    `paths` has one entry per item: for a call or result the path of the field that holds its id
+    (`input[2].call_id`; for a legacy result the path of its name), "" for other items and for stored ones.
+    `field` is the top-level field of the items.
     """
     if not any(type(item) is Call or type(item) is Result for item in items):
         return Paired(tuple(items), ())
@@ -83,8 +84,8 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
 
 
 def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
-    """Gives a new id to each call whose id was already answered: some servers start at `call_0` in every turn."""
-    now: dict[str, str] = {}  # an id as the client writes it → the id of the call that it names at this point
+    """Gives a new id to each call whose id already has a result: some servers restart at `call_0`."""
+    now: dict[str, str] = {}  # client's id → id of the call that it currently names
     called: set[str] = set()
     answered: set[str] = set()
     taken: set[str] = set()
@@ -119,21 +120,21 @@ def _fresh(id: str, number: int, taken: set[str]) -> str:
 
 
 class _Step:
-    """Items that follow each other without a result between them, and the ids of the calls among them."""
+    """Items without a result between them, and the ids of the calls among them."""
 
     __slots__ = ("calls", "items", "message")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.calls: list[str] = []
-        self.message: str | None = None  # on chat, the path of the message that the last call came from
+        self.message: str | None = None  # on chat, the path of the message with the last call
 
 
 class _Pairing:
     def __init__(self, items: Sequence[Item], paths: Sequence[str], field: str) -> None:
         self.items, self.paths, self.field = items, paths, field
         self.calls: dict[str, Call] = {}
-        self.skipped: set[int] = set()  # positions of repeated calls and of results that another one replaces
+        self.skipped: set[int] = set()  # positions of repeated calls and replaced results
         self.early: set[int] = set()  # positions of results that come before their call
         self.answers: dict[str, Result] = {}
         self.call_of: dict[int, str] = {}  # position of a result → id of the call it answers
@@ -187,10 +188,12 @@ class _Pairing:
                 self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
 
     def place(self) -> None:
-        """Lays the items out as steps, each with its results after it. Any other message is a step without calls."""
+        """Arranges the items as steps, each followed by its results. Any other message is a step without
+        calls.
+        """
         number_of, goal_of = self._steps()
         steps = [_Step() for _ in range(number_of[-1] + 1)]
-        thoughts: list[Item] = []  # reasoning that goes where the item after it goes
+        thoughts: list[Item] = []  # reasoning, which moves with the item after it
         at = 0
         for i, item in enumerate(self.items):
             if type(item) is Result or i in self.skipped:
@@ -214,7 +217,7 @@ class _Pairing:
         self._write([step for step in steps if step.items])
 
     def _steps(self) -> tuple[list[int], dict[str, int]]:
-        """The number of the step that each item is in, and for each answered call the number of the step before its result."""
+        """The step of each item, and for each answered call the step before its result."""
         number_of: list[int] = []
         goal_of: dict[str, int] = {}
         number, before = 0, "step"
@@ -271,7 +274,7 @@ class _Pairing:
 
 
 def _same_call(one: Call, other: Call) -> bool:
-    """Whether both are one call. Clients serialize arguments anew when they replay them, so equal JSON counts as equal."""
+    """Whether both are one call. Clients serialize arguments again, so equal JSON counts as equal."""
     if (one.name, one.kind, one.namespace) != (other.name, other.kind, other.namespace):
         return False
     if one.arguments == other.arguments:

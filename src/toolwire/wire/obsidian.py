@@ -1,16 +1,17 @@
-"""Output mode `obsidian-xml`: every completed call also appears as a `<use_tool>` block in the text.
+"""Output mode `obsidian-xml`: adds a `<use_tool>` block to the text after every completed call.
 
-A pure transformer of events that stands behind `policy` and before an encoder; the calls themselves go through untouched. For clients that read tool
-requests from the text:
+A pure stage between `policy` and the encoder, for clients that read tool requests from the text. The calls
+themselves pass unchanged.
 
     <use_tool>
       <name>localSearch</name>
       <query>a &lt; b</query>
     </use_tool>
 
-Members stand in the order of the arguments. Texts are XML-escaped; numbers, literals, objects and arrays stand as the model wrote them, escaped.
-Arguments that this form can not carry (no JSON object, a key that is no XML name, a key that the form itself uses) keep all they hold in
-`<use_tool name="n">…</use_tool>`: JSON stays JSON, its angle brackets and ampersands written as \\u escapes, anything else is XML-escaped.
+Members are in the order of the arguments. Strings are XML-escaped; other values are written as the model
+wrote them, escaped. Arguments that this form cannot express (not a JSON object, a key that is not an XML name
+or that the form itself uses) are written as `<use_tool name="n">…</use_tool>`: JSON with its angle brackets
+and ampersands as \\u escapes, anything else XML-escaped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def to_obsidian_xml(name: str, arguments: str) -> str:
-    """The `<use_tool>` block of a call. Never raises, loses nothing of name or arguments."""
+    """The `<use_tool>` block of a call. Never raises, and keeps all of name and arguments."""
     members = _members(arguments)
     if members is not None and all(_XML_NAME.fullmatch(key) and key not in _OWN_TAGS for key, _ in members):
         lines = [f"  <name>{name.translate(_XML_ESCAPES)}</name>"]
@@ -40,7 +41,10 @@ def to_obsidian_xml(name: str, arguments: str) -> str:
 
 
 def _members(arguments: str) -> list[tuple[str, str]] | None:
-    """Keys and values of a JSON object in their order, a string as its text, any other value as it is written; None when it is no object."""
+    """Keys and values of a JSON object in order; None if it is not an object.
+
+    A string is returned as its text, any other value as it is written.
+    """
     try:
         at = _skip(arguments, 0)
         if arguments[at] != "{":
@@ -80,11 +84,11 @@ def _is_json(text: str) -> bool:
 
 
 class ObsidianXml:
-    """Adds the block behind each completed call; `delimiter` stands between two blocks. A call that was cut off gets none."""
+    """Adds the block after each completed call; `delimiter` separates blocks. A truncated call gets none."""
 
     def __init__(self, delimiter: str = "") -> None:
         self._delimiter = delimiter
-        self._name: str | None = None  # of the open call
+        self._name: str | None = None  # the name of the open call
         self._index = -1
         self._arguments: list[str] = []
         self._blocks = 0

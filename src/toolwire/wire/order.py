@@ -1,12 +1,14 @@
 """The one table of legal order.
 
-Law 2: whatever a backend sends, the encoders see only the steps that this automaton gives, and every sequence of steps is legal on the wire:
+Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
+sequence of steps is legal on the wire:
 
     (Open(item) Delta(item)* Close(item))* (End | Fail)
 
-One item is open at a time. Text behind a call opens a new item; a call closes open text. An empty piece is no step. A call that ends without
-arguments gets "{}". What comes too late (behind the end, or for a call that is no longer open) is dropped and counted, never sent out of order. A
-run that stops without an end is a failure. `Usage` and `Dropped` are remembered and are no steps.
+One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
+produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
+for a call that is no longer open) are dropped and counted. A run that stops without an end is a failure.
+`Usage` and `Dropped` are recorded and produce no steps.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
-"""Reasons for which an answer ended before it was complete."""
+"""Reasons for which an answer ends before it is complete."""
 
 
-# --- the steps ---------------------------------------------------------------------------------------------------------------------------------
+# --- steps ---
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A thing that opens, grows and closes. `index` counts all items of the run, `call_index` its calls; both from 0 without a gap."""
+    """A message, reasoning or call. `index` counts all items of the run, `call_index` its calls, from 0."""
 
     kind: ItemKind
     index: int
@@ -73,7 +75,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """The run ended by itself. `stop` with calls is already `tool_calls` here."""
+    """The run ended normally. `stop` with calls is already `tool_calls` here."""
 
     reason: FinishReason
 
@@ -85,7 +87,7 @@ class Fail(msgspec.Struct, frozen=True):
 Step: TypeAlias = Open | Delta | Close | End | Fail
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------------------------
+# --- table ---
 
 OPEN, DELTA, CLOSE, BREAK, END, FAIL, LATE = "open", "delta", "close", "break", "end", "fail", "late"
 """Actions. CLOSE completes the open item, BREAK closes it as incomplete, LATE drops and counts the event."""
@@ -107,7 +109,10 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 
 
 def _expanded() -> dict[str, dict[str, Actions]]:
-    """The table by state (`idle`, the kind of the open item, `ended`) and symbol; content of the open item's own kind is a DELTA."""
+    """The table by state (`idle`, the kind of the open item, `ended`) and symbol.
+
+    Content of the open item's own kind is a DELTA.
+    """
     columns: dict[str, int] = {
         "idle": 0,
         **dict.fromkeys(CONTENT_KINDS, 1),
@@ -125,14 +130,17 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 TABLE = _expanded()
 IDLE = TABLE["idle"]
 IN_TEXT = TABLE["text"]
-"""The row of an order whose open item is a text."""
+"""The row while a text item is open."""
 
 
-# --- the engine --------------------------------------------------------------------------------------------------------------------------------
+# --- engine ---
 
 
 class Order:
-    """Feeds on a run's events, gives steps. `single_call`: the wire can carry one call only (legacy functions); more are dropped and counted."""
+    """Turns a run's events into steps.
+
+    `single_call`: the API can carry only one call (legacy functions); more are dropped and counted.
+    """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False) -> None:
         self.usage: Usage | None = None
@@ -141,7 +149,7 @@ class Order:
         self._ids = ids
         self._single_call = single_call
         self.row = IDLE
-        """The table's row of the state that the run is in."""
+        """The row of the current state."""
         self._item = Item("text", -1)
         self._items = 0
         self._source = -1  # the backend's index of the open call
@@ -176,7 +184,7 @@ class Order:
         return steps
 
     def finish(self) -> list[Step]:
-        """The backend stopped. Gives no steps when the run has ended properly."""
+        """The steps after the backend has stopped: none if the run ended properly."""
         return (
             []
             if self.ended
@@ -184,17 +192,17 @@ class Order:
         )
 
     def stop(self) -> None:
-        """Nothing more may be sent: a sibling has failed and taken the whole answer with it."""
+        """Ends the run without a step, because another choice has failed."""
         self.row = TABLE["ended"]
 
     def _read(self, event: Event) -> tuple[str, str]:
-        """The table's symbol for any event but Text, Usage and CallArgs, and the text it carries."""
+        """The symbol of any event but Text, Usage and CallArgs, and its text."""
         if isinstance(event, Finish):
             return ("cut" if event.reason in CUT else "finish"), ""
         if isinstance(event, CallBegin):
             return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
         elif isinstance(event, CallEnd):
-            # A truncated call stays open: how it closes depends on what ends the run.
+            # A truncated call stays open: how it closes depends on how the run ends.
             return ("end" if event.index == self._source and event.status != "truncated" else "nothing"), ""
         elif isinstance(event, Thought) and event.text:
             return ("summary" if event.summary else "thought"), event.text
@@ -207,7 +215,7 @@ class Order:
         return "nothing", ""
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
-        """Any action but DELTA and OPEN."""
+        """Performs any action but DELTA and OPEN."""
         if action is CLOSE or action is BREAK:
             if self._bare and action is CLOSE and self._item.kind == "function":
                 steps.append(Delta(self._item, EMPTY_ARGUMENTS))
@@ -223,7 +231,7 @@ class Order:
             self._drop("late", len(text) or 1)
 
     def _opened(self, event: Event, symbol: str) -> Item:
-        """The item that opens: a call, or content of the kind that the symbol names."""
+        """Opens a call, or content of the kind that the symbol names."""
         if isinstance(event, CallBegin):
             self._item = Item(
                 event.kind,

@@ -1,8 +1,9 @@
-"""The payload shapes that carry tool calls, as a table: what each is known by, and how its fragments are read.
+"""The payload shapes that carry tool calls, as a table: how each is recognized and read.
 
-Known shapes: Codex's JSON-RPC notifications and requests (also the older `codex/event/*`), Responses events and items, chat deltas and messages with
-`tool_calls` or `function_call`. Envelopes are opened to any depth; what contains itself is visited once, and no payload takes more than `STEPS`
-steps. What has no known shape is ignored. Nothing is parsed or changed. Standard library only.
+Known shapes: Codex's JSON-RPC notifications and requests (also the older `codex/event/*`), Responses events
+and items, chat deltas and messages with `tool_calls` or `function_call`. Envelopes are opened to any depth,
+cyclic ones once, in at most `STEPS` steps. Unknown shapes are ignored. Nothing is parsed or changed. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _number(node: Payload, *keys: str) -> int | None:
 
 
 def _arguments(value: Any) -> Any:
-    """Arguments are a text or a JSON value; anything else is none."""
+    """The arguments, if they are text or a JSON value."""
     return value if isinstance(value, str | dict | list | tuple | int | float) else None
 
 
@@ -130,7 +131,10 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
 
 
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
-    """Codex asks for a dynamic tool: `item/tool/call`, its item, or the older `dynamic_tool_call_request`. The arguments are parsed JSON."""
+    """Codex's call of a dynamic tool, with parsed arguments.
+
+    This is `item/tool/call`, its item, or the older `dynamic_tool_call_request`.
+    """
     return [
         Fragment(
             None,
@@ -180,7 +184,7 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 
 
 def _tell_apart(entries: list[Fragment]) -> None:
-    """In a message every entry is its own call: one that repeats an id or index is known by its position."""
+    """Makes every entry of a message its own call: one that repeats an id or index is known by its position."""
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
     for entry in entries:
@@ -215,27 +219,27 @@ SHAPES: tuple[Shape, ...] = (
         _chat,
     ),
 )
-"""Each row: what the shape is known by, and how its fragments are read. The first row that fits a node counts."""
+"""How each shape is recognized and read. The first row that matches counts."""
 
 
 def fragments(node: Payload, whole: bool) -> list[Fragment]:
-    """The fragments of calls in one object. `whole`: it belongs to a final message, whose arguments are complete."""
+    """The fragments of calls in one object. `whole`: it is part of a final message with complete arguments."""
     read = next((read for fits, read in SHAPES if fits(node)), None)
     return [] if read is None else read(node, whole)
 
 
 def is_result(node: Payload) -> bool:
-    """Whether the object is a tool's answer, which is no call."""
+    """Whether the object is a tool's result."""
     return _type(node) in RESULT_TYPES or (_text(node, "method") or "").endswith(RESULT_TYPES)
 
 
 def is_phantom(node: Payload) -> bool:
-    """Whether a result is Codex's own start-up probe, which no client asked for."""
+    """Whether a result belongs to Codex's own start-up probe."""
     return any(PHANTOM in text for text in _texts(node.get("output", node)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, however deep."""
+    """Every text in a value, at any depth."""
     seen: set[int] = set()
     queue = [value]
     for inner in islice(queue, STEPS):
@@ -250,13 +254,16 @@ def forbids_parallel(node: Payload) -> bool:
     return node.get("parallel_tool_calls") is False or node.get("parallelToolCalls") is False
 
 
-# --- the way through the envelopes -------------------------------------------------------------------------------------------------------------
+# --- envelopes ---
 
 _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 
 
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
-    """Every object in the payload's envelopes, outermost first, with the choice it belongs to. What a shape has read whole is not opened again."""
+    """Every object in the payload's envelopes, outermost first, with its choice.
+
+    An object that a shape reads whole is not opened again.
+    """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]
     for node, number, in_choices in islice(queue, STEPS):
@@ -267,7 +274,7 @@ def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
             queue += [(entry, number, in_choices) for entry in islice(node, STEPS)]
         else:
             if (_text(node, "turnId") or "").startswith(ECHO):
-                continue  # Codex repeats injected history under this turn
+                continue  # Codex repeats injected history in this turn
             number += (_number(node, "index") or 0) if in_choices else 0
             yield node, number
             if _event_type(node) not in _READ_WHOLE and not is_result(node):
@@ -275,9 +282,9 @@ def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
 
 
 def content(payload: Any) -> str:
-    """The text of a message: a string, or parts, also inside its envelopes."""
+    """The text of a message: a string or parts, also inside its envelopes."""
     texts: list[str] = []
-    path: set[int] = set()  # what is being read, so that nothing is read inside itself
+    path: set[int] = set()  # values being read, so that a cycle is read once
     stack: list[tuple[Any, bool]] = [(payload, False)]
     steps = iter(range(STEPS))
     while stack and next(steps, None) is not None:

@@ -1,10 +1,9 @@
-"""Server-sent events, both directions, and the JSON bytes that travel in them.
+"""Server-sent events in both directions, and the JSON in them.
 
-Rules kept here:
-- A frame is written whole. A comment never holds a line break, so it can not end a frame early.
-- JSON never fails on a text: a lone surrogate, which no UTF-8 can carry, becomes U+FFFD.
-- The reader gives the same events however the bytes are cut (inside a UTF-8 character, between CR and LF), in time linear in the bytes,
-  and holds no more than its limit.
+- A frame is written whole. A comment never contains a line break, so it cannot end a frame early.
+- JSON encoding never fails on a text: a lone surrogate, which UTF-8 cannot represent, becomes U+FFFD.
+- The reader returns the same events however the bytes are cut (inside a UTF-8 character, between CR and LF),
+  in linear time, and holds no more than its limit.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ KEEP_ALIVE = b": keep-alive\n\n"
 READ_LIMIT = 16 * 1024 * 1024
 
 json_bytes = msgspec.json.Encoder().encode
-"""The fast encoder for texts that are known to be clean; it raises UnicodeEncodeError on a lone surrogate."""
+"""The fast encoder. Raises UnicodeEncodeError on a lone surrogate."""
 
 
-# --- writing -----------------------------------------------------------------------------------------------------------------------------------
+# --- writing ---
 
 
 def scrub(text: str) -> str:
-    """The text as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
+    """The text as valid Unicode: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
     return (
         text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     )
 
 
 def encode(value: Any) -> bytes:
-    """JSON of any value made of dicts, lists, texts, numbers and None; never raises on a text."""
+    """A JSON value as bytes; never raises on a text."""
     try:
         return json_bytes(value)
     except UnicodeEncodeError:
@@ -52,7 +51,7 @@ def _scrubbed(value: Any) -> Any:
 
 
 def joined(parts: list[str]) -> str:
-    """Parts that were sent one by one, as one text. Scrubbed part by part: the whole must equal what the client concatenates."""
+    """The parts as one text. Scrubbed one by one, so that the whole equals what the client concatenates."""
     text = "".join(parts)
     if text.isascii():
         return text
@@ -68,15 +67,15 @@ def data_frame(value: Any) -> bytes:
 
 
 def comment_frame(text: str) -> bytes:
-    """A comment block of its own, which every client skips."""
+    """A comment, which every client skips."""
     return b": " + " ".join(scrub(text).splitlines()).encode() + b"\n\n"
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------------------------------
+# --- reading ---
 
 
 class SseEvent(NamedTuple):
-    """An event with a name. Events without one are given as their bare data."""
+    """A named event. Events without a name are returned as their data."""
 
     name: str
     data: bytes
@@ -86,7 +85,9 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseReader:
-    """Blocks of bytes → events: `bytes` for data alone, `SseEvent` where the stream names the event. Comments, ids and retry times are skipped."""
+    """Parses blocks of bytes into events: `bytes`, or `SseEvent` if named. Skips comments, ids and retry
+    times.
+    """
 
     def __init__(self, limit: int = READ_LIMIT) -> None:
         self._limit = limit
@@ -99,7 +100,7 @@ class SseReader:
         self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
-        """Returns the events that this block completes. Raises if an event exceeds the limit."""
+        """The events that this block completes. Raises if an event exceeds the limit."""
         is_pending = self._partial or self._data or self._name or self._head or self._after_cr
         if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and not is_pending:
             self._head = None
@@ -144,7 +145,7 @@ class SseReader:
         return events
 
     def finish(self) -> list[bytes | SseEvent]:
-        """The last event, when the stream ended without the blank line that should close it."""
+        """The last event, if the stream ended without the blank line that should close it."""
         events: list[bytes | SseEvent] = []
         if self._head:
             self._keep(self._head)

@@ -1,16 +1,16 @@
-"""What the model may call: tools in every shape clients send, and the choice among them.
+"""Reads the tools of a request, in every shape that clients send, and the tool choice.
 
-| wire tool                                         | becomes                                                                     |
-|---------------------------------------------------|-----------------------------------------------------------------------------|
-| function, nested (chat) or flat (Responses)       | ToolSpec, on both endpoints                                                 |
-| custom, nested or flat                            | ToolSpec of kind `custom`; its grammar in the flat shape                    |
-| namespace                                         | its tools, each a ToolSpec with the namespace set                           |
-| hosted (web_search, mcp, …) and unknown types     | skipped, with a note                                                        |
-| legacy `functions`                                | ToolSpec; with `tools` beside them they are ignored, with a note            |
+| wire tool                                     | becomes                                                  |
+|-----------------------------------------------|----------------------------------------------------------|
+| function, nested (chat) or flat (Responses)   | ToolSpec, on both APIs                                   |
+| custom, nested or flat                        | ToolSpec of kind `custom`; its grammar in the flat shape |
+| namespace                                     | its tools, each a ToolSpec with the namespace set        |
+| hosted (web_search, mcp, …) and unknown types | skipped, with a note                                     |
+| legacy `functions`                            | ToolSpec; ignored with a note if `tools` are also sent   |
 
-A name that stands twice at the top level is refused; where a namespace is involved, the first one holds and the later is skipped with a note. A
-choice that forces a hosted tool counts as `auto`, with a note; one that names an undeclared tool, or demands a call where nothing can be called, is
-refused.
+A name that appears twice at the top level is refused; if a namespace is involved, the first one counts and
+the later is skipped with a note. A choice that forces a hosted tool counts as `auto`, with a note. A choice
+that names an undeclared tool, or requires a call without callable tools, is refused.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ HOSTED = frozenset(
     }
 )
 REDACTED = "<redacted>"
-"""What capturing tools write in place of a value; captured requests are replayed as they are."""
+"""Capturing tools write this in place of a value, and captured requests are replayed."""
 OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
 OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
 OF_NAMESPACE = frozenset({"type", "name", "tools"})
-"""The members of a tool that are read; the others are noted."""
+"""The members of a tool that are read. Others are noted."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")
@@ -72,20 +72,20 @@ ANYTHING = ToolChoice("auto")
 
 
 class RequestTools:
-    """The tools of one request. Built by `read` or `read_legacy`; `choose` and `choose_legacy` read the choice against it."""
+    """The tools of one request: `read` or `read_legacy` them, then `choose` or `choose_legacy`."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self._specs: dict[str, ToolSpec] = {}
         self.echo: list[Any] = []
         self.notes: list[Note] = []
-        self._skipped: set[str] = set()  # types of the tools that were skipped
+        self._skipped: set[str] = set()  # types of skipped tools
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(self._specs.values())
 
-    # --- declarations ---------------------------------------------------------------------------------------------------------------------------
+    # --- declarations ---
 
     def read(self, tools: Any) -> None:
         array("tools", tools)
@@ -172,7 +172,7 @@ class RequestTools:
         if (field, disposition) not in self.notes:
             self.notes.append((field, disposition))
 
-    # --- the choice -----------------------------------------------------------------------------------------------------------------------------
+    # --- tool choice ---
 
     def choose(self, choice: Any) -> Choice:
         default = ANYTHING if self._specs else NOTHING
@@ -203,7 +203,7 @@ class RequestTools:
         raise not_one_of("tool_choice.type", kind, (*CALLABLE, "allowed_tools"))
 
     def choose_legacy(self, choice: Any) -> ToolChoice:
-        """`function_call`: none, auto or a name."""
+        """Reads `function_call`: none, auto or a name."""
         if type(choice) is dict:
             return ToolChoice(
                 "required",
@@ -258,7 +258,7 @@ class RequestTools:
         return NOTHING, {**echo, "tools": tools}
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
-        """The name that a choice gives, nested or flat, if it was declared."""
+        """The declared tool that a choice names, nested or flat."""
         inner = entry.get(kind)
         if inner is None:
             if self.api == "chat" and entry.get("name") is None:
@@ -283,7 +283,7 @@ class RequestTools:
             raise invalid(path, "a call can only be demanded when 'tools' that can be served are specified.")
 
 
-# --- single tools ------------------------------------------------------------------------------------------------------------------------------
+# --- single tools ---
 
 
 def _function(tool: Mapping[str, Any], path: str, namespace: str | None = None) -> ToolSpec:

@@ -1,8 +1,9 @@
-"""A chat completions request → Turn.
+"""Decodes a chat completions request into a `Turn`.
 
-Accepted are the shapes that OpenAI documents and those that real clients send besides: empty assistant messages, `content` null or "" beside calls,
-`name` on tool messages, flat tools, camelCase `toolChoice` and `parallelToolCalls`, legacy `functions`. Fields that are not read here, among them
-those that OpenAI does not know, are kept in `Turn.rest` for backends that take them.
+Accepts the shapes that OpenAI documents and those that clients send besides: empty assistant messages,
+`content` null or "" with calls, `name` on tool messages, flat tools, camelCase `toolChoice` and
+`parallelToolCalls`, legacy `functions`. Fields that are not read here, unknown ones included, are kept in
+`Turn.rest` for backends that accept them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
 
 MAX_N = 128
-"""As OpenAI has it. `gateway/choices.py` runs only a few of them at a time."""
+"""OpenAI's limit. `gateway/choices.py` runs only a few at a time."""
 
 FIELDS: dict[str, Rule] = {
     **COMMON,
@@ -99,7 +100,7 @@ READ = (
     | TOOLED
     | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
 )
-"""The fields that this module turns into something. The others are kept as they came."""
+"""The fields that this module reads. The others are kept in `Turn.rest`."""
 OF_ROLE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("system", "developer", "user", "function"), frozenset({"role", "content", "name"})),
     "assistant": frozenset(
@@ -117,7 +118,7 @@ _LEGACY_PREFIX = "call_legacy_"
 
 
 def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
-    """The turn that a chat completions request asks for. `caller` is the id of the key that asks."""
+    """The turn of a chat completions request. `caller` is the id of the caller's key."""
     sent = check(body, FIELDS)
     name = model(body)
     noted: list[Note] = []
@@ -194,7 +195,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[ToolSpec, ...], ToolChoice, b
     return box.specs, choice, legacy, tuple(box.notes)
 
 
-# --- messages ----------------------------------------------------------------------------------------------------------------------------------
+# --- messages ---
 
 
 def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[Note, ...]]:
@@ -239,7 +240,7 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
             raise not_one_of(f"messages[{i}].role", role, ROLES)
     return (
         pair(items, paths, "messages") if any(paths) else (tuple(items), ())
-    )  # only calls and their results have a path
+    )  # only calls and results have a path
 
 
 def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) -> Result:
@@ -259,7 +260,7 @@ def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) ->
 def _assistant(
     message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]
 ) -> int:
-    """Adds what an assistant said and called: reasoning, message, calls. Returns the number of legacy calls so far."""
+    """Adds the reasoning, text and calls of an assistant message. Returns the number of legacy calls so far."""
     path = f"messages[{i}]"
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)
@@ -270,7 +271,7 @@ def _assistant(
         array(f"{path}.tool_calls", calls)
     thoughts = message.get(
         "reasoning_content"
-    )  # what open models' clients replay, so that reasoning survives a tool loop
+    )  # clients of open models send it back, so that reasoning survives a tool loop
     if type(thoughts) is str and thoughts:
         items.append(Reasoning(content=(thoughts,)))
         paths.append("")

@@ -1,15 +1,19 @@
-"""Steps → chat completions, as a stream of chunks (`ChatEncoder`) or as one body (`ChatBody`).
+"""Encodes steps as chat completions: a stream of chunks (`ChatEncoder`) or one body (`ChatBody`).
 
-Law 3: both consume the steps of `order.py`, so a body is what a client accumulates from the chunks. Law 6: id, type and name of a call go out once,
-then increments. Law 7: a delta is a prepared prefix, the text's JSON, a prepared suffix.
+Law 3: both consume the steps of `order.py`, so a body is what a client accumulates from the chunks. Law 6:
+id, type and name of a call are sent once, then increments. Law 7: a delta is a prepared prefix, the text's
+JSON and a prepared suffix.
 
-- The first chunk of a choice carries the role: `content: ""` before text and thoughts, `content: null` with the opening call or refusal.
-- `feed` never sends the last event; `finish` does: `[DONE]`, or the error object, which closes the stream without `[DONE]`.
-- Thoughts travel as `reasoning_content`, the field that open models' servers and their clients use; OpenAI's own wire has none.
-- A custom tool's call is `type: "custom"`, with `name` and `input` in `custom`, in a body and in a stream alike. OpenAI sends this in
-  streams too, although its chunk schema lists `function` alone (openai-openapi issue 576).
-- `service_tier` is left out where the client asked for a tier: only the upstream knows which one it got.
-- With several choices each has its own run: their output tokens add up, the prompt counts once.
+- The first chunk of a choice has the role: with `content: ""` before text and reasoning, with `content: null`
+  and the first call or refusal otherwise.
+- `feed` never sends the last event. `finish` does: `[DONE]`, or the error object, which ends the stream
+  without `[DONE]`.
+- Reasoning is sent as `reasoning_content`, the field of open models' servers and clients. OpenAI's API has
+  none.
+- A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
+  streams this too, although its chunk schema lists `function` alone (openai-openapi issue 576).
+- `service_tier` is left out if the client asked for a tier: only the upstream knows which one it used.
+- Each choice has its own run: their output tokens add up, the prompt counts once.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ ROLE: dict[str, dict[str, Any]] = {
     "refusal": {"role": "assistant", "content": None, "refusal": ""},
     "call": {"role": "assistant", "content": None, "refusal": None},
 }
-"""What the first chunk of a choice says, by what it opens."""
+"""The delta of a choice's first chunk, by what it opens."""
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 class _ChatAnswer:
-    """What stream and body share: one automaton per choice, usage over all choices, and the failure that ended one."""
+    """The state of a stream or body: an `Order` per choice, usage over all choices, and the failure."""
 
     stored = True
     keep = None
@@ -70,7 +74,7 @@ class _ChatAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens over all choices, None when no backend counted."""
+        """Tokens over all choices; None if no backend counted."""
         if len(self._orders) == 1:
             return self._orders[0].usage
         known = [order.usage for order in self._orders if order.usage is not None]
@@ -85,7 +89,7 @@ class _ChatAnswer:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What the order left out, by kind."""
+        """What was dropped, by kind."""
         total: dict[str, int] = {}
         for order in self._orders:
             for kind, count in order.dropped.items():
@@ -93,7 +97,7 @@ class _ChatAnswer:
         return total
 
     def _fail(self, failure: Failure) -> None:
-        """One choice has failed: nothing more may follow in any."""
+        """Records the failure of one choice, which ends all choices."""
         self.failure = failure
         for order in self._orders:
             order.stop()
@@ -103,7 +107,7 @@ class _ChatAnswer:
 
 
 class ChatEncoder(_ChatAnswer):
-    """A streamed answer. `feed` gives all frames of a batch as one write; `finish` ends the stream."""
+    """A streamed response. `feed` returns the frames of a batch as one block; `finish` ends the stream."""
 
     def __init__(
         self,
@@ -131,15 +135,15 @@ class ChatEncoder(_ChatAnswer):
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
         self._around = [(b"", b"")] * choices
-        """The bytes before and after the text of a delta of the open item."""
+        """Per choice, the bytes before and after the text of the open item's deltas."""
         self._begun = [False] * choices
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """The frames of a batch of events, empty when the batch gives nothing to send."""
+        """The frames of a batch of events, possibly none."""
         return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:
-        """As `feed`, for a piece of text of the first choice: nearly every batch of a stream."""
+        """As `feed` for one text of the first choice, which is nearly every batch of a stream."""
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         before, behind = self._around[0]
@@ -149,7 +153,7 @@ class ChatEncoder(_ChatAnswer):
             return b"%b%b%b" % (before, json_bytes(scrub(text)), behind)
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end: the comment as a block of its own, usage where it was asked for, `[DONE]`; or the error that ended the run."""
+        """The end of the stream: comment, usage if requested, and `[DONE]`; or the error that ended the run."""
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))
@@ -223,7 +227,7 @@ class ChatEncoder(_ChatAnswer):
 
 
 class ChatBody(_ChatAnswer):
-    """An answer in one piece. `feed` every batch, then `body`, which raises `ToolwireError` when the run failed."""
+    """A response in one piece: `feed` every batch, then `body`, which raises the failure of the run."""
 
     def __init__(
         self,
@@ -243,7 +247,7 @@ class ChatBody(_ChatAnswer):
         self._reasons = ["stop"] * choices
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Nothing is sent before the body is complete."""
+        """Returns nothing: the body is sent whole."""
         self._fold(self._orders[choice].feed(events), choice)
         return b""
 
@@ -270,7 +274,7 @@ class ChatBody(_ChatAnswer):
         return body
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The whole body. A comment has no place in it."""
+        """The body. JSON has no comments, so `comment` is not sent."""
         return encode(self.body())
 
     def _fold(self, steps: list[Step], choice: int) -> None:
@@ -300,7 +304,7 @@ class ChatBody(_ChatAnswer):
         if calls:
             message["tool_calls"] = calls
         elif message["refusal"] is None and message["content"] is None and "function_call" not in message:
-            message["content"] = ""  # an empty answer is a text, as the role chunk of the stream says
+            message["content"] = ""  # an empty answer is a text, as in the role chunk of the stream
         return message
 
 

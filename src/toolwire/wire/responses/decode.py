@@ -1,17 +1,17 @@
-"""A Responses request → Turn.
+"""Decodes a Responses request into a `Turn`.
 
-| input item                                   | becomes                                                                                |
-|----------------------------------------------|----------------------------------------------------------------------------------------|
-| message, with or without its type            | Message                                                                                |
-| function_call, custom_tool_call              | Call                                                                                   |
-| function_call_output, custom_tool_call_output | Result                                                                                |
-| reasoning                                    | Reasoning                                                                              |
-| item_reference                               | the stored item it names, where there is a store; else skipped, with a note            |
-| compaction                                   | the Message of its summary, once the gateway has opened it; else refused               |
-| hosted calls and their outputs               | skipped, with a note                                                                   |
-| anything else                                | refused                                                                                |
+| input item                                    | becomes                                         |
+|-----------------------------------------------|-------------------------------------------------|
+| message, with or without its type             | Message                                         |
+| function_call, custom_tool_call               | Call                                            |
+| function_call_output, custom_tool_call_output | Result                                          |
+| reasoning                                     | Reasoning                                       |
+| item_reference                                | the stored item; skipped, if there is no store  |
+| compaction                                    | the Message that the gateway opened; or refused |
+| hosted calls and their outputs                | skipped, with a note                            |
+| anything else                                 | refused                                         |
 
-The items of the chain named by `previous_response_id` stand before the request's own; instructions do not carry over.
+The items of the chain of `previous_response_id` precede the request's own; instructions do not carry over.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ READ_HERE = frozenset(
     "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning temperature top_p max_output_tokens stream "
     "stream_options store generate metadata user include truncation".split()
 )
-"""The fields that this module or the gateway turns into something. The others are kept as they came."""
+"""The fields that this module or the gateway reads. The others are kept in `Turn.rest`."""
 OF_ITEM: dict[str, frozenset[str]] = {
     "message": frozenset({"type", "id", "status", "role", "content"}),
     "function_call": frozenset({"type", "id", "status", "call_id", "name", "arguments", "namespace"}),
@@ -143,7 +143,7 @@ REFUSED = {
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
-"""How much text references may stand for: a small request must not become a huge one."""
+"""The most text that references may expand to: a small request must not become a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -159,7 +159,7 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
 
 
 def references(body: Mapping[str, Any]) -> list[str]:
-    """The ids of stored items that the input only points at; they must be loaded before `decode`, and put in place by `resolved`."""
+    """The ids of stored items that the input refers to. Load them and call `resolved` before `decode`."""
     given = body.get("input")
     entries = given if type(given) is list else []
     return [id for entry in entries if type(entry) is dict and type(id := _reference(entry)) is str]
@@ -171,8 +171,9 @@ def _reference(entry: dict[str, Any]) -> Any:
 
 
 def compactions(body: Mapping[str, Any]) -> dict[str, str]:
-    """What the input's compaction items hold, sealed, each with the path where it stands; it must be opened before `decode`, and put in place by
-    `resolved`.
+    """The sealed contents of the input's compaction items, with their paths.
+
+    Open them and call `resolved` before `decode`.
     """
     given, out = body.get("input"), {}
     for i, entry in enumerate(given if type(given) is list else ()):
@@ -182,7 +183,7 @@ def compactions(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def opened(summary: str) -> dict[str, Any]:
-    """The item that an opened compaction stands for: what the model itself wrote, with no more weight than that."""
+    """The item of an opened compaction: an assistant message, because the model wrote the summary."""
     return {
         "type": "message",
         "role": "assistant",
@@ -191,9 +192,10 @@ def opened(summary: str) -> dict[str, Any]:
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The body with every reference replaced by the item it names; one that names nothing is refused, as part of the conversation would be lost.
+    """The body with references and compactions replaced by their items.
 
-    Compactions are replaced by what they were opened to, all of which must be among `items`.
+    A reference to an unknown item is refused, because part of the conversation would be lost. All compactions
+    must be in `items`.
     """
     out, size = [], 0
     for i, entry in enumerate(body["input"]):
@@ -216,7 +218,10 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
 def decode(
     body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False
 ) -> Turn:
-    """The turn that a Responses request asks for. `previous` are the stored items of the chain it continues, `caller` the id of the key that asks."""
+    """The turn of a Responses request.
+
+    `previous` are the stored items of the chain that it continues, `caller` is the id of the caller's key.
+    """
     sent = check(body, FIELDS)
     for refused, message in REFUSED.items():
         if refused in sent and (refused != "background" or body["background"]):
@@ -311,7 +316,7 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
 
 
 def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]:
-    """What a later turn of this conversation replays: the request's own input and then the answer, unpaired, as they stood."""
+    """The items that a later turn of this conversation repeats: the request's own input, then the output."""
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
@@ -319,13 +324,13 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]
 
 
 def _unknown_n(body: Mapping[str, Any]) -> tuple[Note, ...]:
-    """The Responses API has no `n`; one answer is what it gives."""
+    """The Responses API has no `n` and returns one answer."""
     n = body.get("n")
     return () if n is None or (type(n) is int and n == 1) else (("n", "ignored"),)
 
 
 class _Reader:
-    """Gathers items, the paths of their ids, and notes."""
+    """Collects items, the paths of their ids, and notes."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -376,7 +381,7 @@ class _Reader:
                 raise not_one_of(f"{path}.type", kind, READ)
 
     def _call(self, entry: dict[str, Any], kind: str, path: str) -> None:
-        # An empty assistant message in front of a call is how some clients write "no text": chat's `content: ""` beside `tool_calls`.
+        # Some clients write "no text" as an empty assistant message before a call, like chat's `content: ""`.
         last = self.items[-1] if self.items else None
         if type(last) is Message and last.role == "assistant" and not last.parts and not last.refusal:
             self.items.pop()

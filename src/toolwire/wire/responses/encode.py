@@ -1,13 +1,14 @@
-"""Steps → the Responses API: the stream of events, and the Response object that ends it.
+"""Encodes steps as the Responses API: the stream of events, and the Response object that ends it.
 
-Law 3: `response()` is the object of the terminal event, so a body that is not streamed, and what is stored, are the fold of the stream. Law 6:
-sequence numbers count from 0 without a gap; deltas are increments and their concatenation is the text of the `.done` events. Law 7: a delta is a
-prepared prefix, the sequence number, a prepared middle, the text's JSON, a prepared suffix.
+Law 3: `response()` is the object of the terminal event, so that a body and a stored response are the fold of
+the stream. Law 6: sequence numbers count from 0 without a gap; the deltas of an item add up to the text of
+its `.done` event. Law 7: a delta is a prepared prefix, the sequence number, a prepared middle, the text's
+JSON and a prepared suffix.
 
-- `response.created` and `response.in_progress` go out with the first output, at the latest with the end.
+- `response.created` and `response.in_progress` are sent with the first output, at the latest with the end.
 - `feed` never sends the terminal event; `finish` does.
-- A failure closes the open item as incomplete and ends in `response.failed`, never in a bare end of the stream.
-- A reasoning item has no status, as at OpenAI, unless it was cut off.
+- A failure closes the open item as incomplete and ends the stream with `response.failed`.
+- As at OpenAI, a reasoning item has no status unless it was cut off.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from toolwire.core.turn import ToolSpec, Turn
 from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 
-# --- the shapes of items, as data --------------------------------------------------------------------------------------------------------------
+# --- shapes of items ---
 
 
 @dataclass(frozen=True, slots=True)
 class ItemPart:
-    """A part inside an item. `part` is its object, `field` the key that holds its text, `index` names its place in the events."""
+    """A part of an item. `index` names its position in the events, `field` holds its text."""
 
     events: str
     index: str
@@ -38,7 +39,10 @@ class ItemPart:
 
 @dataclass(frozen=True, slots=True)
 class ItemShape:
-    """How a kind of item looks. `events` is the stem of `.delta` and `.done`; `text_field` holds the text in `.done`, `also` stands beside it."""
+    """The shape of a kind of item.
+
+    `events` is the stem of `.delta` and `.done`; `text_field` holds the text in `.done`, next to `also`.
+    """
 
     id_prefix: str
     item: dict[str, Any]
@@ -129,7 +133,7 @@ ECHOED_DEFAULTS: dict[str, Any] = {
     "top_logprobs": 0,
     "truncation": "disabled",
 }
-"""Request fields that a Response repeats as they came, and what stands there when the client sent none."""
+"""Request fields that a Response repeats, and their defaults."""
 
 
 OPEN_RESPONSES: Mapping[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "usage": None}
@@ -146,8 +150,11 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
-    """The Response object before any output, keys in OpenAI's order. A key whose null the schema refuses (`user`, `usage`) is left out; Open
-    Responses demands `usage` of null, and penalties that OpenAI's schema does not have."""
+    """The Response before any output, with keys in OpenAI's order.
+
+    A key that OpenAI's schema does not allow to be null (`user`, `usage`) is left out. Open Responses
+    requires `usage: null`, and penalties that OpenAI's schema does not have.
+    """
     echo = turn.echo
 
     def echoed(name: str, own: Any, default: Any = None) -> Any:
@@ -207,7 +214,7 @@ def _text_echo(turn: Turn) -> dict[str, Any]:
 
 
 def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as a client would have written it, for a Turn that was not made from a Responses request."""
+    """A tool as a client would write it, for a Turn that was not made from a Responses request."""
     if tool.kind == "custom":
         return {
             "type": "custom",
@@ -225,7 +232,7 @@ def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _tool_echo(tool: Any) -> Any:
-    """A function tool with what the client left out. `strict` says what was done: a tool is strict only where the client asked for it."""
+    """A function tool with its defaults. It is strict only if the client asked for it."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     filled = {"description": None, "parameters": {}, **tool}
@@ -234,11 +241,15 @@ def _tool_echo(tool: Any) -> Any:
     return filled
 
 
-# --- the encoder -------------------------------------------------------------------------------------------------------------------------------
+# --- encoder ---
 
 
 class ResponsesEncoder:
-    """A streamed answer. `feed` gives all frames of a batch as one write, `finish` ends the stream, `response` is the object it ended with."""
+    """A streamed response.
+
+    `feed` returns the frames of a batch as one block, `finish` ends the stream, `response` is the object it
+    ended with.
+    """
 
     def __init__(
         self, turn: Turn, *, id: str, created: int, ids: IdFactory, clock: Callable[[], float] | None = None
@@ -251,14 +262,10 @@ class ResponsesEncoder:
         self._namespaces = {tool.name: tool.namespace for tool in turn.tools if tool.namespace is not None}
         self._sequence = 0
         self._terminal = ""
-        self._item: dict[str, Any] = {}  # the open item's object, and its shape and text so far
+        self._item: dict[str, Any] = {}  # the open item's object; below, its shape and text so far
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
-        self._around = (
-            b"",
-            b"",
-            b"",
-        )  # what stands before, between and behind number and text of the open item's deltas
+        self._around = (b"", b"", b"")  # the bytes around sequence number and text of the open item's deltas
 
     @property
     def usage(self) -> Usage | None:
@@ -266,19 +273,19 @@ class ResponsesEncoder:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What the order left out, by kind."""
+        """What was dropped, by kind."""
         return self._order.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """The frames of a batch of events, empty when the batch gives nothing to send."""
+        """The frames of a batch of events, possibly none."""
         return self._frames(self._order.feed(events))
 
     def say(self, text: str) -> bytes:
-        """As `feed`, for a piece of text: nearly every batch of a stream."""
+        """As `feed` for one text, which is nearly every batch of a stream."""
         return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end: what is still open closes, the comment as a block of its own, the terminal event."""
+        """The end of the stream: the open item closes, then comment and terminal event."""
         frames = [self._frames(self._order.finish())]
         if not self._sequence:
             self._begin(frames)
@@ -288,7 +295,7 @@ class ResponsesEncoder:
         return b"".join(frames)
 
     def response(self) -> dict[str, Any]:
-        """The Response as it stands: after the end, the object of the terminal event."""
+        """The Response so far; after the end, the object of the terminal event."""
         response = {**self._response, "output": list(self._response["output"])}
         if self._terminal and self.usage is not None:
             response["usage"] = usage_object(self.usage)
