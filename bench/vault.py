@@ -93,7 +93,7 @@ def queries() -> dict[str, list[str]]:
 # --- the three ways -----------------------------------------------------------------------------------------
 
 
-def seed_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
+def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
     """The scan of Seed 002: each note's name, then its content, compared without case, until the limit."""
     wanted = query.lower()
     found: list[str] = []

@@ -217,6 +217,14 @@ class Approvals:
 
     # --- deciding --------------------------------------------------------------------------------
 
+    async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
+        """Decides what was shown, unless another surface did so a moment before."""
+        try:
+            await self.decide(approval.id, approval.token, decision, by=by)
+        except ToolwireError as error:
+            if error.failure.kind != "conflict":
+                raise
+
     async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
         """Stores a decision. Raises `ToolwireError` if nothing is pending, or if something else was shown."""
         async with self._deciding:
