@@ -309,16 +309,16 @@ class Pace:
         self._refused: Counter[str] = Counter()
         self._until = 0.0
 
-    def wait_s(self, asker: str) -> float:
+    def wait_s(self, requester: str) -> float:
         """Counts a refusal, and returns how long its response waits."""
         now = self._clock()
         if now >= self._until:
             self._refused, self._until = Counter(), now + 1.0
-        self._refused[asker] += 1
-        return HELD_S if self._refused[asker] > AT_ONCE else 0.0
+        self._refused[requester] += 1
+        return HELD_S if self._refused[requester] > AT_ONCE else 0.0
 
-    async def hold(self, status: int, asker: str) -> None:
-        if status in PACED and (wait_s := self.wait_s(asker)):
+    async def hold(self, status: int, requester: str) -> None:
+        if status in PACED and (wait_s := self.wait_s(requester)):
             await asyncio.sleep(wait_s)
 
 

@@ -342,20 +342,22 @@ class RateLimits:
         if refusal.kind in KINDS:
             return self._budgets.error(refusal, ticket.key_id, limits, shared)
         if refusal.kind == "concurrent":
-            told = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once."
-            told += " Please try again when one has ended."
-            return ToolwireError("requests_limit", told, retry_after_s=CONCURRENT_RETRY_S)
+            message = f"Rate limit reached: this API key may run {self._at_once(limits)} requests at once."
+            message += " Please try again when one has ended."
+            return ToolwireError("requests_limit", message, retry_after_s=CONCURRENT_RETRY_S)
         rates, wait = self._rates(limits), meters.duration(refusal.wait_us)
         if refusal.kind == "requests":
             used = rates.requests - meters.remaining(account.meters.requests, rates.requests)
-            told = "Rate limit reached for this API key on requests per min (RPM): "
-            told += f"Limit {rates.requests}, Used {used}, Requested 1."
+            message = "Rate limit reached for this API key on requests per min (RPM): "
+            message += f"Limit {rates.requests}, Used {used}, Requested 1."
         else:
             used = rates.tokens - meters.remaining(account.meters.tokens, rates.tokens)
-            told = "Rate limit reached for this API key on tokens per min (TPM): "
-            told += f"Limit {rates.tokens}, Used {used}, Requested {tokens}."
+            message = "Rate limit reached for this API key on tokens per min (TPM): "
+            message += f"Limit {rates.tokens}, Used {used}, Requested {tokens}."
         kind = "requests_limit" if refusal.kind == "requests" else "tokens_limit"
-        return ToolwireError(kind, f"{told} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6)
+        return ToolwireError(
+            kind, f"{message} Please try again in {wait}.", retry_after_s=refusal.wait_us / 1e6
+        )
 
 
 class Ticket:

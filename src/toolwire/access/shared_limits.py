@@ -62,9 +62,9 @@ end
 
 # KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
 # concurrency limit, this turn's id, its lease in microseconds, the operation ("take" checks first; "charge"
-# does not, and ends the turn; "tell" is a charge by a node that was disconnected), and how many units of
+# does not, and ends the turn; "report" is a charge by a node that was disconnected), and how many units of
 # requests and tokens the node knows of: they count if nothing is known here, and are the least that counts
-# for "tell". Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
+# for "report". Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
 # budget, what the turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it
 # saw that (a sum that was begun again has a new epoch, and began too low if a node has seen more); how long
 # an unused sum is kept, in ms.
@@ -76,7 +76,7 @@ local rates, units = {tonumber(ARGV[1]), tonumber(ARGV[3])}, {tonumber(ARGV[2]),
 local taken, refused, wait = {}, '', 0
 for n = 1, 2 do
     local known, here = tonumber(ARGV[8 + n]), tonumber(state[n + 1])
-    taken[n] = here and math.max(ARGV[8] == 'tell' and known or 0, here - passed * rates[n]) or known
+    taken[n] = here and math.max(ARGV[8] == 'report' and known or 0, here - passed * rates[n]) or known
     if ARGV[8] == 'take' and rates[n] > 0 then
         units[n] = math.min(units[n], rates[n] * 60000000)
         local over = math.ceil((taken[n] + units[n] - rates[n] * 60000000) / rates[n])
@@ -319,7 +319,7 @@ class SharedLimits:
         """Redis is reachable again: it learns what it may have lost before anyone asks it."""
         untold = deque(self._owed_since())
         try:
-            await self._pay(untold, "tell")
+            await self._pay(untold, "report")
         finally:
             self._owed.extend(replace(one, known=(0, 0)) for one in untold)
         self.up = True

@@ -286,9 +286,9 @@ class UsageBook:
                 return spent
             if not done:
                 break
-        told = "The gateway's store cannot be reached, and what this API key has used of its budget "
-        told += "is not known yet; try again in a moment."
-        raise ToolwireError("overloaded", told, retry_after_s=1)
+        message = "The gateway's store cannot be reached, and what this API key has used of its budget "
+        message += "is not known yet; try again in a moment."
+        raise ToolwireError("overloaded", message, retry_after_s=1)
 
     def _turn_month(self, spent: Spent, now: float) -> None:
         month = month_of(now)

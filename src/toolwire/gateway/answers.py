@@ -114,7 +114,7 @@ class ResponsesAnswer:
         return last if self.stored or not self._turn.stream else comment_frame('{"stored":false}') + last
 
     def _stored(self, response: bytes) -> StoredResponse:
-        told = self._encoder.response()
+        whole = self._encoder.response()
         before = (
             self._memory.loose if self._memory is not None else ()
         )  # what the store could not find is stored with it
@@ -123,11 +123,11 @@ class ResponsesAnswer:
             key_id=self._key_id,
             created_at=self._created,
             model=self._turn.model,
-            status=told["status"],
+            status=whole["status"],
             previous_response_id=None if before else self._turn.previous_response_id,
             response=response,
             input_items=_input_items(self._body, self._ids),
-            items=(*before, *decode_responses.stored_items(self._body, told["output"])),
+            items=(*before, *decode_responses.stored_items(self._body, whole["output"])),
         )
 
 

@@ -88,7 +88,7 @@ class Compaction:
             raise ToolwireError("backend", "The model wrote no summary of the conversation.")
         ids = self._gateway.ids
         sealed = await self._gateway.seals.seal(summary, self._caller.key_id)
-        told = {
+        compacted = {
             "id": ids("resp_"),
             "object": "response.compaction",
             "created_at": int(self._gateway.clock()),
@@ -105,7 +105,7 @@ class Compaction:
         }
         return Answer(
             [(name, self._report(value) if name == REPORT else value) for name, value in answer.headers],
-            encode(told),
+            encode(compacted),
         )
 
     def _report(self, inner: bytes) -> bytes:
@@ -114,8 +114,10 @@ class Compaction:
             *PASSED,
             "input",
         }
-        told = [f"{name}=ignored" for name in (*unknown(left - FIELDS.keys()), *sorted(left & FIELDS.keys()))]
-        return "; ".join(dict.fromkeys([*told, *filter(None, inner.decode().split("; "))])).encode()
+        ignored = [
+            f"{name}=ignored" for name in (*unknown(left - FIELDS.keys()), *sorted(left & FIELDS.keys()))
+        ]
+        return "; ".join(dict.fromkeys([*ignored, *filter(None, inner.decode().split("; "))])).encode()
 
     def _question(self) -> bytes:
         given = self._body.get("input")
@@ -181,14 +183,14 @@ def wire_item(item: Item, ids: IdFactory) -> dict[str, Any]:
         }
     if isinstance(item, Call):
         custom = item.kind == "custom"
-        told = {
+        shared = {
             "id": ids("ctc_" if custom else "fc_"),
             "type": "custom_tool_call" if custom else "function_call",
             "status": "completed",
         }
         named = {"namespace": item.namespace} if item.namespace else {}
         return {
-            **told,
+            **shared,
             "call_id": item.call_id,
             "name": item.name,
             **named,

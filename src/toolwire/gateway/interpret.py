@@ -32,7 +32,7 @@ from toolwire.gateway.plan import Plan, mentions
 # --- stop sequences ---
 #
 # For turns whose calls are text. A stop sequence ends the answer's text and never a call; the backend could
-# not tell them apart. The first complete sequence counts; of two that end together, the longer one. So the
+# not distinguish them. The first complete sequence counts; of two that end together, the longer one. So the
 # result does not depend on how the text was split. Only text that may be the beginning of a sequence waits.
 
 _PASSING = (Usage, CallArgs, CallEnd)

@@ -6,13 +6,13 @@ arrives.
 - The request that brings all results, with the same key and the history that led to the park, resumes the
   run. Results are matched by id, never by argument text.
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
-  turn is replayed from the request's history. A park that no longer exists is replayed too: it cannot be told
-  apart from one that never existed.
+  turn is replayed from the request's history. A park that no longer exists is replayed too: it cannot be
+  distinguished from one that never existed.
 - Results that are sent to a model that cannot park end the run too, because they will not be sent again.
 - Of two continuations at the same time, the second gets 409, unless the first client has just disconnected.
 - A park has a time to live, and a key has a limit: its oldest park is dropped first. With several choices,
   continuing one cancels the others.
-- With several nodes, the `board` tells the other nodes which calls wait here.
+- With several nodes, the `board` announces the waiting calls to the other nodes.
 
 Law 8: a parked run belongs to this table, never to an HTTP request. Only `LiveRun` is used of the backend.
 """

@@ -271,10 +271,10 @@ class Gateway:
         for sealed, path in compactions.items():
             summary = await self.seals.open(sealed, caller.key_id)
             if summary is None:
-                told = (
+                message = (
                     "This compaction was not made by this server for this key. Send the conversation itself."
                 )
-                raise ToolwireError("invalid_value", told, param=path, code="invalid_encrypted_content")
+                raise ToolwireError("invalid_value", message, param=path, code="invalid_encrypted_content")
             found[sealed] = decode_responses.opened(summary)
         if trace is not None:
             trace.looked_up(references=found)

@@ -107,11 +107,11 @@ class Queues:
 
     def _refusal(self, line: ModelQueue, model: str, own: int) -> Failure:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
-        told = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
-        told += f", {own} of them of this API key" if own else ""
+        message = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
+        message += f", {own} of them of this API key" if own else ""
         return Failure(
             "rate_limit" if own else "overloaded",
-            f"{told}. Please try again in {math.ceil(wait_s)} s.",
+            f"{message}. Please try again in {math.ceil(wait_s)} s.",
             retry_after_s=wait_s,
         )
 

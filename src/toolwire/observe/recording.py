@@ -309,11 +309,11 @@ def _compute(recording: Recording, turn: Turn) -> None:
 
 
 def _plan(plan: Plan, turn: Turn | None) -> dict[str, Json]:
-    told = dict(plan.report)
+    reported = dict(plan.report)
     sent = sorted(turn.sent) if turn is not None else []
     report = [
-        *told.items(),
-        *((name, "honoured") for name in sent if name not in told and "unknown_fields" not in told),
+        *reported.items(),
+        *((name, "honoured") for name in sent if name not in reported and "unknown_fields" not in reported),
     ]
     return {
         "strategy": plan.strategy,

@@ -124,11 +124,11 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
     gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
-    told: list[str] = []
+    reports: list[str] = []
 
     async def answered() -> str:
         answer = await gateway.respond(request["api"], raw, Caller(output_mode=request.get("output_mode")))
-        told.append(dict(answer.headers)[b"x-toolwire-report"].decode())
+        reports.append(dict(answer.headers)[b"x-toolwire-report"].decode())
         if answer.stream is None:
             blocks.append(answer.body or b"")
             return "body"
@@ -147,11 +147,11 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
                 {task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
             )
         if task.done():
-            return task.result(), b"".join(blocks).decode(), told[0]
+            return task.result(), b"".join(blocks).decode(), reports[0]
         return (
             "stream" if request.get("body", {}).get("stream") else "body",
             b"".join(blocks).decode(),
-            told[0] if told else None,
+            reports[0] if reports else None,
         )
     except ToolwireError as error:
         return "error", encode(error_object(error.failure)).decode(), None

@@ -194,8 +194,10 @@ class App:
             log.exception("request %s failed", exchange.request_id)
             if exchange.started:
                 raise  # the server closes the connection: half a response must not look whole
-            told = f"The server had an error while processing your request (request {exchange.request_id})."
-            await self._refuse(exchange, Failure("server", told))
+            message = (
+                f"The server had an error while processing your request (request {exchange.request_id})."
+            )
+            await self._refuse(exchange, Failure("server", message))
         finally:
             if not exchange.reached_gateway:
                 self._log(exchange)
@@ -265,7 +267,7 @@ class App:
                 await streaming.send(answer.headers, answer.stream, watch)
             else:
                 if answer.status != 200:
-                    await self._pace.hold(answer.status, exchange.asker)
+                    await self._pace.hold(answer.status, exchange.requester)
                 await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
         except asyncio.CancelledError:
             streaming.stop()
@@ -371,7 +373,7 @@ class App:
         holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
         if holder.grant is not None and holder.grant.limited:
-            exchange.told = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
+            exchange.late_headers = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
         return holder
 
     def _caller_of(
@@ -404,7 +406,7 @@ class App:
     async def _metrics(self, request: Request, holder: KeyHolder) -> Response:
         if holder.grant is not None and not holder.grant.admin and holder.grant.models != EVERY_MODEL:
             raise ToolwireError(
-                "permission", "This API key may use some models only, and metrics tell of all."
+                "permission", "This API key may use some models only, and metrics cover all models."
             )
         if self.siblings is not None:
             return await self.siblings.metrics(request, self.metrics)
@@ -431,7 +433,7 @@ class App:
 
     async def _refuse(self, exchange: Exchange, failure: Failure, extra: HeaderList | None = None) -> None:
         exchange.failure = failure
-        await self._pace.hold(status_of(failure), exchange.asker)
+        await self._pace.hold(status_of(failure), exchange.requester)
         status = await exchange.fail(failure, extra)
         if not exchange.reached_gateway:
             self.metrics.refused.labels(str(status)).inc()

@@ -100,8 +100,8 @@ class Cycle(RequestResponseCycle):
         if form is None:
             return None
         lines, length_at = form
-        told = b"".join(values)
-        if b"\n" in told or b"\r" in told:
+        joined = b"".join(values)
+        if b"\n" in joined or b"\r" in joined:
             raise RuntimeError("A header holds a line break.")
         self.chunked_encoding, self.expected_content_length = (
             length_at is None,

@@ -27,7 +27,7 @@ from toolwire.wire.sse import encode
 # --- the client's connection ---
 #
 # Whether the client has disconnected while the response is made. Our own protocol calls `ClientConnection` in
-# the scope, which costs nothing while the client stays. Any other server only tells a task that waits for it.
+# the scope, which costs nothing while the client stays. Any other server only notifies a task that waits for it.
 
 CONNECTION = "toolwire.connection"
 
@@ -62,24 +62,24 @@ SILENT = _Silent()
 
 
 class ClientConnection:
-    """The connection of one request. `task` answers it. `tell` is called when the client is `gone`."""
+    """The connection of one request. `task` answers it. `on_left` is called when the client is `gone`."""
 
-    __slots__ = ("gone", "task", "tell", "wire")
+    __slots__ = ("gone", "on_left", "task", "wire")
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.task: asyncio.Task[Any] | None = None
         self.gone = False
-        self.tell: Callable[[], None] | None = None
+        self.on_left: Callable[[], None] | None = None
 
     def left(self) -> None:
         self.gone = True
-        if self.tell is not None:
-            self.tell()
+        if self.on_left is not None:
+            self.on_left()
 
     def answered(self) -> None:
         """The response is complete. Clears references that would form a cycle."""
-        self.wire, self.task, self.tell = SILENT, None, None
+        self.wire, self.task, self.on_left = SILENT, None, None
 
 
 NO_CONNECTION = ClientConnection(SILENT)
@@ -87,7 +87,7 @@ NO_CONNECTION = ClientConnection(SILENT)
 
 
 class Watch:
-    """Cancels its task when the client disconnects. `gone` tells this apart from the server's own
+    """Cancels its task when the client disconnects. `gone` distinguishes this from the server's own
     cancellation.
     """
 
@@ -103,7 +103,7 @@ class Watch:
         elif self._connection.gone:
             self._left()
         else:
-            self._connection.tell = self._left
+            self._connection.on_left = self._left
 
     async def _run(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -117,7 +117,7 @@ class Watch:
 
     def stop(self) -> None:
         if self._connection is not None:
-            self._connection.tell = None
+            self._connection.on_left = None
         elif self._task is not None:
             self._task.cancel()
 
@@ -217,14 +217,14 @@ class Exchange:
         self.status: int | None = None
         self.failure: Failure | None = None
         """The failure that the response reported."""
-        self.told: Callable[[], HeaderList] | None = None
+        self.late_headers: Callable[[], HeaderList] | None = None
         """Headers known only when the response is sent: what is left of the key's limits."""
         self._body_read = self._body_late = False
         self._body_began: float | None = None
         self._arrived = 0
 
     @property
-    def asker(self) -> str:
+    def requester(self) -> str:
         """Whose refusals count together: a key, or an address without a key."""
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
@@ -303,12 +303,12 @@ class Exchange:
         except TimeoutError:
             self._body_late = True
             silence = due - now
-            told = (
+            problem = (
                 f"stopped arriving for {silence:.2g} s"
                 if silence > BODY_IDLE_S / 2
                 else f"came slower than {BODY_RATE // 1024} kB a second"
             )
-            raise ToolwireError("invalid_request", f"The request's body {told}.") from None
+            raise ToolwireError("invalid_request", f"The request's body {problem}.") from None
         self._arrived += len(message.get("body", b""))
         return message
 
@@ -336,11 +336,11 @@ class Exchange:
     # --- the response ---
 
     def left(self, headers: HeaderList) -> HeaderList:
-        """The headers from `told`, unless the node that ran the turn has already sent them."""
+        """The headers from `late_headers`, unless the node that ran the turn has already sent them."""
         return (
             []
-            if self.told is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers)
-            else self.told()
+            if self.late_headers is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers)
+            else self.late_headers()
         )
 
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:

@@ -287,7 +287,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _decline_upgrade(self) -> None:
         """Parses the head again without its `Upgrade`, so that the parser reads the body too.
 
-        CONNECT is refused: its body could not be told apart from the next request.
+        CONNECT is refused: its body could not be distinguished from the next request.
         """
         method = self.scope["method"].encode()
         if method == b"CONNECT":

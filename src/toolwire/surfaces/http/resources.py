@@ -246,8 +246,8 @@ def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
     if text.isascii() and text.isdigit():
         return _number(text, name)
     try:
-        told = datetime.fromisoformat(text)
-        seconds = int((told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp())
+        time = datetime.fromisoformat(text)
+        seconds = int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         raise ToolwireError(
             "invalid_value", "Expected Unix seconds or an ISO 8601 time, such as 2026-08-01.", param=name
@@ -266,15 +266,15 @@ def _up(seconds: int, width: int) -> int:
 
 
 def _result(group: dict[str, str], counts: Counts) -> dict[str, Any]:
-    told = dict(zip(COUNTS, counts, strict=True))
+    named = dict(zip(COUNTS, counts, strict=True))
     return {
         "object": "organization.usage.completions.result",
-        "input_tokens": told["input_tokens"],
-        "input_cached_tokens": told["cached_tokens"],
-        "output_tokens": told["output_tokens"],
-        "num_model_requests": told["requests"],
-        "num_failed_requests": told["failed"],
-        "num_tool_calls": told["tool_calls"],
+        "input_tokens": named["input_tokens"],
+        "input_cached_tokens": named["cached_tokens"],
+        "output_tokens": named["output_tokens"],
+        "num_model_requests": named["requests"],
+        "num_failed_requests": named["failed"],
+        "num_tool_calls": named["tool_calls"],
         "api_key_id": group.get("key_id"),
         "model": group.get("model"),
         "project_id": None,

@@ -90,7 +90,7 @@ def _serve_by_workers(
     among = [bind("127.0.0.1", 0) for _ in range(server.workers)]
     addresses = [f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in among]
 
-    def work(number: int, tell: Tell, lifeline: int) -> int:
+    def work(number: int, report: Tell, lifeline: int) -> int:
         for other, listeners in enumerate(among):
             if other != number:
                 for each in listeners:
@@ -99,7 +99,7 @@ def _serve_by_workers(
         part = WorkerContext(
             number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline
         )
-        return _run(settings, sockets, make, announce if number == 0 else _silent, part, tell)
+        return _run(settings, sockets, make, announce if number == 0 else _silent, part, report)
 
     def let_go() -> None:
         for each in (*sockets, *(listener for listeners in among for listener in listeners)):
@@ -122,10 +122,10 @@ def _run(
     make: MakeGateway,
     announce: Announce,
     part: WorkerContext,
-    tell: Tell,
+    report: Tell,
 ) -> int:
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings, sockets, make, announce, part, tell))
+        return runner.run(_serve(settings, sockets, make, announce, part, report))
 
 
 def _gateway(settings: Settings, store: Store) -> Gateway:
@@ -142,9 +142,9 @@ async def _serve(
     make: MakeGateway,
     announce: Announce,
     part: WorkerContext,
-    tell: Tell,
+    report: Tell,
 ) -> int:
-    """Serves in this process. `tell` gets the path of the pages' one-time link when it is ready."""
+    """Serves in this process. `report` gets the path of the pages' one-time link when it is ready."""
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
         await gateway.start()
@@ -163,7 +163,7 @@ async def _serve(
                 server = DrainingServer(
                     app,
                     settings.server.drain_s,
-                    lambda: tell({"link": link}),
+                    lambda: report({"link": link}),
                     part.private,
                     tls_files(settings.server),
                 )
@@ -214,17 +214,17 @@ class _Where:
     port: int
     tls: bool = False
 
-    def say(self, told: dict[str, Any]) -> None:
+    def say(self, facts: dict[str, Any]) -> None:
         """Prints the API's address to stdout and the pages' one-time link to stderr, so that no JSON log
         keeps it.
         """
         host = self.host
         print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
-        if told.get("link"):
+        if facts.get("link"):
             here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
             pages = base_url(here, self.port, self.tls).removesuffix("/v1")
             say(
-                f"chat, approvals and the wire: {pages}{told['link']}  (works once)",
+                f"chat, approvals and the wire: {pages}{facts['link']}  (works once)",
                 event="pages",
                 url=f"{pages}/",
             )
@@ -253,8 +253,8 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
         # With an explicit password, Python does not prompt for that of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
-        told = f"{certificate} and {key} are no certificate with its key, or the key has a password"
-        raise ConfigError(f"server.tls_cert: {told} ({error.reason or error})") from None
+        problem = f"{certificate} and {key} are no certificate with its key, or the key has a password"
+        raise ConfigError(f"server.tls_cert: {problem} ({error.reason or error})") from None
     except OSError as error:
         raise ConfigError(
             f"server.tls_cert: {certificate} or {key} cannot be read: {error.strerror or error}"
@@ -394,15 +394,17 @@ class DrainingServer(Server):
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
                 connection.transport.abort()  # waiting for it would be in vain
         deadline = time.monotonic() + self._drain_s
-        told = self._stopped_by != signal.SIGINT
+        is_logged = self._stopped_by != signal.SIGINT
         while (
             (self.server_state.connections or self.server_state.tasks)
             and time.monotonic() < deadline
             and not self.force_exit
         ):
             await asyncio.sleep(LOOK_EVERY_S)
-            if not told and self.server_state.tasks:  # not earlier: requests that draining ends need a moment
-                told, count = True, len(self.server_state.tasks)
+            if (
+                not is_logged and self.server_state.tasks
+            ):  # not earlier: requests that draining ends need a moment
+                is_logged, count = True, len(self.server_state.tasks)
                 say(
                     f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now",
                     event="draining",

@@ -286,14 +286,14 @@ class SocketConnection:
     def _enter(self, lane: str) -> None:
         if lane and lane not in self._lanes:
             if len(self._lanes) >= MOST_LANES:
-                told = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or another."
+                message = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or another."
                 raise ToolwireError(
-                    "invalid_value", told, param="stream_id", code="websocket_stream_limit_reached"
+                    "invalid_value", message, param="stream_id", code="websocket_stream_limit_reached"
                 )
             self._lanes.add(lane)
         self._memory.enter(lane)
 
-    async def told(self, text: str) -> None:
+    async def send_text(self, text: str) -> None:
         try:
             await self._send({"type": "websocket.send", "text": text})
         except OSError:  # uvicorn's error for a client that has disconnected
@@ -304,7 +304,7 @@ class SocketConnection:
         await self._gone.wait()
 
     async def _fail(self, failure: Failure, lane: str = "") -> None:
-        await self.told(error_event(status_of(failure), error_object(failure)["error"], {}, lane))
+        await self.send_text(error_event(status_of(failure), error_object(failure)["error"], {}, lane))
 
 
 class _Turn:
@@ -345,13 +345,13 @@ class _Turn:
                 self.failed |= event.startswith(b'{"type":"response.failed"') or event.startswith(
                     b'{"type":"error"'
                 )
-                await self._connection.told((self._named + event[1:] if self._named else event).decode())
+                await self._connection.send_text((self._named + event[1:] if self._named else event).decode())
         else:
             self._answered.append(message["body"])
             if not message.get("more_body"):
                 self.failed = True
                 error = _event.decode(b"".join(self._answered))["error"]
-                await self._connection.told(error_event(self._status, error, self._headers, self._lane))
+                await self._connection.send_text(error_event(self._status, error, self._headers, self._lane))
 
 
 def _events(block: bytes) -> Iterator[bytes]:
@@ -422,7 +422,11 @@ def _plain(raw: msgspec.Raw) -> Any:
 
 def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
     """The event that represents an HTTP error by the specification: it always has a code."""
-    told = {**error, "code": error.get("code") or error["type"], **({"headers": headers} if headers else {})}
+    detail = {
+        **error,
+        "code": error.get("code") or error["type"],
+        **({"headers": headers} if headers else {}),
+    }
     return encode(
-        {"type": "error", "status": status, "error": told, **({"stream_id": lane} if lane else {})}
+        {"type": "error", "status": status, "error": detail, **({"stream_id": lane} if lane else {})}
     ).decode()
