@@ -11,7 +11,7 @@ import pytest
 
 from toolwire.store import store as retention
 from toolwire.store.store import Store, StoredResponse
-from toolwire.surfaces.web.talk import Conversations, Kept
+from toolwire.surfaces.web.talk import Conversations, StoredChat
 
 DAY = 86400
 NOW = 1_800_000_000
@@ -76,8 +76,8 @@ async def test_many_responses_and_one_long_conversation_are_deleted_too(
 
 async def test_conversations_are_deleted_by_their_last_change(store: Store) -> None:
     rows = Conversations(store)
-    await rows.put(Kept("untouched", "a", "m", NOW - 90 * DAY, NOW - 31 * DAY))
-    await rows.put(Kept("touched", "b", "m", NOW - 90 * DAY, NOW - 1 * DAY))
+    await rows.put(StoredChat("untouched", "a", "m", NOW - 90 * DAY, NOW - 31 * DAY))
+    await rows.put(StoredChat("touched", "b", "m", NOW - 90 * DAY, NOW - 1 * DAY))
     assert await store.sweep() == 1
     assert [one["id"] for one in await rows.listed("", 10)] == ["touched"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from toolwire.store.store import Store
 from toolwire.surfaces.web.inbox import _STATE
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
-from toolwire.surfaces.web.talk import Conversations, Kept
+from toolwire.surfaces.web.talk import Conversations, StoredChat
 from toolwire.surfaces.web.tools import Preferences
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Touched
 from toolwire.tools.records import Records
@@ -101,9 +101,9 @@ async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> Non
 async def test_conversations_are_replaced_found_by_text_and_deleted(store: Store) -> None:
     rows = Conversations(store)
     said = [{"kind": "user", "text": "Green TEA costs 50% of_it\0 'q' É"}]
-    await rows.put(Kept("c1", "Tea", "m", 1.0, 2.0, said, [{"role": "user", "content": "x\0"}]))
-    await rows.put(Kept("c2", "Coffee", "m", 1.0, 3.0))
-    await rows.put(Kept("c1", "Tea!", "n", 1.0, 4.0, said, [{"role": "user", "content": "x\0"}]))
+    await rows.put(StoredChat("c1", "Tea", "m", 1.0, 2.0, said, [{"role": "user", "content": "x\0"}]))
+    await rows.put(StoredChat("c2", "Coffee", "m", 1.0, 3.0))
+    await rows.put(StoredChat("c1", "Tea!", "n", 1.0, 4.0, said, [{"role": "user", "content": "x\0"}]))
     kept = await rows.get("c1")
     assert kept is not None and (kept.title, kept.model, kept.entries, kept.messages[0]["content"]) == (
         "Tea!",

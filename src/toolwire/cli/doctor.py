@@ -11,7 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,20 +53,36 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
 
 
+def ok(subject: str, told: str) -> Finding:
+    return Finding(subject, "ok", told)
+
+
+def missing(subject: str, told: str, fix: str = "") -> Finding:
+    return Finding(subject, "missing", told, fix)
+
+
+def problem(subject: str, told: str, fix: str = "") -> Finding:
+    return Finding(subject, "problem", told, fix)
+
+
+# --- checks
+
+Findings = AsyncIterator[Finding]
 OWN_CHECK = ("local", "codex", "cursor", "acp")
 """Backends that have a check of their own."""
 _REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
 
 
-async def _configured(settings: Settings) -> list[Finding]:
+async def _configured(settings: Settings) -> Findings:
     """Whether each configured model could serve now."""
     from toolwire.gateway.pipeline import Gateway
 
     gateway = Gateway(settings)
     catalog = gateway.catalog
     try:
-        models = [id for id in (*gateway.models, *catalog.sources) if catalog.kind(id) not in OWN_CHECK]
-        return [await _model(catalog, id, gateway.models.get(id)) for id in models]
+        for id in (*gateway.models, *catalog.sources):
+            if catalog.kind(id) not in OWN_CHECK:
+                yield await _model(catalog, id, gateway.models.get(id))
     finally:
         await gateway.close()
 
@@ -77,15 +93,13 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
     fix = _REPAIR.get(kind, "")
     try:
         if backend is None:
-            return Finding(subject, "ok", f"{kind}, {_listed(id, await catalog.sources[id].names())}")
+            return ok(subject, f"{kind}, {_listed(id, await catalog.sources[id].names())}")
         await backend.prepare()
         ready = await backend.ready()
     except Exception as error:
-        return Finding(subject, "problem", first_line(error), fix)
-    told = f"{kind}, tools {backend.strategy}"
-    if ready:
-        return Finding(subject, "ok", told)
-    return Finding(subject, "problem", f"{told}: does not answer", fix)
+        return problem(subject, first_line(error), fix)
+    about = f"{kind}, tools {backend.strategy}"
+    return ok(subject, about) if ready else problem(subject, f"{about}: does not answer", fix)
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
@@ -101,45 +115,42 @@ def _listed(id: str, names: Sequence[str]) -> str:
     return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
 
 
-async def _codex(settings: Settings) -> list[Finding]:
+async def _codex(settings: Settings) -> Findings:
     """Codex: every model that uses it, or the one on PATH."""
     from toolwire.backends.codex import CodexOptions, inspect
 
-    models = _of_backend(settings, "codex") or {"codex": CodexOptions()}
-    return [_codex_finding(subject, options, await inspect(options)) for subject, options in models.items()]
+    models = _of_backend(settings, "codex")
+    absent = problem if models else missing
+    for subject, options in (models or {"codex": CodexOptions()}).items():
+        facts = await inspect(options)
+        about = f"codex {facts['version']}, tools {facts['strategy']}"
+        if not facts["installed"]:
+            yield absent(subject, f"no command {options.bin!r}", "npm install -g @openai/codex")
+        elif facts["logged_in"] is False:
+            yield problem(subject, f"{about}, not logged in", "codex login")
+        elif facts["problem"]:
+            yield problem(subject, f"{about}: {facts['problem']}")
+        else:
+            yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'another provider'}")
 
 
-def _codex_finding(subject: str, options: Any, facts: dict[str, Any]) -> Finding:
-    if not facts["installed"]:
-        mark: Mark = "problem" if subject != "codex" else "missing"
-        return Finding(subject, mark, f"no command {options.bin!r}", "npm install -g @openai/codex")
-    told = f"codex {facts['version']}, tools {facts['strategy']}"
-    if facts["logged_in"] is False:
-        return Finding(subject, "problem", f"{told}, not logged in", "codex login")
-    if facts["problem"]:
-        return Finding(subject, "problem", f"{told}: {facts['problem']}")
-    return Finding(subject, "ok", told + (", logged in" if facts["logged_in"] else ", another provider"))
-
-
-async def _local(settings: Settings) -> list[Finding]:
+async def _local(settings: Settings) -> Findings:
     """The embedded model: every model that uses it, or the one that was pulled."""
     from toolwire.backends.local.model import LocalOptions, key_of, lacking
 
     models = _of_backend(settings, "local")
-    mark: Mark = "problem" if models else "missing"
-    out = []
+    absent = problem if models else missing
     for subject, options in (models or {"embedded model": LocalOptions()}).items():
-        if missing := lacking(options):
-            out.append(Finding(subject, mark, *missing))
+        if lacks := lacking(options):
+            yield absent(subject, *lacks)
         else:
-            file = os.path.basename(key_of(options)[0])
-            out.append(Finding(subject, "ok", f"{file}, tools constrained"))
-    return out
+            yield ok(subject, f"{os.path.basename(key_of(options)[0])}, tools constrained")
 
 
-async def _servers(settings: Settings) -> list[Finding]:
+async def _servers(settings: Settings) -> Findings:
     """Model servers on this machine."""
-    return list(await asyncio.gather(*(_server(id, profile, variable) for id, profile, variable in SERVERS)))
+    for finding in await asyncio.gather(*(_server(*row) for row in SERVERS)):
+        yield finding
 
 
 async def _server(id: str, profile: str, variable: str) -> Finding:
@@ -151,98 +162,94 @@ async def _server(id: str, profile: str, variable: str) -> Finding:
     base_url = address(os.environ.get(variable, ""), known.base_url)
     if not await answers(base_url, LISTEN_S):
         fix = f"start {known.title}, or set {variable} to its address"
-        return Finding(known.title, "missing", f"nothing answers at {base_url}", fix)
+        return missing(known.title, f"nothing answers at {base_url}", fix)
     try:
         names = await OpenAISource(id, {"profile": profile, "base_url": base_url, "model": "*"}).names()
     except ToolwireError:
-        told = f"{base_url} answers, but has no model"
-        return Finding(known.title, "problem", told, "pull or load a model there")
-    return Finding(known.title, "ok", _listed(id, names))
+        return problem(known.title, f"{base_url} answers, but has no model", "pull or load a model there")
+    return ok(known.title, _listed(id, names))
 
 
-async def _keys(settings: Settings) -> list[Finding]:
+async def _keys(settings: Settings) -> Findings:
     """Keys in the environment, and the models that they give access to."""
-    out = []
     for id, variables, backend, _ in KEYS:
         found, key = key_in(os.environ, variables)
         if not found:
-            out.append(Finding(id, "missing", f"no key: {' or '.join(variables)} is not set"))
+            yield missing(id, f"no key: {' or '.join(variables)} is not set")
         elif not is_key(key):
-            told = f"{found} is set, but has a character that no key has"
-            out.append(Finding(id, "problem", told, f"set {found} again"))
+            yield problem(id, f"{found} is set, but has a character that no key has", f"set {found} again")
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
-            told = f"{found} is set, but the provider library is not installed"
-            out.append(Finding(id, "problem", told, "pip install 'toolwire[hosted]'"))
+            library = f"{found} is set, but the provider library is not installed"
+            yield problem(id, library, "pip install 'toolwire[hosted]'")
         else:
-            out.append(Finding(id, "ok", f"{found} is set; its models are offered as {id}/NAME"))
-    return out
+            yield ok(id, f"{found} is set; its models are offered as {id}/NAME")
 
 
-async def _cursor(settings: Settings) -> list[Finding]:
+async def _cursor(settings: Settings) -> Findings:
     """Cursor: every model that uses it, or the installed bridge."""
     from toolwire.backends.cursor import CursorOptions, inspect
 
-    out = []
-    for subject, options in (_of_backend(settings, "cursor") or {"Cursor": CursorOptions()}).items():
+    models = _of_backend(settings, "cursor")
+    for subject, options in (models or {"Cursor": CursorOptions()}).items():
         facts = await inspect(options)
-        wanted = subject != "Cursor" or facts["key"]
         if facts["problem"]:
-            problem, _, fix = facts["problem"].partition(" Install it with: ")
-            out.append(Finding(subject, "problem" if wanted else "missing", problem, fix))
+            reason, _, fix = facts["problem"].partition(" Install it with: ")
+            yield (problem if models or facts["key"] else missing)(subject, reason, fix)
         else:
-            out.append(Finding(subject, "ok", f"bridge at {facts['path']}, tools parked"))
-    return out
+            yield ok(subject, f"bridge at {facts['path']}, tools parked")
 
 
-async def _agents(settings: Settings) -> list[Finding]:
+async def _agents(settings: Settings) -> Findings:
     """ACP agents: those of configured models are started, those on PATH are only looked for."""
     from toolwire.backends.acp import inspect
     from toolwire.backends.acp.profiles import PROFILES
 
-    out = []
     for subject, options in _of_backend(settings, "acp").items():
         facts = await inspect(options)
-        fix = facts["install"] if not facts["installed"] else ""
-        told = facts["problem"] or f"{facts['title']}, tools parked"
-        out.append(Finding(subject, "problem" if facts["problem"] else "ok", told, fix))
+        if facts["problem"]:
+            yield problem(subject, facts["problem"], "" if facts["installed"] else facts["install"])
+        else:
+            yield ok(subject, f"{facts['title']}, tools parked")
     for profile in PROFILES.values():
         if not profile.start:
             continue
         title, command = f"{profile.title} (ACP)", profile.start
         if shutil.which(command[0]):
-            told = f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
-            out.append(Finding(title, "ok", told))
+            yield ok(
+                title, f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
+            )
         else:
-            out.append(Finding(title, "missing", f"no command {command[0]!r}", profile.install))
-    return out
+            yield missing(title, f"no command {command[0]!r}", profile.install)
 
 
-async def _vault(settings: Settings) -> list[Finding]:
-    """The folder of notes, where the settings enable one."""
+async def _vault(settings: Settings) -> Findings:
+    """The folder of notes, if the settings enable one."""
     if not settings.vault.enabled:
         fix = "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR"
-        return [Finding("vault", "missing", "none is enabled", fix)]
+        yield missing("vault", "none is enabled", fix)
+        return
     root = os.path.expanduser(settings.vault.root)
     try:
         os.scandir(root).close()
     except OSError as error:
-        told = f"{root} cannot be read: {error.strerror or error}"
-        return [Finding("vault", "problem", told, "create the folder, or correct vault.root")]
-    return [Finding("vault", "ok", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")]
+        fix = "create the folder, or correct vault.root"
+        yield problem("vault", f"{root} cannot be read: {error.strerror or error}", fix)
+    else:
+        yield ok("vault", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")
 
 
-async def _store(settings: Settings) -> list[Finding]:
+async def _store(settings: Settings) -> Findings:
     """Checks the store without creating or migrating it."""
     from toolwire.core.errors import ToolwireError
     from toolwire.store.store import Store
 
     try:
-        return [Finding("store", "ok", await asyncio.to_thread(Store(settings.store.url).check))]
+        yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
-        return [Finding("store", "problem", str(error).removeprefix("store "))]
+        yield problem("store", str(error).removeprefix("store "))
 
 
-CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (
+CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _configured,
     _local,
     _codex,
@@ -258,15 +265,16 @@ CHECKS: tuple[Callable[[Settings], Awaitable[list[Finding]]], ...] = (
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, in the order of the checks. A check that fails or takes too long is a finding."""
     out: list[Finding] = []
-    for look in CHECKS:
-        name = look.__name__.strip("_")
+    for check in CHECKS:
+        name = check.__name__.strip("_")
         try:
             async with asyncio.timeout(LOOK_S):
-                out += await look(settings)
+                async for finding in check(settings):
+                    out.append(finding)
         except TimeoutError:
-            out.append(Finding(name, "problem", f"no answer within {LOOK_S:g} s"))
+            out.append(problem(name, f"no answer within {LOOK_S:g} s"))
         except Exception as error:
-            out.append(Finding(name, "problem", f"{type(error).__name__}: {first_line(error)}"))
+            out.append(problem(name, f"{type(error).__name__}: {first_line(error)}"))
     return out
 
 

@@ -17,7 +17,7 @@ from toolwire.core.ids import random_id
 from toolwire.surfaces.conversation_note import render
 from toolwire.surfaces.tables import model_rows
 from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invalid, number
-from toolwire.surfaces.web.talk import TITLE, Conversations, Kept, Talk
+from toolwire.surfaces.web.talk import TITLE, Conversations, StoredChat, Talk
 
 OPEN = 64
 """At most this many conversations are in memory, in addition to those that are running."""
@@ -88,7 +88,7 @@ class ChatApi(PageApi):
     async def create(self, request: Request) -> Response:
         model = self._model(field(await body(request), "model", str, required=True))
         now = time.time()
-        talk = Talk(self._web, self._rows, Kept(random_id("web_"), "New chat", model, now, now))
+        talk = Talk(self._web, self._rows, StoredChat(random_id("web_"), "New chat", model, now, now))
         self._remember(talk)
         await talk.keep()
         return JSONResponse(talk.state(), 201)

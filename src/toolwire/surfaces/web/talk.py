@@ -44,7 +44,9 @@ SNIPPET = 120
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredChat:
+    """A conversation as the store has it."""
+
     id: str
     title: str
     model: str
@@ -67,18 +69,20 @@ class Conversations:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def put(self, kept: Kept) -> None:
+    async def put(self, kept: StoredChat) -> None:
         head = (getattr(kept, name) for name in _COLUMNS.split(", ")[:-3])
         row = (*head, json.dumps(kept.entries), json.dumps(kept.messages), _plain(kept.words()))
         await self._store.run(lambda c: c.execute(_PUT, row), "write")
 
-    async def get(self, id: str) -> Kept | None:
+    async def get(self, id: str) -> StoredChat | None:
         query = f"SELECT {_LISTED}, entries, messages, owner FROM conversations WHERE id = ?"
         row = await self._store.run(lambda c: c.execute(query, (id,)).fetchone(), "read")
         if row is None:
             return None
         id, title, model, created, updated, entries, messages, owner = row
-        return Kept(id, title, model, created, updated, json.loads(entries), json.loads(messages), owner)
+        return StoredChat(
+            id, title, model, created, updated, json.loads(entries), json.loads(messages), owner
+        )
 
     async def delete(self, id: str) -> bool:
         query = "DELETE FROM conversations WHERE id = ?"
@@ -117,7 +121,7 @@ TITLE = 64
 
 
 class Talk:
-    def __init__(self, web: Web, rows: Conversations, kept: Kept) -> None:
+    def __init__(self, web: Web, rows: Conversations, kept: StoredChat) -> None:
         self._web = web
         self._rows = rows
         self.kept = kept
