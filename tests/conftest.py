@@ -121,9 +121,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if OF_PROCESSES & set(getattr(item, "fixturenames", ())):
             item.add_marker("process")
     if config.option.quick:
-        left_out = [item for item in items if item.get_closest_marker("process")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        marked = [item for item in items if item.get_closest_marker("process")]
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if not item.get_closest_marker("process")]
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]

@@ -7,6 +7,7 @@ back to the same one.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 READY_S = 30.0
@@ -30,9 +32,16 @@ def _program(name: str) -> str | None:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that no connection takes while its server is down.
+
+    The system gives ports from 32768 on to outgoing connections. One of them could take the port of a server
+    that is about to start again, and a connection to such a port could even reach itself.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

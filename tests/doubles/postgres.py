@@ -10,12 +10,13 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from doubles.nodes import free_port
 
 USER = "toolwire"
 READY_S = 30.0
@@ -45,9 +46,7 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._made = 0
         self.password = f"s3cr:t/@ {secrets.token_hex(8)}"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self._initialise()
 
     def url(self, database: str) -> str:
