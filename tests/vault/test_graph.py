@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolwire.vault.graph import Backlink, FolderLine, Graph, TagCount, daily_path, formatted, resolved
+from toolwire.vault.graph import Graph, daily_path, formatted, resolved
 from toolwire.vault.index import Index
-from toolwire.vault.notes import Task
 from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathRefused
 
@@ -66,10 +65,8 @@ def test_a_link_leads_to_its_note(graph: Graph, name: str, source: str, found: l
 
 
 def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
-    links = [
-        (link.target, link.path, link.line, link.embed, link.attachment) for link in graph.links("Home.md")
-    ]
-    assert links == [
+    names = ("target", "path", "line", "embed", "attachment")
+    assert [tuple(link[name] for name in names) for link in graph.links("Home.md")] == [
         ("Plan", "Plan.md", 5, False, False),
         ("Work/Plan", "Work/Plan.md", 5, False, False),
         ("Nowhere", None, 5, False, False),
@@ -79,13 +76,18 @@ def test_the_links_of_a_note_and_where_they_lead(graph: Graph) -> None:
     assert graph.links("none.md") == [] and graph.links("../x.md") == []
 
 
+def backlinks(graph: Graph, path: str) -> list[tuple[object, ...]]:
+    """Path, line, alias, heading and embed of the links to a note."""
+    return [tuple(link.values()) for link in graph.backlinks(path)]
+
+
 def test_backlinks_are_those_that_lead_here_and_not_to_a_namesake(graph: Graph) -> None:
-    assert graph.backlinks("Plan.md") == [
-        Backlink("Home.md", 5, "", "", False),
-        Backlink("Work/Detail.md", 4, "", "", False),
+    assert backlinks(graph, "Plan.md") == [
+        ("Home.md", 5, "", "", False),
+        ("Work/Detail.md", 4, "", "", False),
     ]
-    assert graph.backlinks("Work/Plan.md") == [Backlink("Home.md", 5, "work plan", "", False)]
-    assert [(link.path, link.heading) for link in graph.backlinks("Home.md")] == [
+    assert backlinks(graph, "Work/Plan.md") == [("Home.md", 5, "work plan", "", False)]
+    assert [(link["path"], link["heading"]) for link in graph.backlinks("Home.md")] == [
         ("Plan.md", "Top"),
         ("Work/Plan.md", ""),
     ]
@@ -93,39 +95,39 @@ def test_backlinks_are_those_that_lead_here_and_not_to_a_namesake(graph: Graph) 
 
 
 def test_tags_are_counted_without_case(graph: Graph) -> None:
-    assert graph.tags() == [TagCount("Area/One", 2), TagCount("area", 1)]
+    assert graph.tags() == [{"tag": "Area/One", "notes": 2}, {"tag": "area", "notes": 1}]
     assert graph.tagged("#AREA") == ["Home.md", "Plan.md"] == graph.tagged("area/one/")
     assert graph.tagged("are") == []
 
 
 def test_folders_are_listed_by_depth(graph: Graph) -> None:
     top = graph.listing()
-    assert top.folders == (FolderLine("Work", 3),)
-    assert [file.path for file in top.files] == ["Home.md", "Lonely.md", "Plan.md"]
+    assert top["folders"] == [{"path": "Work", "notes": 3}]
+    assert [file["path"] for file in top["files"]] == ["Home.md", "Lonely.md", "Plan.md"]
     deep = graph.listing("Work", depth=2)
-    assert [folder.path for folder in deep.folders] == ["Work/Deep"]
-    assert [file.path for file in deep.files] == ["Work/Deep/Café.md", "Work/Detail.md", "Work/Plan.md"]
-    assert graph.listing(most=1).truncated
+    assert [folder["path"] for folder in deep["folders"]] == ["Work/Deep"]
+    assert [file["path"] for file in deep["files"]] == ["Work/Deep/Café.md", "Work/Detail.md", "Work/Plan.md"]
+    assert graph.listing(most=1)["truncated"] and not top["truncated"]
     with pytest.raises(PathRefused):
         graph.listing("..")
 
 
 def test_tasks_and_properties(graph: Graph) -> None:
-    assert graph.tasks(done=False) == [
-        ("Home.md", Task(" ", "call", 6)),
-        ("Work/Plan.md", Task(" ", "work task", 2)),
+    assert graph.tasks("open") == [
+        {"path": "Home.md", "line": 6, "text": "call", "done": False},
+        {"path": "Work/Plan.md", "line": 2, "text": "work task", "done": False},
     ]
-    assert graph.tasks(done=True) == [("Home.md", Task("x", "mail", 7))]
+    assert graph.tasks("done") == [{"path": "Home.md", "line": 7, "text": "mail", "done": True}]
     assert len(graph.tasks()) == 3 and len(graph.tasks(under="Work")) == 1
     assert graph.properties("Home.md") == {"rank": 3, "status": "open"}
     assert graph.properties("Lonely.md") == {}
-    assert graph.property_names() == [("status", 2), ("rank", 1)]
+    assert graph.property_names() == [{"name": "status", "notes": 2}, {"name": "rank", "notes": 1}]
 
 
 def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
     os.rename(root / "Plan.md", root / "Other.md")
     graph.index.refresh()
-    assert [(link.path, link.alias) for link in graph.backlinks("Work/Plan.md")] == [
+    assert [(link["path"], link["alias"]) for link in graph.backlinks("Work/Plan.md")] == [
         ("Home.md", ""),
         ("Home.md", "work plan"),
         ("Work/Detail.md", ""),

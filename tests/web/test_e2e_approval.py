@@ -508,7 +508,7 @@ def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_b
     dialog = asked(page)
     problem = dialog.get_by_role("note")
     expect(problem).to_contain_text("This call cannot work: Tea.md: the text to replace is not in the note")
-    expect(problem).to_contain_text("If you approve, nothing is run or changed, and m is told this reason.")
+    expect(problem).to_contain_text("If you approve, nothing is run or changed, and m gets this reason.")
     expect(dialog).to_contain_text("no such⟨U+200B⟩ text")
     button(dialog, name).click()
     told(page, words)

@@ -120,9 +120,7 @@ class VaultList(_IndexTool):
         return f"names of folders and notes, {_where(given)}, {given['depth']} deep"
 
     def look(self, given: Arguments) -> Any:
-        found = self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)
-        folders, files = ([one._asdict() for one in part] for part in (found.folders, found.files))
-        return {"folders": folders, "files": files, "truncated": found.truncated}
+        return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)
 
 
 class VaultTags(_IndexTool):
@@ -139,7 +137,7 @@ class VaultTags(_IndexTool):
         graph, tag = self._library.graph, given.get("tag")
         if tag:
             return {"tag": tag, "notes": graph.tagged(tag, MOST_LISTED)}
-        return {"tags": [one._asdict() for one in graph.tags(MOST_LISTED)]}
+        return {"tags": graph.tags(MOST_LISTED)}
 
 
 class NoteLinks(_IndexTool):
@@ -154,8 +152,7 @@ class NoteLinks(_IndexTool):
 
     def look(self, given: Arguments) -> Any:
         graph, path = self._library.graph, self._existing(given["filePath"])
-        links = [one._asdict() for one in graph.links(path, MOST_LISTED)]
-        backlinks = [one._asdict() for one in graph.backlinks(path, MOST_LISTED)]
+        links, backlinks = graph.links(path, MOST_LISTED), graph.backlinks(path, MOST_LISTED)
         return {"path": path, "links": links, "backlinks": backlinks}
 
 
@@ -175,8 +172,7 @@ class NoteProperties(_IndexTool):
     def look(self, given: Arguments) -> Any:
         graph = self._library.graph
         if not given.get("filePath"):
-            names = graph.property_names(MOST_LISTED)
-            return {"names": [{"name": name, "notes": count} for name, count in names]}
+            return {"names": graph.property_names(MOST_LISTED)}
         path = self._existing(given["filePath"])
         return {"path": path, "properties": graph.properties(path)}
 
@@ -194,10 +190,8 @@ class VaultTasks(_IndexTool):
         return f"the text of {given['status']} tasks, {_where(given)}"
 
     def look(self, given: Arguments) -> Any:
-        done = {"open": False, "done": True, "all": None}[given["status"]]
-        found = self._library.graph.tasks(done, given["folder"].strip("/"), MOST_LISTED)
-        tasks = [{"path": path, "line": one.line, "text": one.text, "done": one.done} for path, one in found]
-        return {"tasks": tasks}
+        folder = given["folder"].strip("/")
+        return {"tasks": self._library.graph.tasks(given["status"], folder, MOST_LISTED)}
 
 
 class DailyNote(_IndexTool):

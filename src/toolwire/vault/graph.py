@@ -14,117 +14,74 @@ import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolwire.vault.frontmatter import Value
 from toolwire.vault.index import Index
-from toolwire.vault.notes import Task, link_key, link_name
+from toolwire.vault.notes import link_key, link_name
 from toolwire.vault.paths import OPEN_FILE, Vault
 from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
 from toolwire.vault.words import storable
 
 MOST = 1000
-
-
-class TagCount(NamedTuple):
-    tag: str
-    notes: int
-
-
-class LinkOut(NamedTuple):
-    """A link of a note.
-
-    `path`: the linked note, or None. `attachment`: the target is a file that is not a note.
-    """
-
-    target: str
-    heading: str
-    alias: str
-    line: int
-    embed: bool
-    path: str | None
-    attachment: bool
-
-
-class Backlink(NamedTuple):
-    path: str
-    line: int
-    alias: str
-    heading: str
-    embed: bool
-
-
-class FileLine(NamedTuple):
-    path: str
-    size: int
-
-
-class FolderLine(NamedTuple):
-    """A folder with the number of notes in it and in its subfolders."""
-
-    path: str
-    notes: int
-
-
-class FolderListing(NamedTuple):
-    folders: tuple[FolderLine, ...]
-    files: tuple[FileLine, ...]
-    truncated: bool
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The queries of one index."""
+    """The queries of one index. Their answers are JSON values."""
 
     index: Index
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
-        return self.index.ask(lambda connection: connection.execute(query, values).fetchall())
+    def _rows(self, query: str, *values: Any) -> list[Row]:
+        return self.index.ask(lambda connection: _named(connection.execute(query, values)))
 
-    def links(self, path: str, most: int = MOST) -> list[LinkOut]:
-        """The links of a note, in order."""
+    def links(self, path: str, most: int = MOST) -> list[Row]:
+        """The links of a note, in order.
+
+        `path`: the linked note, or None. `attachment`: the target is a file that is not a note.
+        """
         asked = (
             "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note "
             "WHERE path = ? ORDER BY number LIMIT ?"
         )
 
-        def question(connection: sqlite3.Connection) -> list[LinkOut]:
-            found = []
-            for target, heading, alias, line, embed in connection.execute(
-                asked, (storable(path), most)
-            ).fetchall():
+        def question(connection: sqlite3.Connection) -> list[Row]:
+            found = _named(connection.execute(asked, (storable(path), most)))
+            for link in found:
+                target = link["target"]
                 meant = next(iter(resolved(connection, target, path)), None) if target else path
                 attached = meant is None and _attachment(target)
-                found.append(LinkOut(target, heading, alias, line, bool(embed), meant, attached))
+                link |= {"embed": bool(link["embed"]), "path": meant, "attachment": attached}
             return found
 
         return self.index.ask(question)
 
-    def backlinks(self, path: str, most: int = MOST) -> list[Backlink]:
+    def backlinks(self, path: str, most: int = MOST) -> list[Row]:
         """The links to a note, ordered by path and line."""
         asked = (
             "SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note "
             "WHERE links.name_key = ? ORDER BY path, number"
         )
 
-        def question(connection: sqlite3.Connection) -> list[Backlink]:
+        def question(connection: sqlite3.Connection) -> list[Row]:
             meant: dict[tuple[str, str], bool] = {}
-            found: list[Backlink] = []
-            rows = connection.execute(asked, (link_name(storable(path)),))
-            for source, target, line, alias, heading, embed in rows:
-                link = (target, source.rpartition("/")[0])
-                if link not in meant:
-                    meant[link] = next(iter(resolved(connection, target, source)), None) == path
-                if meant[link] and source != path and len(found) < most:
-                    found.append(Backlink(source, line, alias, heading, bool(embed)))
+            found: list[Row] = []
+            for link in _named(connection.execute(asked, (link_name(storable(path)),))):
+                source, target = link["path"], link.pop("target")
+                written = (target, source.rpartition("/")[0])
+                if written not in meant:
+                    meant[written] = next(iter(resolved(connection, target, source)), None) == path
+                if meant[written] and source != path and len(found) < most:
+                    found.append(link | {"embed": bool(link["embed"])})
             return found
 
         return self.index.ask(question)
 
-    def tags(self, most: int = MOST) -> list[TagCount]:
-        """All tags, the most used first, regardless of case."""
-        asked = "SELECT min(tag), count(*) FROM tags GROUP BY key ORDER BY count(*) DESC, key LIMIT ?"
-        return [TagCount(*row) for row in self._rows(asked, most)]
+    def tags(self, most: int = MOST) -> list[Row]:
+        """All tags with their number of notes, the most used first, regardless of case."""
+        asked = "SELECT min(tag) AS tag, count(*) AS notes FROM tags GROUP BY key"
+        return self._rows(f"{asked} ORDER BY notes DESC, key LIMIT ?", most)
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
         """The notes with a tag or a tag nested in it."""
@@ -133,44 +90,52 @@ class Graph:
             "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note "
             "WHERE key = ? OR (key > ? AND key < ?) ORDER BY path LIMIT ?"
         )
-        return [path for (path,) in self._rows(asked, wanted, f"{wanted}/", f"{wanted}0", most)]
+        return [row["path"] for row in self._rows(asked, wanted, f"{wanted}/", f"{wanted}0", most)]
 
-    def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> FolderListing:
-        """The content of a folder and its subfolders down to `depth`; deeper notes are only counted."""
+    def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> Row:
+        """The content of a folder and its subfolders down to `depth`.
+
+        A folder has the number of notes in it and in its subfolders; deeper notes are only counted.
+        """
         self.index.vault.policy.segments(folder, folder=True)
         prefix = f"{folder}/" if folder else ""
         asked = "SELECT path, size FROM notes WHERE path >= ? AND path < ? ORDER BY path"
         counts: Counter[str] = Counter()
         files = []
-        for path, size in self._rows(asked, prefix, f"{folder}0" if folder else "\U0010ffff"):
-            names = path[len(prefix) :].split("/")
+        for row in self._rows(asked, prefix, f"{folder}0" if folder else "\U0010ffff"):
+            names = row["path"][len(prefix) :].split("/")
             counts.update(prefix + "/".join(names[:level]) for level in range(1, min(len(names), depth + 1)))
             if len(names) <= depth:
-                files.append(FileLine(path, size))
-        folders = [FolderLine(*counted) for counted in sorted(counts.items())]
+                files.append(row)
+        folders = [{"path": path, "notes": count} for path, count in sorted(counts.items())]
         truncated = len(files) > most or len(folders) > most
-        return FolderListing(tuple(folders[:most]), tuple(files[:most]), truncated)
+        return {"folders": folders[:most], "files": files[:most], "truncated": truncated}
 
-    def tasks(self, done: bool | None = None, under: str = "", most: int = MOST) -> list[tuple[str, Task]]:
-        """Tasks with the paths of their notes. `done` None: all."""
+    def tasks(self, status: str = "all", under: str = "", most: int = MOST) -> list[Row]:
+        """The tasks of a folder. `status`: `open`, `done` or `all`."""
         prefix = f"{storable(under).rstrip('/')}/" if under else ""
-        asked = "SELECT path, status, text, line FROM tasks JOIN notes ON notes.id = note"
+        asked = "SELECT path, line, text, status FROM tasks JOIN notes ON notes.id = note"
         asked += " WHERE substr(path, 1, ?) = ?"
-        asked += {None: "", True: " AND status IN ('x', 'X')", False: " AND status = ' '"}[done]
+        asked += {"all": "", "done": " AND status IN ('x', 'X')", "open": " AND status = ' '"}[status]
         rows = self._rows(f"{asked} ORDER BY path, line LIMIT ?", len(prefix), prefix, most)
-        return [(path, Task(*task)) for path, *task in rows]
+        return [row | {"done": row.pop("status") in "xX"} for row in rows]
 
     def properties(self, path: str) -> dict[str, Value]:
         """A note's frontmatter."""
-        asked = "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ?"
-        return {
-            name: json.loads(value) for name, value in self._rows(f"{asked} ORDER BY name", storable(path))
-        }
+        asked = (
+            "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ? ORDER BY name"
+        )
+        return {row["name"]: json.loads(row["value"]) for row in self._rows(asked, storable(path))}
 
-    def property_names(self, most: int = MOST) -> list[tuple[str, int]]:
+    def property_names(self, most: int = MOST) -> list[Row]:
         """The names of properties with the number of notes that have them."""
-        asked = "SELECT name, count(*) FROM properties GROUP BY name ORDER BY count(*) DESC, name LIMIT ?"
-        return self._rows(asked, most)
+        asked = "SELECT name, count(*) AS notes FROM properties GROUP BY name"
+        return self._rows(f"{asked} ORDER BY notes DESC, name LIMIT ?", most)
+
+
+def _named(cursor: sqlite3.Cursor) -> list[Row]:
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> list[str]:

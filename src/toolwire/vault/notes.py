@@ -61,10 +61,6 @@ class Task(NamedTuple):
     text: str
     line: int
 
-    @property
-    def done(self) -> bool:
-        return self.status in "xX"
-
 
 @dataclass(frozen=True, slots=True)
 class Note:
