@@ -198,10 +198,9 @@ async def _agents(settings: Settings) -> list[Finding]:
 
     out = []
     for subject, options in _of_backend(settings, "acp").items():
-        facts = await inspect(options)
-        fix = facts["install"] if not facts["installed"] else ""
-        told = facts["problem"] or f"{facts['title']}, tools parked"
-        out.append(Finding(subject, "problem" if facts["problem"] else "ok", told, fix))
+        title, problem = await inspect(options)
+        words, _, fix = (problem or f"{title}, tools parked").partition(" Install it with: ")
+        out.append(Finding(subject, "problem" if problem else "ok", words, fix))
     for profile in PROFILES.values():
         if not profile.start:
             continue
