@@ -198,7 +198,7 @@ class Listener:
             self.over.set_exception(RuntimeError(failure.message))
 
     def said(self) -> str:
-        return "".join(json.loads(params)["delta"] for params in self.deltas)
+        return "".join(json.loads(bytes(params))["delta"] for params in self.deltas)
 
 
 async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:

@@ -205,11 +205,12 @@ async def _agents(settings: Settings) -> Findings:
     from toolwire.backends.acp.profiles import PROFILES
 
     for subject, options in _of_backend(settings, "acp").items():
-        facts = await inspect(options)
-        if facts["problem"]:
-            yield problem(subject, facts["problem"], "" if facts["installed"] else facts["install"])
+        title, failed = await inspect(options)
+        if failed:
+            reason, _, fix = failed.partition(" Install it with: ")
+            yield problem(subject, reason, fix)
         else:
-            yield ok(subject, f"{facts['title']}, tools parked")
+            yield ok(subject, f"{title}, tools parked")
     for profile in PROFILES.values():
         if not profile.start:
             continue

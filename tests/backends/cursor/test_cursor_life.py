@@ -135,17 +135,11 @@ async def test_a_bridge_that_cannot_be_used_is_one_clear_error_and_is_ended(
 
 async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     options = make(bridge_bin=launcher()).options
-    assert await inspect(options) == {
-        "installed": True,
-        "path": options.bridge_bin,
-        "answers": True,
-        "key": True,
-        "problem": None,
-    }
+    assert await inspect(options) == {"path": options.bridge_bin, "key": True, "problem": None}
     facts = await inspect(make(bridge_bin="no-such-bridge").options)
-    assert not facts["installed"] and "no-such-bridge" in facts["problem"]
+    assert not facts["path"] and "no-such-bridge" in facts["problem"]
     facts = await inspect(make(bridge_bin=launcher(), api_key="").options)
-    assert facts["answers"] and not facts["key"] and "CURSOR_API_KEY" in facts["problem"]
+    assert facts["path"] and not facts["key"] and "CURSOR_API_KEY" in facts["problem"]
 
 
 # --- death ---

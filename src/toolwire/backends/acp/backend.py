@@ -7,7 +7,6 @@ import shutil
 from os.path import expanduser
 from typing import Any
 
-from toolwire.backends.acp.process import find
 from toolwire.backends.acp.profiles import AcpOptions, profile_of
 from toolwire.backends.agents.backend import AgentBackend
 from toolwire.backends.agents.run import AgentRun
@@ -49,22 +48,18 @@ class AcpBackend(AgentBackend[Any]):
         return session
 
 
-async def inspect(options: AcpOptions) -> dict[str, Any]:
-    """The facts for `toolwire doctor`. Starts the agent, but does not ask its model."""
+async def inspect(options: AcpOptions) -> tuple[str, str]:
+    """The agent's title and its problem, for `toolwire doctor`. Does not ask the agent's model."""
     profile = profile_of(options.profile, options.command)
-    facts: dict[str, Any] = {"installed": False, "profile": profile.name, "title": profile.title}
-    facts |= {"install": profile.install, "problem": None}
     try:
         from toolwire.backends.acp.session import AcpSession
     except ImportError:
-        return {**facts, "problem": MISSING}
+        return profile.title, MISSING
     session = AcpSession(options, profile, ())
     try:
-        find(options, profile)
-        facts["installed"] = True
         await session.open()
     except ToolwireError as error:
-        facts["problem"] = error.failure.message
+        return profile.title, error.failure.message
     finally:
         await session.close()
-    return facts
+    return profile.title, ""

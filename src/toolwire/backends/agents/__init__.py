@@ -1,4 +1,4 @@
-"""What agent backends share: options, runs that outlive a request, prompts, processes. Standard library only."""
+"""What agent backends share; here their options. Standard library only."""
 
 from __future__ import annotations
 

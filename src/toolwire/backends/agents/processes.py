@@ -2,8 +2,8 @@
 
 - A child leads its own process group, and the whole group ends with it.
 - A child gets exactly the environment that it is given, never the gateway's keys.
-- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure, without
-  paths of this machine, and never from a child that serves several clients.
+- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure,
+  without paths of this machine, and never from a child that serves several clients.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Backoff:
 
 # --- folders ---
 #
-# A private folder is named after its gateway's process id, so that the folders of killed gateways can be removed.
+# Private folders are named after the gateway's process id, so that those of killed gateways can be removed.
 
 
 def in_memory() -> Path:

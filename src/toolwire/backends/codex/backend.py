@@ -57,9 +57,10 @@ class Outdated(ToolwireError):
 class Pool:
     """The workers of one backend: started when needed, least busy first, replaced when they grow old.
 
-    - Workers start one after another, so that the first process fills a fresh home before the next one opens it.
-    - A process that cannot start, or dies before it has served, is started again after a growing pause. Requests
-      during the pause get an error with Codex's own words.
+    - Workers start one after another, so that the first process fills a fresh home before the next one opens
+      it.
+    - A process that cannot start, or dies before it has served, is started again after a growing pause.
+      Requests during the pause get an error with Codex's own words.
     - A worker that has begun many threads or uses much memory takes no more: Codex keeps threads in memory.
     """
 
@@ -163,7 +164,7 @@ class Pool:
 
 
 class CodexBackend:
-    """One configured model. `open` is for the strategy `parked`; `run` serves all of them."""
+    """One configured model."""
 
     def __init__(self, id: str, options: CodexOptions | None = None) -> None:
         self.id = id
@@ -222,22 +223,16 @@ class CodexBackend:
         self._outdated.clear()
 
     def open(self, turn: Turn) -> LiveRun:
-        """A run that can be parked. `prepare` comes first."""
-        home = self._prepared()
-        if not home.features.native_tools:
-            raise ToolwireError("backend", f"Codex {home.version} has no tools that could be parked.")
+        if self.home is not None and not self.home.features.native_tools:
+            raise ToolwireError("backend", f"Codex {self.home.version} has no tools that could be parked.")
         return self._run(turn)
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         return one_response(self._run, turn, self.prepare)
 
     def _run(self, turn: Turn) -> LiveRun:
-        return CodexRun(turn, self.options, self._prepared(), self._thread)
-
-    def _prepared(self) -> CodexHome:
-        if self.home is None:
-            raise unavailable("Codex is not prepared yet.")
-        return self.home
+        assert self.home is not None  # `prepare` comes first
+        return CodexRun(turn, self.options, self.home, self._thread)
 
     async def _thread(self) -> Thread:
         """A thread on a worker that is logged in."""
@@ -249,7 +244,8 @@ class CodexBackend:
                 return Thread(seat)
             except BaseException as error:
                 # A process does not notice a login that is newer than itself: a fresh one does.
-                again = isinstance(error, ToolwireError) and (self._prepared().path / "auth.json").exists()
+                login = seat.worker.home.path / "auth.json"
+                again = isinstance(error, ToolwireError) and login.exists()
                 seat.retired = seat.retired or (again and not last)
                 seat.release(False)
                 if last or not again:
@@ -273,23 +269,20 @@ async def inspect(options: CodexOptions) -> dict[str, Any]:
 
     `logged_in` is None if it is unknown, or if the provider is not OpenAI. `problem` is one line.
     """
-    facts: dict[str, Any] = dict.fromkeys(("path", "version", "home", "strategy", "logged_in", "problem"))
+    facts: dict[str, Any] = dict.fromkeys(("version", "strategy", "logged_in", "problem"))
     facts["installed"] = False
     try:
-        facts["path"] = find_binary(options)
+        find_binary(options)
         facts["installed"] = True
         home = await prepare_home(options)
-        strategy = strategy_of(options, home.features)
-        facts.update(version=str(home.version), home=str(home.path), strategy=strategy)
+        facts.update(version=str(home.version), strategy=strategy_of(options, home.features))
         worker = CodexWorker(home)
         try:
             async with home.warming():
                 await worker.start(options.start_timeout_s)
             if options.provider is None:
-                account = await worker.account()
-                facts["logged_in"] = account.account is not None
-                if not facts["logged_in"]:
-                    facts["problem"] = f"Codex is not logged in. {LOG_IN}"
+                facts["logged_in"] = (await worker.account()).account is not None
+                facts["problem"] = None if facts["logged_in"] else f"Codex is not logged in. {LOG_IN}"
         finally:
             await worker.close()
     except ToolwireError as error:

@@ -17,7 +17,7 @@ from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import CursorSession
 from toolwire.core.errors import ToolwireError, unavailable
 
-NO_KEY = "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. Create one at cursor.com/dashboard."
+NO_KEY = "Cursor needs an API key: set CURSOR_API_KEY or api_key. Create a key at cursor.com/dashboard."
 MODELS_FRESH_S = 300.0
 
 
@@ -92,16 +92,15 @@ class CursorSource:
 async def inspect(options: CursorOptions) -> dict[str, Any]:
     """The facts for `toolwire doctor`, without a request to Cursor's servers.
 
-    `path` may be the address of a running bridge. `answers`: it speaks the protocol. `problem`: one line.
+    `path` is the bridge's command or address, once it is found. `key`: there is an API key. `problem` is one
+    line.
     """
-    key = bool(options.key(os.environ))
-    facts: dict[str, Any] = {"installed": False, "path": None, "answers": False, "key": key, "problem": None}
+    facts: dict[str, Any] = {"path": None, "key": bool(options.key(os.environ)), "problem": None}
     backend = CursorBackend("doctor", options)
     try:
         target = backend.bridge.target
-        facts.update(installed=True, path=target.url or target.command)
+        facts["path"] = target.url or target.command
         await backend.bridge.connect()
-        facts["answers"] = True
         backend.require_key()
     except ToolwireError as error:
         facts["problem"] = error.failure.message
