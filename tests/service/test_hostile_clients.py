@@ -10,14 +10,8 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from statistics import median
 from typing import Any
 
 import pytest
@@ -332,17 +326,12 @@ GROWTH_MB = 150
 MANY = 12
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[Watched]:
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("watched")
     long = folder / "long.txt"
     long.write_text(f"raw {'x' * 4096}\n" * 2000)
     with Watched(folder / "server", SETTINGS.replace("LONG", str(long))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    with running(tmp_path_factory.mktemp("watched")) as server:
         yield server
 
 
@@ -375,8 +364,10 @@ async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memo
 
 # --- WebSocket floods ---------------------------------------------------------------------------------------
 
-ROUNDS, EACH = 5, 120
+ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
+NOISE_S = 0.002
+"""Below this, a p99 on a busy machine only measures the scheduler."""
 
 
 def _frame(opcode: int, data: bytes = b"") -> bytes:
@@ -426,18 +417,17 @@ HANDSHAKE = (
 )
 
 
-async def _timed(*ports: int) -> list[list[float]]:
-    """Seconds of each request to each port. The ports take turns, so all of them see the same load."""
-    request = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed")
-    times: list[list[float]] = [[] for _ in ports]
-    async with AsyncExitStack() as stack, asyncio.timeout(60):
-        connections = [await stack.enter_async_context(connected(port)) for port in ports]
+async def _timed(port: int) -> list[float]:
+    request, times = (
+        post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed"),
+        [],
+    )
+    async with connected(port) as (reader, writer):
         for _ in range(EACH):
-            for (reader, writer), seconds in zip(connections, times, strict=True):
-                began = time.perf_counter()
-                writer.write(request)
-                assert (await read_answer(reader))[0] == 200
-                seconds.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            writer.write(request)
+            assert (await read_answer(reader))[0] == 200
+            times.append(time.perf_counter() - began)
     return times
 
 
@@ -445,35 +435,29 @@ def _p99(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99)]
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """The same server as `watched`, without hostile clients."""
-    with running(tmp_path_factory.mktemp("calm")) as server:
-        yield server
-
-
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
-    watched: Watched, calm: Watched, kind: str
+    watched: Watched, kind: str
 ) -> None:
-    """The flooded server is compared with a calm one beside it, so that other load on the machine cancels out."""
-    await _timed(calm.port, watched.port)
+    """Calm and flooded rounds alternate, and their median p99 is compared.
+
+    One slow moment of the machine does not decide, and a flood that delays others in most rounds fails.
+    """
+    await _timed(watched.port)
     before = watched.rss_mb()
-    undisturbed: list[float] = []
-    flooded: list[float] = []
+    calm, flooded = [], []
     for _ in range(ROUNDS):
+        calm.append(_p99(await _timed(watched.port)))
         flood = Flood(watched.port, *FLOODS[kind])
         flood.start()
         try:
             await asyncio.to_thread(flood.running.wait, 10)
-            for times, seconds in zip(
-                (undisturbed, flooded), await _timed(calm.port, watched.port), strict=True
-            ):
-                times += seconds
+            flooded.append(_p99(await _timed(watched.port)))
         finally:
             await asyncio.to_thread(flood.stop)
-    slow, fast = _p99(flooded), _p99(undisturbed)
-    print(f"{kind}: p99 calm {fast * 1000:.2f} ms, flooded {slow * 1000:.2f} ms, ratio {slow / fast:.2f}")
-    assert slow <= TIMES_CALM * fast
+    print(
+        f"{kind}: p99 calm {median(calm) * 1000:.2f} ms, flooded {median(flooded) * 1000:.2f} ms, ratio {median(flooded) / median(calm):.2f}"
+    )
+    assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.told()
