@@ -48,7 +48,7 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks. `run` consumes text and returns where it stopped; `out` collects strict JSON."""
+    """One JSON value in chunks. `run` returns where it stopped; `out` collects strict JSON."""
 
     def __init__(self) -> None:
         self.state = VALUE
@@ -384,7 +384,7 @@ class StringDecoder:
         self._high = ""  # the first half of a surrogate pair
 
     def run(self, buffer: str, position: int) -> tuple[str, int]:
-        """The decoded text from `position` on, and where it stopped: after the quote, or before half an escape."""
+        """The decoded text, and where it stopped: after the quote, or before half an escape."""
         stop = _BODY.match(buffer, position).end()  # type: ignore[union-attr]
         text = self._high + _ESCAPE.sub(_unescape, buffer[position:stop])
         self.done, self._high = buffer.startswith('"', stop), ""
