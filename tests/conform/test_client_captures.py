@@ -1,4 +1,4 @@
-"""What Obsidian Copilot really sent, taken from its wire, is accepted and answered by the running gateway, on both APIs.
+"""What Obsidian Copilot really sent is accepted and answered by the running gateway, on both APIs.
 
 The captures are kept in tests/wire/captures: two requests on Responses, a new question and one that brings a tool's result, and the tools as it
 sends them on chat completions.
