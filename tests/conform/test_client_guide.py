@@ -1,4 +1,4 @@
-"""The values that docs/clients.md gives for Obsidian Copilot, OpenCode and Codex work as they are pasted: only the port is another one here."""
+"""The values in docs/clients.md work as they are pasted, apart from the port."""
 
 from __future__ import annotations
 

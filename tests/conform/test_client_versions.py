@@ -1,4 +1,4 @@
-"""Which versions the real clients have is said in one file, tests/clients/versions.toml; everything that installs them agrees with it."""
+"""The versions of the real clients are in tests/clients/versions.toml, and all installers agree."""
 
 from __future__ import annotations
 

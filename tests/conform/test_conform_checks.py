@@ -1,4 +1,4 @@
-"""Every check of `toolwire conform` passes on Toolwire, and every one of them can fail: an endpoint with that one fault is told of it.
+"""Every check of `toolwire conform` passes on Toolwire and fails on an endpoint with that one fault.
 
 `DAMAGES` has a row for each check. The manifest test sees to it that no check is without one.
 """

@@ -1,4 +1,4 @@
-"""`toolwire conform` as a person or a script runs it: the table, JSON, JUnit, exit status, keys, and endpoints that misbehave."""
+"""`toolwire conform` as a command: table, JSON, JUnit, exit status, keys, faulty endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue is the manifest of the contract tests: every check has a test that names it, and no test names a check that is not there."""
+"""The catalogue is the manifest of the contract tests: every check has a test that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reproduced bugs of an earlier proxy (codex-completions-api), each as a test that shows the right behaviour.
+"""The reproduced bugs of an earlier proxy (codex-completions-api), each with the right behaviour.
 
 Numbers are those of its published list.
 """

@@ -1,4 +1,4 @@
-"""Every scenario of the wire, on each API that has it, streamed and not, for native and for emulated tools, judged by all judges."""
+"""Every scenario of the wire, on each API, streamed and not, native and emulated, by all judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON as models write it: strict JSON passes verbatim, habits are mended by appending, the rest stops at the very character."""
+"""JSON as models write it: strict JSON passes verbatim, mistakes are repaired, errors stop exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoder is held to: every value that a bounded schema allows is one that the client's own schema allows, and none goes on for ever."""
+"""Every value of a bounded schema is valid for the client's own schema, and finite."""
 
 from __future__ import annotations
 

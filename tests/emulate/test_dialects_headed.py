@@ -1,4 +1,4 @@
-"""The dialects with markers around JSON: what their models write, however it is cut; what is malformed; what is hostile."""
+"""Dialects with markers around JSON: what models write at any cut, malformed and hostile text."""
 
 from __future__ import annotations
 

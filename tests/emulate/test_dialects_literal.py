@@ -1,4 +1,4 @@
-"""Dialects with literals of their own, Python's and Gemma's: what models write and what must come out, however it is cut."""
+"""Dialects with Python's and Gemma's literals: what models write, and what must come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialects between tags: what their models write and what must come out, whole, in single characters and cut once at every place."""
+"""Dialects between tags: what models write and what must come out, whole and at every cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired, and the splits do not matter."""
+"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired at any split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scanner: every dialect as a table of what models write and what must come out, whole and in single characters."""
+"""The scanner: every dialect as a table of what models write and what must come out."""
 
 from __future__ import annotations
 

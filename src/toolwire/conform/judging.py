@@ -28,7 +28,7 @@ JudgeOne = Callable[[ProbeExchange], "Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seen` is one sentence; `question` names the request, `excerpt` begins the frame or body it was seen in.
+    """`seen` is one sentence, in the request `question`; `excerpt` begins the frame or body.
 
     `busy`: not run because the endpoint had no time, so another run may find more.
     """
@@ -206,9 +206,9 @@ def answered(exchange: ProbeExchange) -> Verdict:
 
 GRAVE = tuple(
     """call_shape call_id call_index call_repeated call_id_repeated cumulative_arguments invalid_arguments
-    empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool terminal_missing
-    item_open not_open text_open text_differs output id_repeated output_index item_id done_missing
-    null_content""".split()
+    empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool
+    terminal_missing item_open not_open text_open text_differs output id_repeated output_index item_id
+    done_missing null_content""".split()
 )
 
 

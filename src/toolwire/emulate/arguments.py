@@ -26,7 +26,7 @@ _DOUBLE_RUN = re.compile(r'[^"\\\x00-\x1f]*')
 _SINGLE_RUN = re.compile(r"[^'\"\\\x00-\x1f]*")
 _WORD = re.compile(r"[A-Za-z0-9_$]*")
 _DIGITS = re.compile(r"[0-9]*")
-HEX = frozenset("0123456789abcdefABCDEF")
+_HEX = frozenset("0123456789abcdefABCDEF")
 _ESCAPES = frozenset('"\\/bfnrt')
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _WORD_PREFIXES = frozenset(word[:size] for word in _WORDS for size in range(1, len(word) + 1))
@@ -48,7 +48,7 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks. `run` consumes text and returns where it stopped; `out` collects strict JSON."""
+    """One JSON value in chunks. `run` returns where it stopped; `out` collects strict JSON."""
 
     def __init__(self) -> None:
         self.state = VALUE
@@ -273,7 +273,7 @@ class JsonFlow:
         char = buffer[position + 1]
         if char == "u":
             stop = position + 2
-            while stop < end and stop < position + 6 and buffer[stop] in HEX:
+            while stop < end and stop < position + 6 and buffer[stop] in _HEX:
                 stop += 1
             if stop == position + 6:
                 return stop
@@ -366,3 +366,35 @@ def load_object(arguments: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+# --- the inside of a JSON string ---
+
+_BODY = re.compile(r'(?:[^"\\]+|\\u(?![0-9a-fA-F]{0,3}\Z)|\\[^u])*', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/", "'": "'"}
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class StringDecoder:
+    """Decodes the inside of a JSON string in chunks, up to its closing quote."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._high = ""  # the first half of a surrogate pair
+
+    def run(self, buffer: str, position: int) -> tuple[str, int]:
+        """The decoded text, and where it stopped: after the quote, or before half an escape."""
+        stop = _BODY.match(buffer, position).end()  # type: ignore[union-attr]
+        text = self._high + _ESCAPE.sub(_unescape, buffer[position:stop])
+        self.done, self._high = buffer.startswith('"', stop), ""
+        if not self.done and "\ud800" <= text[-1:] <= "\udbff":
+            text, self._high = text[:-1], text[-1]
+        if SURROGATE.search(text):  # joins pairs; half a pair stays
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return text, stop + self.done
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    code, char = escape.groups()
+    return chr(int(code, 16)) if code else _UNESCAPED.get(char, escape.group())

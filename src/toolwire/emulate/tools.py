@@ -1,4 +1,4 @@
-"""The tools of one request: how a name that a model wrote is matched to them, and custom tools as functions."""
+"""The tools of one request: matches names that a model wrote, and offers custom tools as functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.core.turn import ToolSpec
+from toolwire.emulate.arguments import SURROGATE, StringDecoder
 
 _PREFIXES = ("functions.", "functions/", "function.", "tools.", "default_api.")
 
@@ -112,22 +113,6 @@ def wrap(text: str) -> str:
 
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _OPENING_LIMIT = 256
-_BODY = re.compile(r'(?:[^"\\]+|\\u.{4}|\\[^u])*', re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _unescape(escape: re.Match[str]) -> str:
-    code, char = escape.groups()
-    return chr(int(code, 16)) if code else _ESCAPES.get(char, escape.group())
-
-
-def _paired(text: str) -> str:
-    """The text with its surrogate pairs joined; half a pair becomes a replacement character."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class InputDecoder:
@@ -139,12 +124,12 @@ class InputDecoder:
     def __init__(self) -> None:
         self._held: list[str] = []
         self._size = 0
-        self.started = self._closed = False
+        self.started = False
+        self._decoder = StringDecoder()
         self._escape = ""  # an escape sequence that is not complete yet
-        self._high = ""  # the first half of a surrogate pair
 
     def feed(self, piece: str) -> str:
-        if self._closed:
+        if self._decoder.done:
             return ""
         if self.started:
             return self._decode(piece)
@@ -163,7 +148,8 @@ class InputDecoder:
     def finish(self) -> str:
         """The rest: half a surrogate pair, or arguments of another shape."""
         if self.started:
-            return _paired(self._high)
+            self._escape = ""
+            return "" if self._decoder.done else self._decode('"')  # as if the string ended here
         text = "".join(self._held)
         try:
             value = json.loads(text)
@@ -176,14 +162,9 @@ class InputDecoder:
 
     def _decode(self, piece: str) -> str:
         text = self._escape + piece
-        end = _BODY.match(text).end()  # type: ignore[union-attr]
-        self._closed = text.startswith('"', end)
-        self._escape = text[end:]
-        decoded = self._high + _ESCAPE.sub(_unescape, text[:end])
-        self._high = ""
-        if "\ud800" <= decoded[-1:] <= "\udbff":
-            decoded, self._high = decoded[:-1], decoded[-1]
-        return _paired(decoded)
+        decoded, stop = self._decoder.run(text, 0)
+        self._escape = text[stop:]
+        return SURROGATE.sub("\ufffd", decoded)
 
 
 class Unwrap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from toolwire.emulate.arguments import HEX, SPACE, JsonFlow
+from toolwire.emulate.arguments import SPACE, SURROGATE, JsonFlow, StringDecoder
 from toolwire.emulate.dialects import JsonBlock
 from toolwire.emulate.dialects.shapes import HeadedBlock
 from toolwire.emulate.grammars.reading import (
@@ -188,9 +188,6 @@ def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
 
 # --- arguments in a string ---
 
-_STRING_BODY = re.compile(r'[^"\\]*')
-_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/", "'": "'"}
-
 
 class StringFlow:
     """Reads arguments written as a JSON string that contains JSON, from after its opening quote.
@@ -207,75 +204,33 @@ class StringFlow:
         self.bad = False  # the string does not contain JSON: from here on it passes unchanged
         self.first = ""  # the first character that is not white space
         self._rest = ""
-        self._high = ""
+        self._decoder = StringDecoder()
 
     @property
     def issues(self) -> list[str]:
         return self.inner.issues
 
     def take(self) -> str:
+        """The strict JSON since the last `take`. Half a surrogate pair is written as an escape."""
         text = "".join(self.out)
         self.out.clear()
-        return text
+        return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
     def run(self, buffer: str, position: int) -> int:
-        end = len(buffer)
-        while position < end and not self.done:
-            stop = _STRING_BODY.match(buffer, position).end()  # type: ignore[union-attr]
-            if stop > position:
-                self._pass(buffer[position:stop])
-                position = stop
-                continue
-            if buffer[position] == '"':
-                self._pass("")
-                self.done = True
-                self._settle()
-                return position + 1
-            size = self._unescape(buffer, position, end)
-            if not size:
-                break
-            position += size
-        return position
-
-    def _unescape(self, buffer: str, position: int, end: int) -> int:
-        """Reads one escape and returns its size; 0 if the chunk ends inside it."""
-        if position + 1 >= end:
-            return 0
-        char = buffer[position + 1]
-        if char != "u":
-            self._pass(_UNESCAPED.get(char, "\\" + char))
-            return 2
-        digits = buffer[position + 2 : position + 6]
-        if all(digit in HEX for digit in digits):
-            if len(digits) < 4:
-                return 0
-            self._unit(int(digits, 16))
-            return 6
-        self._pass("\\u")
-        return 2
-
-    def _unit(self, code: int) -> None:
-        if 0xDC00 <= code <= 0xDFFF and self._high:
-            high, self._high = int(self._high[2:], 16), ""
-            self._pass(chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00)))
-        elif 0xD800 <= code <= 0xDFFF:
-            self._pass("")
-            self._high = f"\\u{code:04x}"  # half a pair stays an escape, which means the same inside JSON
-            if code >= 0xDC00:
-                self._pass("")
-        else:
-            self._pass(chr(code))
+        if self.done:
+            return position
+        text, stop = self._decoder.run(buffer, position)
+        self._pass(text)
+        self.done = self._decoder.done
+        if self.done:
+            self._settle()
+        return stop
 
     def _pass(self, text: str) -> None:
-        if self._high:
-            if self._rest == "\\" and not self.bad:  # the backslash before it escapes nothing
-                self._rest = "\\\\"
-                self.inner.note_repair("bad_escape")
-            text, self._high = self._high + text, ""
+        text = self._rest + text
         if self.bad:
             self.out.append(text)
             return
-        text = self._rest + text
         if not self.first:
             text = text.lstrip(SPACE)  # white space alone is no arguments
         position = 0 if self.inner.done else self.inner.run(text, 0)

@@ -187,7 +187,7 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 
 
 def _character(found: re.Match[str]) -> str | None:
-    """One character as the inside of a JSON string. Halves of a surrogate pair stay escapes; JSON joins them."""
+    """One character inside a JSON string. Halves of a surrogate pair stay escapes; JSON joins them."""
     kind = str(found.lastgroup)
     code = found[kind]
     if kind == "N":
@@ -274,7 +274,7 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def first_argument(scan: Scan) -> Reading:
-    """Reads the beginning of the arguments: `keyword`'s result, `**` before a dict, or "" without arguments."""
+    """Reads the first argument: `keyword`'s result, `**` before a dict, or "" without arguments."""
     char = yield from peek(scan)
     if char == ")":
         return ""
