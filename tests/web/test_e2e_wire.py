@@ -187,7 +187,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(got.get_by_role("region", name="Arguments of call 1")).to_have_text(
         re.compile(r'\{\s*"city": "Paris"\s*\}')
     )
-    wrote.get_by_role("button", name="Call 1, get_weather: show what the client got").click()
+    wrote.get_by_role("button", name="Call 1, get_weather: show what the client received").click()
     expect(got.locator(":focus")).to_contain_text("get_weather")
     page.reload()
     expect(page.get_by_role("tab", name="Side by side")).to_have_attribute("aria-selected", "true")

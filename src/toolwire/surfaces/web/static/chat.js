@@ -82,7 +82,7 @@ class Chat {
       'div',
       { class: 'chat' },
       this.list.node,
-      h('div', { class: 'chat-veil', onclick: () => this.showList(false) }),
+      h('div', { class: 'chat-backdrop', onclick: () => this.showList(false) }),
       h('div', { class: 'chat-main' }, this.head.node, this.scroller.node, foot),
     )
     this.page.addEventListener('keydown', (event) => {

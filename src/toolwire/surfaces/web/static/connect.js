@@ -171,7 +171,7 @@ class Page {
       'Runs a real round trip on this server, in the format of this client: one call of a harmless tool, ' +
       'its result, and the answer. Your vault is not part of it.'
     const heading = h('h3', null, 'Does it work?')
-    const words = h('div', { class: 'grow tester-words' }, heading, h('p', { class: 'muted small' }, about))
+    const words = h('div', { class: 'grow tester-text' }, heading, h('p', { class: 'muted small' }, about))
     return h(
       'section',
       { class: 'tester stack', 'aria-label': `Test of ${client.name}` },

@@ -301,7 +301,7 @@ export function banner(message, kind = '', onclose = null, ...more) {
   const node = h('div', { class: `banner ${kind}`, role: kind === 'bad' ? 'alert' : 'status' })
   node.append(
     icon(kind === 'bad' || kind === 'warn' ? 'warning' : kind === 'ok' ? 'check' : 'info'),
-    h('div', { class: 'banner-words' }, message),
+    h('div', { class: 'banner-text' }, message),
     ...nodes(more),
   )
   if (onclose) {

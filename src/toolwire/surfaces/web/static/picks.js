@@ -57,7 +57,7 @@ export class Picks {
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
       one.snippet ? h('span', { class: 'pick-snippet' }, visible(one.snippet)) : null,
     ]
-    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-words' }, about))
+    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-text' }, about))
     const box = h('input', {
       type: 'checkbox',
       id,
@@ -66,7 +66,7 @@ export class Picks {
       onchange: () => this.updateTally(),
     })
     this.boxes.set(one.key, box)
-    const label = h('label', { class: 'pick-words', for: id }, about)
+    const label = h('label', { class: 'pick-text', for: id }, about)
     return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, label)
   }
 

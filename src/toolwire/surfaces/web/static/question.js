@@ -53,7 +53,7 @@ export class Question {
     this.shown = approval.shown
     this.problemNote = approval.problem_note
     this.run = h('input', { type: 'checkbox', id: `${this.id}-run`, checked: true })
-    this.status = h('div', { class: 'question-said', role: 'status' })
+    this.status = h('div', { class: 'question-status', role: 'status' })
     this.preview = h('div', { class: 'question-preview' })
     this.body = h('div', { class: 'question-body' })
     const share = approval.stage === 'share'
@@ -307,6 +307,6 @@ function problem(reason, note) {
     'div',
     { class: 'banner warn question-problem', role: 'note' },
     icon('warning'),
-    h('div', { class: 'banner-words' }, why, h('p', null, visible(note))),
+    h('div', { class: 'banner-text' }, why, h('p', null, visible(note))),
   )
 }

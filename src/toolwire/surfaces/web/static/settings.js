@@ -117,7 +117,7 @@ function toolCallingSection(page) {
     class: 'switch',
     role: 'switch',
     id: 'tool-calling',
-    'aria-describedby': 'tool-calling-words tool-calling-warning',
+    'aria-describedby': 'tool-calling-description tool-calling-warning',
     onchange: change,
   })
   const status = h('div', { 'aria-live': 'polite' })
@@ -131,7 +131,7 @@ function toolCallingSection(page) {
         'div',
         { class: 'grow' },
         h('h2', null, h('label', { for: 'tool-calling' }, 'Enable AI Tool Calling (Experimental)')),
-        h('p', { class: 'muted small', id: 'tool-calling-words' }, DESCRIPTION),
+        h('p', { class: 'muted small', id: 'tool-calling-description' }, DESCRIPTION),
       ),
       toggle,
     ),

@@ -25,7 +25,7 @@ export function signIn(done) {
     { class: 'stack', onsubmit: submit },
     h('label', { class: 'label', for: 'admin-key' }, 'Admin key'),
     h('div', { class: 'row nowrap' }, h('div', { class: 'grow' }, input), button),
-    h('p', { class: 'hint' }, 'A key from server.admin_keys in the configuration file.'),
+    h('p', { class: 'hint' }, 'A key from server.admin_keys, or from toolwire keys add --admin.'),
   )
   if (linkWasUsed)
     trouble.append(

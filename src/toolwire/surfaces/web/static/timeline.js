@@ -331,7 +331,7 @@ export class Timeline {
     this.#moveCursor()
   }
 
-  /** The turn has gone on. @param {Turn} turn */
+  /** Shows more of a turn that is running. @param {Turn} turn */
   update(turn) {
     this.turn = turn
     for (const kind of ROW_KINDS) this.#load(kind)

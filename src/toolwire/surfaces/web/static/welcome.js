@@ -12,7 +12,11 @@ const IDEAS = [
 ]
 /** Icon, title, text. */
 const POINTS = [
-  ['shield', 'Every call asks first', 'You see the arguments, the files and the changes, and can edit them.'],
+  [
+    'shield',
+    'You approve every call',
+    'You see the arguments, the files and the changes, and can edit them.',
+  ],
   ['wire', 'Nothing is hidden', 'The Wire page shows each turn, from the model to the client, byte by byte.'],
   [
     'plug',

@@ -130,7 +130,7 @@ export function parkedBox(canvas, x, room, top, bottom, time) {
   canvas.append(
     svg('rect', { class: 'waits', ...box }),
     svg('rect', { class: 'hatch', fill: 'url(#wire-hatch)', ...box }),
-    svg('rect', { class: 'waits-words', x: x + 4, y: middle - 20, width: room - 16, height: 36, rx: 4 }),
+    svg('rect', { class: 'waits-background', x: x + 4, y: middle - 20, width: room - 16, height: 36, rx: 4 }),
     line(middle - 5, 'parked'),
     line(middle + 10, time),
   )

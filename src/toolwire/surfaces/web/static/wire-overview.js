@@ -22,7 +22,7 @@ export function contentsGone() {
     icon('clock'),
     h('h2', null, 'Only the metadata of this turn is kept'),
     h('p', null, about),
-    h('div', { class: 'absent-code' }, codeBlock('[journal]\ncontents = "disk"', 'toml')),
+    h('div', { class: 'gone-code' }, codeBlock('[journal]\ncontents = "disk"', 'toml')),
   )
 }
 
@@ -115,7 +115,7 @@ function dropped(drops) {
         'span',
         null,
         h('span', { class: 'strong' }, [unit, kind].filter(Boolean).join(', ')),
-        h('span', { class: 'muted drop-words' }, reason),
+        h('span', { class: 'muted drop-reason' }, reason),
       ),
     )
   })

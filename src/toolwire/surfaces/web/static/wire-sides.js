@@ -49,9 +49,9 @@ export function sidesView(turn) {
   const nothing = calls.length ? null : h('p', { class: 'muted' }, 'Nothing.')
   const right = h(
     'div',
-    { class: 'sides-got' },
+    { class: 'sides-received' },
     received.thoughts ? thoughts(received.thoughts) : null,
-    text ? h('div', { class: 'sides-words' }, blocks(text.slice(0, MOST))) : nothing,
+    text ? h('div', { class: 'sides-content' }, blocks(text.slice(0, MOST))) : nothing,
     cards.map((card) => card.node),
   )
   const explained = parts.some((part) => part.kind === 'call')
@@ -89,7 +89,7 @@ function side(title, about, copied, body) {
 /** @param {string} text */
 function thoughts(text) {
   const summary = h('summary', null, icon('thought', 15), ' Thoughts')
-  return h('details', { class: 'sides-thoughts' }, summary, h('div', { class: 'sides-words' }, text))
+  return h('details', { class: 'sides-thoughts' }, summary, h('div', { class: 'sides-content' }, text))
 }
 
 /**

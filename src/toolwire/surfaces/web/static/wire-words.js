@@ -25,7 +25,7 @@ const STRATEGIES = new Map([
   ['none', 'The request offered no tools, so Toolwire passed the text on unchanged.'],
 ])
 const KINDS = new Map([
-  ['new', 'A request that continues no other'],
+  ['new', 'A new request'],
   ['resumed', 'It continued a run that was waiting for tool results'],
   ['replayed', 'The waiting run no longer existed, so it was run again from the client’s history'],
 ])

@@ -107,7 +107,7 @@ class TurnsPage {
       h('div', { role: 'row', class: 'turns-row' }, heads),
     )
     this.table = h('div', { role: 'table', class: 'turns', 'aria-label': 'Turns' }, head, this.body)
-    this.list = h('div', { class: 'turns-place' })
+    this.list = h('div', { class: 'turns-list' })
     this.older = h(
       'button',
       { type: 'button', class: 'button', hidden: true, onclick: () => this.load(true) },

@@ -1,0 +1,237 @@
+// What the approval dialog sends: exactly what the person saw and selected. And how a conversation grows.
+
+import './page.js'
+
+import assert from 'node:assert/strict'
+import { describe, it } from 'node:test'
+import { keyedList } from '../../src/toolwire/surfaces/web/static/inbox-lists.js'
+import { Question } from '../../src/toolwire/surfaces/web/static/question.js'
+import { Thread } from '../../src/toolwire/surfaces/web/static/thread.js'
+import { find, runFrames } from './page.js'
+
+/** @typedef {import('../../src/toolwire/surfaces/web/types').Approval} Approval */
+/** @typedef {import('../../src/toolwire/surfaces/web/types').CallPart} CallPart */
+/** @typedef {import('../../src/toolwire/surfaces/web/types').Operation} Operation */
+
+const touched = ['a.md', 'b.md', 'gone.md'].map((path) => ({
+  key: path,
+  path,
+  size: 10,
+  snippet: '',
+  missing: path === 'gone.md',
+  reason: '',
+}))
+const shown = { touched, diff: '', summary: '', pick: true, problem: '' }
+/** @type {Approval} */
+const approval = {
+  id: '1',
+  created_at: 0,
+  expires_at: 0,
+  session: 's',
+  surface: 'web',
+  model: 'm',
+  vault: '/v',
+  tool: 'file_read',
+  stage: 'run',
+  title: 'Read notes',
+  purpose: '',
+  effect: 'read',
+  arguments: { paths: 'a.md', count: 1 },
+  schema: {},
+  shown,
+  digest: 'd',
+  problem_note: '',
+  token: 't',
+  status: 'pending',
+  decided_at: null,
+  decided_by: null,
+  decision: null,
+  editable: true,
+  folder: 'Projects',
+  note: '',
+}
+
+/** @param {Partial<Approval>} [changes] @param {(changed: boolean) => void} [onchange] */
+const question = (changes = {}, onchange = () => {}) =>
+  new Question({ ...approval, ...changes }, false, onchange)
+
+describe('a question', () => {
+  it('denies with its token alone', () => {
+    assert.deepEqual(question().decision(false), { token: 't', approved: false })
+  })
+
+  it('selects what a model asked to read, but nothing of what a search found', () => {
+    assert.deepEqual(question().decision(true).picked, ['a.md', 'b.md'])
+    assert.deepEqual(question({ stage: 'share' }).decision(true).picked, [])
+  })
+
+  it('never offers what is missing', () => {
+    const one = question()
+    for (const button of one.node.querySelectorAll('button'))
+      if (button.textContent === 'Select All') button.click()
+    assert.deepEqual(one.decision(true).picked, ['a.md', 'b.md'])
+  })
+
+  it('sends what is selected, and remembers only what was chosen', () => {
+    const one = question()
+    const box = /** @type {HTMLInputElement} */ (find(one.node, '.picks input'))
+    box.checked = false
+    const folder = /** @type {HTMLInputElement} */ (find(one.node, 'input[value=folder]'))
+    assert.equal(one.decision(true).remember, 'once')
+    folder.checked = true
+    const sent = one.decision(true)
+    assert.deepEqual([sent.picked, sent.remember, sent.folder], [['b.md'], 'folder', 'Projects'])
+  })
+
+  it('offers no folder where a call has none', () => {
+    assert.equal(question({ folder: '' }).node.querySelector('input[value=folder]'), null)
+  })
+
+  it('is not ready while edited arguments are invalid or not yet previewed', () => {
+    /** @type {boolean[]} */
+    const changes = []
+    const one = question({}, (changed) => changes.push(changed))
+    one.edit(null)
+    assert.equal(one.ready, false)
+    one.arguments.fields[0].control.value = 'b.md'
+    one.arguments.edited()
+    assert.equal(one.ready, false)
+    one.reset()
+    assert.equal(one.ready, true)
+    assert.deepEqual(changes, [false, false, true])
+    assert.equal(one.decision(true).arguments, undefined)
+    one.decidedHere()
+  })
+
+  it('carries the digest of the preview of edited arguments, and keeps what was deselected', () => {
+    const one = question()
+    const box = /** @type {HTMLInputElement} */ (find(one.node, '.picks input'))
+    box.checked = false
+    one.edited = { paths: 'b.md', count: 1 }
+    one.digest = 'e'
+    one.show({ ...shown, touched: touched.slice(0, 2) }, '')
+    const sent = one.decision(true)
+    assert.deepEqual([sent.arguments, sent.seen, sent.picked], [{ paths: 'b.md', count: 1 }, 'e', ['b.md']])
+  })
+
+  it('shows foreign text as text, with invisible characters written out', () => {
+    const one = question({
+      model: '<b>m</b>',
+      title: 'a\u202eb',
+      note: '<img src=x>',
+      arguments: { '<i>': '<u>' },
+    })
+    assert.equal(one.node.querySelector('b, img, i, u'), null)
+    assert.match(one.node.textContent ?? '', /a⟨U\+202E⟩b/)
+  })
+
+  it('says how it was decided elsewhere, and cannot be decided any more', () => {
+    const one = question()
+    one.decidedElsewhere({ ...approval, status: 'denied', decided_by: 'shell' })
+    assert.equal(one.outcome, 'Read notes: Denied elsewhere (shell).')
+    assert.deepEqual([one.pending, one.wanted], [false, false])
+  })
+})
+
+describe('a conversation', () => {
+  const thread = () => new Thread({ retry: () => {}, review: () => {} })
+  const head = { conversation: 'c', prev: 0, seq: 1 }
+  /** @type {CallPart} */
+  const call = {
+    type: 'call',
+    id: '1',
+    name: 'file_read',
+    title: 'Read notes',
+    arguments: '{"path": "<b>a</b>"}',
+    state: 'asked',
+    result: null,
+    notice: '',
+    shared: [],
+    unread: {},
+  }
+  /** @type {Operation[]} */
+  const turn = [
+    { ...head, op: 'user', entry: { kind: 'user', at: 1, text: '<b>hi</b>' } },
+    { ...head, op: 'answer', entry: { kind: 'answer', at: 2, model: 'm', parts: [], ended: null } },
+    { ...head, op: 'thought', text: 'hm' },
+    { ...head, op: 'text', text: 'Let me ' },
+    { ...head, op: 'text', text: '*look*.' },
+    { ...head, op: 'calls', parts: [call] },
+    { ...head, op: 'call', id: '1', state: 'done', result: { ok: true }, shared: ['a.md'] },
+    { ...head, op: 'text', text: 'Done.' },
+    { ...head, op: 'ended', ended: { why: 'stop', words: '', usage: { output_tokens: 7 } } },
+  ]
+
+  it('grows by changes to what a reload would show', () => {
+    const live = thread()
+    for (const op of turn) assert.ok(live.apply(op))
+    const entries = live.views.map((view) => view.entry)
+    const loaded = thread()
+    loaded.set(structuredClone(entries), false)
+    live.run(false)
+    runFrames()
+    assert.equal(live.node.textContent, loaded.node.textContent)
+    assert.equal(live.lastText, 'Let me *look*.\n\nDone.')
+    assert.equal(live.node.querySelector('b'), null)
+  })
+
+  it('keeps the views of entries that did not change', () => {
+    const one = thread()
+    for (const op of turn) one.apply(op)
+    const nodes = [...one.node.children]
+    one.set(structuredClone(one.views.map((view) => view.entry)), false)
+    assert.deepEqual([...one.node.children], nodes)
+    one.set([{ kind: 'user', at: 9, text: 'other' }], false)
+    assert.equal(one.node.children.length, 1)
+  })
+
+  it('refuses a change that fits nothing', () => {
+    const one = thread()
+    assert.equal(one.apply({ ...head, op: 'text', text: 'x' }), false)
+    one.apply(turn[0])
+    one.apply(turn[1])
+    assert.equal(one.apply({ ...head, op: 'call', id: 'unknown', state: 'done' }), false)
+  })
+
+  it('offers a retry of the last answer only, and only while nothing runs', () => {
+    const one = thread()
+    for (const op of [...turn, ...turn]) one.apply(op)
+    const retries = () =>
+      [...one.node.querySelectorAll('button')].filter(
+        (button) => button.textContent === 'Retry' && !button.hidden,
+      )
+    one.run(true)
+    assert.equal(retries().length, 0)
+    one.run(false)
+    assert.equal(retries().length, 1)
+  })
+})
+
+describe('a list that is drawn again', () => {
+  it('keeps the nodes of rows that did not change', () => {
+    const list = document.createElement('ul')
+    const draw = keyedList(list)
+    const make = () => document.createElement('li')
+    draw(
+      [
+        { id: '1', text: 'a' },
+        { id: '2', text: 'b' },
+      ],
+      make,
+    )
+    const [first, second] = list.children
+    draw(
+      [
+        { id: '3', text: 'c' },
+        { id: '1', text: 'a' },
+        { id: '2', text: 'changed' },
+      ],
+      make,
+    )
+    assert.equal(list.children.length, 3)
+    assert.equal(list.children[1], first)
+    assert.notEqual(list.children[2], second)
+    draw([], make)
+    assert.equal(list.children.length, 0)
+  })
+})
