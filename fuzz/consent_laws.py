@@ -23,7 +23,7 @@ from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.lookups import Library
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 NAMES = ("Bank.md", "a/Plan.md", "é.md", "list.txt")

@@ -31,8 +31,8 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.lookups import Library
 from toolwire.tools.loop import Called, Conversation, GatewayModel, Happening
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 ASKING = Asking("session-1", "m", "test")
@@ -444,7 +444,7 @@ from doubles.notes import Person
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.lookups import Library
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 async def main(folder, cache, url):
@@ -510,7 +510,7 @@ from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.lookups import Library
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 async def main(folder, cache, url):

@@ -19,8 +19,8 @@ from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.lookups import Library
 from toolwire.tools.loop import Called, Conversation, Did, Ended, GatewayModel, Happening, SaidText
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 NOTES = {

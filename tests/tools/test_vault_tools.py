@@ -19,7 +19,7 @@ from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import NOT_CHANGED, Executor, Toolbox
-from toolwire.tools.lookups import Library
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import opened, tools_of
 
 ASKING = Asking("session-1", "model-1", "test")

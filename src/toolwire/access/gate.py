@@ -23,6 +23,7 @@ from starlette.types import Scope
 
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder
+from toolwire.access.meters import RATE_LIMIT_HEADERS
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, is_loopback
 
@@ -45,11 +46,7 @@ EXPOSED = b", ".join(
         b"x-codex-stop-after-tools-mode",
         b"retry-after",
         b"retry-after-ms",
-        *(
-            b"x-ratelimit-%b-%b" % (what, of)
-            for what in (b"limit", b"remaining", b"reset")
-            for of in (b"requests", b"tokens")
-        ),
+        *(name for names in RATE_LIMIT_HEADERS.values() for name in names),
     )
 )
 BY_PROXY = (

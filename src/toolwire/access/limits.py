@@ -316,7 +316,7 @@ class RateLimits:
     # --- headers ---
 
     def headers(self, key_id: str, limits: KeyLimits) -> HeaderList:
-        """`x-ratelimit-…`, for every response to a key that has limits of this kind."""
+        """`x-ratelimit-…`, for every response to a key that has limits per minute."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
         out: HeaderList = []
@@ -325,14 +325,9 @@ class RateLimits:
             ("tokens", rates.tokens, account.meters.tokens),
         ):
             if rate:
-                out += [
-                    (f"x-ratelimit-limit-{kind}".encode(), b"%d" % rate),
-                    (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % meters.remaining(taken, rate)),
-                    (
-                        f"x-ratelimit-reset-{kind}".encode(),
-                        meters.duration(meters.reset_us(taken, rate)).encode(),
-                    ),
-                ]
+                reset = meters.duration(meters.reset_us(taken, rate)).encode()
+                values = (b"%d" % rate, b"%d" % meters.remaining(taken, rate), reset)
+                out += zip(meters.RATE_LIMIT_HEADERS[kind], values, strict=True)
         return out
 
     def _refused(

@@ -1,8 +1,8 @@
-"""The tools of a vault: their schemas, their previews, and what they do after a grant.
+"""The vault tools that search, read and change notes. `vault_lookups.py` has those that answer from the index.
 
-No note is opened before its grant, except for the old text that a change is compared with. Only the person
-sees that text and everything derived from it, unless they approve. The first two tools have the names and
-schemas that vault plugins already use.
+No note is opened before its grant, with one exception: a change reads the old text to show a diff. Before
+approval only the person sees that diff. `vault_search` and `file_read` have the names and schemas that vault
+plugins already use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from toolwire.settings.types import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
-from toolwire.tools.lookups import PATH, Library, VaultTool, in_thread, lookups, not_found, schema, text
 from toolwire.tools.rules import compiled, fits
+from toolwire.tools.vault_lookups import PATH, Library, VaultTool, in_thread, lookups, not_found, schema, text
 from toolwire.vault.edits import Change, Edit
 from toolwire.vault.index import watch
 from toolwire.vault.paths import NoteText, readable_size, too_large

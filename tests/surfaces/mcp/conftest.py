@@ -26,7 +26,7 @@ from toolwire.surfaces.mcp.server import VaultServer
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.executor import Toolbox
-from toolwire.tools.lookups import Library
+from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
 NOTES = {

@@ -1,4 +1,9 @@
-"""All formats of tool calls, as data."""
+"""All formats of tool calls, as data.
+
+To add a dialect: an entry in one of the tables here, its writer in `render.py` (`RENDER`), and its model
+family in `dialects/__init__.py` (`FAMILIES`). A new shape also needs a class in `shapes.py` and a grammar
+(`GRAMMARS` in `scanner.py`).
+"""
 
 from __future__ import annotations
 
