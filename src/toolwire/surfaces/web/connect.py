@@ -347,7 +347,7 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except TimeoutError:
         return False, f"No end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server can not be reached at its own address: {error or type(error).__name__}"
+        return False, f"The server cannot be reached at its own address: {error or type(error).__name__}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return False, f"The answer is not what this client understands: {error!r}"
 
