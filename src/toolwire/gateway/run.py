@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -68,6 +68,8 @@ class Run:
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._siblings = object()  # shared by the parks of all choices of this turn
+        self._in_use: AbstractContextManager[None] = nullcontext()
+        """Keeps the model open."""
         self._first_byte: float | None = None
         self._committed = self._observed = False
         self.place: QueueSlot | None = None
@@ -83,6 +85,7 @@ class Run:
     def asks(self, turn: Turn, backend: Backend) -> None:
         """The model exists: from now on the turn counts for this model, even if it is refused."""
         self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
+        self._in_use = self._gateway.catalog.using(backend)
         if self.trace is not None:
             self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
 
@@ -127,7 +130,7 @@ class Run:
         """The blocks of one choice, and the end of the answer if it is the only one."""
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
-        with self._serving(backend, alone):
+        with self if alone else nullcontext():  # one of several choices: the whole answer holds them
             refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
             source = self._first_source(backend, choice) if refusal is None else failed(refusal)
@@ -196,7 +199,7 @@ class Run:
             except Exception as error:
                 await waiting.put(error)
 
-        with self._serving(backend, True):
+        with self:
             refusal = await self._admission() if self.place is not None else None
             if refusal is not None:
                 if not self._committed:
@@ -412,27 +415,21 @@ class Run:
         if on_slow is not None:
             on_slow(self._headers(whole=False))
 
-    @contextmanager
-    def _serving(self, backend: Backend, alone: bool) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Holds the turn's resources while its answer is made."""
+        self._in_use.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         """Observes an answer that ends early, and releases what it holds."""
-        if not alone:  # one of several choices: the whole answer does that
-            yield
-            return
-        try:
-            with self._gateway.catalog.using(backend):
-                yield
-        except (asyncio.CancelledError, GeneratorExit):
+        self._in_use.__exit__(None, None, None)
+        if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
             self.observe(None, cancelled=True)
-            raise
-        except Exception:
-            if self._first_byte is not None:  # before the first byte, `respond` observes the failure
-                self.observe(Failure("server", "The server had an error."))
-            raise
-        finally:
-            if self.claim is not None:
-                self.abandon()
-            if self.place is not None:
-                self.place.leave()
+        elif kind is not None and self._first_byte is not None:  # before it, `respond` observes the failure
+            self.observe(Failure("server", "The server had an error."))
+        if self.claim is not None:
+            self.abandon()
+        if self.place is not None:
+            self.place.leave()
 
     # --- the end of a turn ---
 
