@@ -15,21 +15,8 @@ from typing import Any
 from toolwire.core.assemble import Fragment
 from toolwire.core.events import CallKind
 
-ENVELOPES = (
-    "params",
-    "msg",
-    "message",
-    "delta",
-    "deltas",
-    "event",
-    "data",
-    "payload",
-    "item",
-    "items",
-    "choices",
-    "response",
-    "output",
-    "result",
+ENVELOPES = tuple(
+    "params msg message delta deltas event data payload item items choices response output result".split()
 )
 ID_KEYS = ("id", "tool_call_id", "toolCallId", "call_id", "callId", "item_id")
 INDEX_KEYS = ("index", "tool_call_index", "toolCallIndex")
