@@ -1,4 +1,4 @@
-"""A Responses request in all the shapes that clients send becomes the same kind of Turn."""
+"""Responses requests in all shapes that clients send are decoded to the same kind of Turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 
 
 def decode(input: Any = "Hi", previous: tuple[Item, ...] = (), **fields: Any) -> Turn:
-    """Decodes a request and sees to it that decoding left it as it was."""
+    """Decodes a request and checks that decoding does not change it."""
     request = {"model": "m", "input": input, **fields}
     before = copy.deepcopy(request)
     turn = responses.decode(request, previous)
@@ -302,7 +302,7 @@ def test_nothing_is_echoed_that_was_not_sent() -> None:
     assert decode().echo == {}
 
 
-# --- what Obsidian Copilot sends -------------------------------------------------------------------------------------
+# --- what Obsidian Copilot sends ---
 
 
 def parsed(request: dict[str, Any]) -> dict[str, Any]:

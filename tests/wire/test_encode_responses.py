@@ -1,4 +1,4 @@
-"""Responses: the golden streams to the field, and everything that they do not show."""
+"""The Responses encoder reproduces the golden streams, and handles the cases that they do not show."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def numbered() -> IdFactory:
-    """Ids as the golden streams have them: the number is the item's place in the output."""
+    """Ids as in the golden streams: the number is the item's index in the output."""
     numbers = iter(range(1000))
     return lambda prefix: f"{prefix}{next(numbers)}"
 
@@ -184,7 +184,7 @@ def test_the_response_is_the_object_of_the_terminal_event() -> None:
     Response.model_validate(responses.response())
 
 
-def test_the_comment_stands_alone_before_the_terminal_event() -> None:
+def test_the_comment_is_a_separate_block_before_the_terminal_event() -> None:
     responses = encoder()
     responses.feed([Text("a"), Finish()])
     comment, terminal, rest = responses.finish("facts").split(b"\n\n")

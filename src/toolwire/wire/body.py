@@ -87,7 +87,7 @@ def _decode(raw: bytes) -> dict[str, Any]:
     if type(body) is not dict:
         found = f"expected an object, but got {json_type(body)} instead."
         raise ToolwireError("invalid_type", f"Invalid type for the request body: {found}")
-    # The number of brackets bounds the depth; few requests have so many that the body must be walked.
+    # The number of brackets bounds the depth; only a body with many is walked.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
         raise _too_deep()
     return body

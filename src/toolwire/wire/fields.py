@@ -51,8 +51,8 @@ _SERVED: tuple[tuple[Rule, Api | None, str], ...] = (
 FIELDS = {name: (rule, api) for rule, api, names in _SERVED for name in names.split()}
 """How each known field is served, and the only API that has it; the other API ignores it.
 
-`gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field. `tools`,
-`choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
+`gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
+`tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
 """
 ALIKE = {"text.verbosity": "verbosity", "reasoning.generate_summary": "reasoning.summary"}
 """A backend that honours the value also honours the key."""

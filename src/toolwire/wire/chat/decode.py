@@ -224,7 +224,7 @@ def _assistant(
     legacy_calls: int,
     notes: list[Note],
 ) -> int:
-    """Adds the reasoning, text and calls of an assistant message. Returns the number of legacy calls so far."""
+    """Adds the items of an assistant message. Returns the number of legacy calls so far."""
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)
     refusal = optional(message, "refusal", path) or refused

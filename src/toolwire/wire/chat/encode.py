@@ -147,7 +147,7 @@ class ChatEncoder(_ChatAnswer):
         return b"%b%b%b" % (before, encode(text), after)
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: comment, usage if requested, and `[DONE]`; or the error that ended the run."""
+        """The end of the stream: comment, requested usage and `[DONE]`; or the error that ended the run."""
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))
