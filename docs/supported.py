@@ -307,7 +307,7 @@ def roles_table() -> str:
         messages = [*before.get(role, ()), {"role": role, "content": "Hello", **extra.get(role, {})}]
         return type(chat.decode({"model": "m", "messages": messages}).items[-1]).__name__
 
-    return table(("role", "is read as"), ((f"`{role}`", became(role)) for role in chat.ROLES))
+    return table(("role", "is read as"), ((f"`{role}`", became(role)) for role in chat.OF_ROLE))
 
 
 def items_table() -> str:
@@ -327,7 +327,7 @@ def items_table() -> str:
     ]
     rows = [
         (f"`{kind}`", type(responses.decode({"model": "m", "input": samples[kind]}).items[-1]).__name__)
-        for kind in responses.READ
+        for kind in responses.OF_ITEM
     ]
     stored: Body = {"type": "message", "role": "user", "content": "Hello"}
     found = responses.resolved(

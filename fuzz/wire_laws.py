@@ -18,14 +18,10 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Turn
 from toolwire.wire import body
-from toolwire.wire.aggregator import (
-    ToolCallAggregator,
-    ToolCallRecord,
-    extract_use_tool_blocks,
-    to_obsidian_xml,
-)
+from toolwire.wire.aggregator import ToolCallAggregator, extract_use_tool_blocks
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
+from toolwire.wire.obsidian import to_obsidian_xml
 from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import SseReader, encode
@@ -334,9 +330,7 @@ def draw_record(rng: Random) -> Case:
 
 def judge_obsidian(case: Case) -> None:
     """A call that goes out as XML names its tool and can be found again in the text."""
-    block = to_obsidian_xml(
-        ToolCallRecord(0, "call_1", case["name"], json.dumps(case["value"], ensure_ascii=False))
-    )
+    block = to_obsidian_xml(case["name"], json.dumps(case["value"], ensure_ascii=False))
     text = case["before"] + block + case["behind"]
     found, behind = extract_use_tool_blocks(text)
     holds(

@@ -1,4 +1,4 @@
-"""Fragments of calls, in every shape upstreams are known to send, become the same calls."""
+"""Fragments of calls, in every shape that upstreams send, become the same calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Seen = tuple[str | None, str, str, str]
 
 
 def calls(events: list[Event]) -> list[Seen]:
-    """The calls as a client sees them, and a check that they came one at a time, numbered without a gap."""
+    """The calls as a client sees them. Checks that they come one at a time, numbered without a gap."""
     out: list[Seen] = []
     begun: CallBegin | None = None
     text = ""
@@ -252,7 +252,7 @@ def test_a_name_that_may_still_grow_waits_for_its_arguments() -> None:
     assert assembler.add(Fragment(0, None, "_all")) == [CallBegin(0, "read_all", "c1")]
 
 
-def test_a_second_call_waits_until_the_first_is_closed_and_goes_on_from_there() -> None:
+def test_a_second_call_waits_until_the_first_is_closed_and_then_continues() -> None:
     assembler = CallAssembler()
     assembler.add(Fragment(0, "c1", "search", '{"a":'))
     assert assembler.add(Fragment(1, "c2", "read", '{"b"')) == []
@@ -276,7 +276,7 @@ def test_brackets_inside_strings_do_not_close_a_call() -> None:
         assert calls(events) == [("c1", "f", text, "ok"), ("c2", "g", "{}", "ok")]
 
 
-def test_what_comes_behind_the_end_of_a_call_is_counted() -> None:
+def test_arguments_after_the_end_of_a_call_are_counted() -> None:
     events = run(
         Fragment(0, "c1", "f", "{}"),
         Fragment(1, "c2", "g", "{}"),
@@ -434,7 +434,7 @@ def test_a_long_call_is_assembled_even_when_every_delta_repeats_the_name_and_ano
     assert [call[1] for call in made] == ["f", "g"] and len(made[0][2]) == len(body) + 8
 
 
-# --- what strangers send -------------------------------------------------------------------------
+# --- what strangers send ---
 
 
 def test_fragments_of_their_own_never_meet() -> None:
@@ -445,7 +445,7 @@ def test_fragments_of_their_own_never_meet() -> None:
     assert calls(run(*one)) == [("x", "search", ONE, "ok"), (None, "search", ONE, "ok")]
 
 
-def test_arguments_that_can_not_be_written_are_an_invalid_call() -> None:
+def test_arguments_that_cannot_be_written_are_an_invalid_call() -> None:
     loop: list[Any] = []
     loop.append(loop)
     for value in ({1, 2}, loop, {"n": 10**5000}, {(1, 2): 3}, object()):

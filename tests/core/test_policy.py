@@ -1,4 +1,4 @@
-"""Policy: which calls and texts go on under each rule, and that everything left out is counted."""
+"""Policy: which calls and texts pass under each rule, and that everything dropped is counted."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def call(index: int, name: str = "f", arguments: str = "") -> list[Event]:
 
 
 def run(policy: Policy, *events: Event) -> list[Event]:
-    """What goes to the encoder when the caller obeys the cut."""
+    """The events that reach the encoder if the caller obeys the cut."""
     out = policy.feed(list(events))
     return out + policy.end() if policy.cut else out
 
 
 def short(events: list[Event]) -> str:
-    """Calls as `name index`, texts as they are, drops as `-kind count`, the end as its reason."""
+    """Calls as `name index`, texts unchanged, drops as `-kind count`, the end as its reason."""
     out = []
     for event in events:
         match event:
@@ -70,7 +70,7 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
     ("first with one call", {"stop_after": "first"}, [*call(0), Finish()], "f0 tool_calls", {}, False),
     ("first without a call", {"stop_after": "first"}, [Text("a"), Finish()], "'a' stop", {}, False),
     (
-        "first: text behind is tail",
+        "first: text after the call is tail",
         {"stop_after": "first"},
         [*call(0), Text("abc")],
         "f0 tool_calls",
@@ -145,7 +145,7 @@ TABLE: list[tuple[str, dict[str, Any], list[Event], str, dict[str, int], bool]] 
     ("cap", {"max_calls": 2}, THREE, "'a' f0 g1 -cap1 tool_calls", {"cap": 1}, True),
     ("cap that is not reached", {"max_calls": 3}, THREE, "'a' f0 g1 h2 stop", {}, False),
     (
-        "cap: text behind the last call goes on",
+        "cap: text after the last call passes",
         {"max_calls": 1},
         [*call(0), Text("a"), Finish()],
         "f0 'a' stop",
@@ -262,12 +262,12 @@ def test_a_cut_run_ends_once_in_tool_calls() -> None:
     assert policy.end() == []
 
 
-def test_usage_passes_behind_the_cut() -> None:
+def test_usage_passes_after_the_cut() -> None:
     policy = Policy(PolicyRules("first"))
     assert run(policy, *call(0), Text("x"), Usage(1, 2), Finish())[-2:] == [Usage(1, 2), Finish("tool_calls")]
 
 
-def test_drops_of_the_backend_are_counted_before_and_behind_the_cut() -> None:
+def test_drops_of_the_backend_are_counted_before_and_after_the_cut() -> None:
     policy = Policy(PolicyRules("first"))
     assert (
         short(run(policy, CallBegin(0, "f"), Dropped("phantom"), CallEnd(0), Dropped("phantom")))

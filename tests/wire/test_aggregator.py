@@ -1,4 +1,4 @@
-"""The aggregator: payloads of every known shape become immutable records, and deltas a client can concatenate."""
+"""The aggregator turns payloads of every known shape into immutable records and deltas."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from toolwire.wire.aggregator import (
     Update,
     extract_use_tool_blocks,
     register_text_pattern,
-    to_obsidian_xml,
 )
+from toolwire.wire.obsidian import to_obsidian_xml
 
 ARGUMENTS = '{"a":{"b":1},"n":1000}'
 
@@ -156,7 +156,7 @@ SHAPES: dict[str, list[Any]] = {
 
 
 def heard(updates: list[Update]) -> list[tuple[str, str, str]]:
-    """What a client that concatenates deltas ends up with."""
+    """The result of a client that concatenates deltas."""
     calls: dict[int, list[str]] = {}
     for delta in (delta for update in updates for delta in update.deltas):
         if delta.index in calls:
@@ -242,7 +242,7 @@ def test_records_stand_in_order_of_creation_and_are_numbered_by_it() -> None:
     assert [(record.index, record.name) for record in aggregator.snapshot()] == [(0, "second"), (1, "first")]
 
 
-def test_interleaved_calls_are_told_apart_at_once() -> None:
+def test_interleaved_calls_are_distinguished_at_once() -> None:
     aggregator = ToolCallAggregator()
     payloads = [chat(opener(0, "a", "f"), opener(1, "b", "g"))] + [
         chat(more(text, index)) for text, index in (("{", 0), ("{", 1), ("}", 1), ("}", 0))
@@ -465,7 +465,7 @@ def test_records_and_deltas_are_immutable() -> None:
     assert earlier[0].arguments == "" and aggregator.snapshot()[0].arguments == "{}"
 
 
-# --- text --------------------------------------------------------------------------------------------------------------------------------------
+# --- text ---
 
 BLOCK = "<use_tool>\n  <name>localSearch</name>\n  <query>Rust &amp; C</query>\n</use_tool>"
 
@@ -524,12 +524,12 @@ def test_a_pattern_of_one_s_own_is_used_until_it_is_removed_and_may_fail() -> No
 
 
 def test_a_record_can_be_written_as_a_block_and_read_back() -> None:
-    xml = to_obsidian_xml(ToolCallRecord(0, "c", "localSearch", '{"query":"a < b"}'))
+    xml = to_obsidian_xml("localSearch", '{"query":"a < b"}')
     (block,), _ = extract_use_tool_blocks(xml)
     assert block.name == "localSearch" and json.loads(block.arguments) == {"query": "a < b"}
 
 
-# --- properties --------------------------------------------------------------------------------------------------------------------------------
+# --- properties ---
 
 leaves = (
     st.none()
@@ -538,8 +538,8 @@ leaves = (
     | st.sampled_from(["", "f", "c1", "{", "{}", "function_call", "response.output_item.done", ARGUMENTS])
 )
 keys = st.sampled_from(
-    "type id call_id item_id index name arguments function tool_calls function_call delta message item items choices params msg content output tool "
-    "custom parallel_tool_calls".split()
+    "type id call_id item_id index name arguments function tool_calls function_call delta message item "
+    "items choices params msg content output tool custom parallel_tool_calls".split()
 )
 payloads = st.recursive(
     leaves,
@@ -576,7 +576,7 @@ def test_any_split_of_any_text_reassembles(text: str, cuts: list[int]) -> None:
     assert aggregator.snapshot()[0].arguments == text == heard(updates)[0][2]
 
 
-# --- what strangers send -----------------------------------------------------------------------------------------------------------------------
+# --- what strangers send ---
 
 
 def _nested(depth: int, wrap: str | None = None) -> Any:
@@ -593,7 +593,7 @@ def _loop() -> list[Any]:
 
 
 class _Endless(dict[str, Any]):
-    """An object that has more of itself under every key."""
+    """An object that contains itself under every key."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return _Endless() if key in ("message", "content", "output") else default

@@ -1,8 +1,9 @@
-"""The histories that Haystack, semantic-kernel and TanStack AI really send become what a model can go on from.
+"""The histories that Haystack, semantic-kernel and TanStack AI send are decoded so that a model can continue.
 
-captures/clients holds the requests of whole tool loops, recorded by tests/clients/capture.py; on Responses also the answers, which the
-server stores. Each loop has words beside its calls. Some send the words after the calls, and semantic-kernel's agent sends the question
-again before the results. The clients themselves run in tests/conform; here their shapes are tested without them.
+captures/clients holds the requests of whole tool loops, recorded by tests/clients/capture.py; on Responses
+also the responses that the server stores. Each loop has text next to its calls. Some clients send the text
+after the calls, and semantic-kernel's agent repeats the question before the results. The clients themselves
+run in tests/conform; here their shapes are tested without them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def test_each_request_after_the_first_ends_with_the_results_of_the_last_calls(
 
 @pytest.mark.parametrize("client", ["haystack", "tanstack-ai"])
 def test_words_that_come_after_the_calls_stand_beside_them(client: str) -> None:
-    """One message has the words and the calls, on both APIs; no answer of the assistant's own follows it."""
+    """One message has the text and the calls, on both APIs; no other assistant message follows it."""
     for loop in CAPTURES[client]["loops"]:
         *_, last = decoded(loop)
         assert native(messages_of(last))[0] == written(texts_of(last))[0] == SPOKEN
@@ -87,7 +88,9 @@ def test_words_that_come_after_the_calls_stand_beside_them(client: str) -> None:
 
 
 def test_a_question_that_is_sent_again_does_not_come_after_the_results() -> None:
-    """The agent of semantic-kernel with the server's store: the last message before the calls is the question, the last of all a result."""
+    """semantic-kernel's agent with the server's store sends the question last before the calls, and a result
+    last.
+    """
     loops = [loop for loop in CAPTURES["semantic-kernel"]["loops"] if loop["api"] == "responses"]
     assert len(loops) == 4
     for loop in loops:
@@ -103,7 +106,7 @@ def test_a_question_that_is_sent_again_does_not_come_after_the_results() -> None
 
 
 def test_the_captures_hold_the_orders_that_they_are_kept_for() -> None:
-    """If a client changes what it sends, this says so, and the other tests here may have lost their subject."""
+    """If a client changes what it sends, this fails, and the other tests here may have lost their subject."""
 
     def shapes(client: str, api: str) -> set[str]:
         letters = {"function_call": "C", "function_call_output": "R"}
@@ -124,7 +127,7 @@ def test_the_captures_hold_the_orders_that_they_are_kept_for() -> None:
 
 
 def test_the_captures_are_of_the_pinned_versions() -> None:
-    """After a change in versions.toml: tests/clients/capture.py records them anew."""
+    """After a change in versions.toml, tests/clients/capture.py must record the requests again."""
     for name, capture in CAPTURES.items():
         client = BY_NAME[name]
         assert capture["versions"] == {package: VERSIONS[client.kind][package] for package in client.packages}

@@ -1,4 +1,4 @@
-"""What passes `body.parse` is a JSON object that everything behind it can walk and encode."""
+"""`body.parse` returns only JSON objects that all later code can walk and encode."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def refused(raw: bytes) -> str:
 
 
 def nested(depth: int) -> bytes:
-    """An object whose deepest container stands `depth` levels down, the body itself being the first."""
+    """An object whose deepest container is `depth` levels down; the body itself is the first."""
     return b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
 
-def test_an_object_is_parsed_as_it_stands() -> None:
+def test_an_object_is_parsed_unchanged() -> None:
     assert body.parse(b' {"a": [1, 2.5, true, null, "\\ud83d\\ude00"]}\n') == {
         "a": [1, 2.5, True, None, "\U0001f600"]
     }

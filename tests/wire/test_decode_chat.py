@@ -1,4 +1,4 @@
-"""A chat completions request in all the shapes that clients send becomes the same kind of Turn."""
+"""Chat completions requests in all shapes that clients send are decoded to the same kind of Turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK = {
 
 
 def decode(*messages: Any, **fields: Any) -> Turn:
-    """Decodes a request and sees to it that decoding left it as it was."""
+    """Decodes a request and checks that decoding does not change it."""
     request = {"model": "m", "messages": list(messages) or [USER], **fields}
     before = copy.deepcopy(request)
     turn = chat.decode(request)
@@ -98,7 +98,7 @@ def test_empty_assistant_messages_are_kept_without_calls_and_vanish_beside_them(
     assert beside.items == (HI, Call("call_1", "look", "{}"), Result("call_1", (TextPart("x"),)))
 
 
-def test_text_beside_calls_stands_before_them() -> None:
+def test_text_next_to_calls_comes_before_them() -> None:
     turn = decode(USER, {"role": "assistant", "content": "Looking.", "tool_calls": [call()]})
     assert turn.items[1:] == (Message("assistant", (TextPart("Looking."),)), Call("call_1", "look", "{}"))
 
@@ -141,7 +141,7 @@ def test_custom_calls_and_their_results_are_of_kind_custom() -> None:
     )
 
 
-def test_reasoning_that_a_client_replays_stands_before_what_it_led_to() -> None:
+def test_replayed_reasoning_comes_before_what_it_led_to() -> None:
     turn = decode(
         USER, {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call()]}
     )

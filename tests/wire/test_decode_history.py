@@ -1,4 +1,4 @@
-"""Calls and results are paired by the rules that stand at the head of `history.py`."""
+"""Calls and results are paired by the rules in the docstring of `history.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Call, Item, Message, Reasoning, Result, TextPart
 from toolwire.wire.history import LEGACY_ID, NO_RESULT, pair
 
-# A history is written as words: `A` is a call with the id A, `a` its result, `a2` another one, `u` a user message, `s` an assistant's, `r` reasoning,
-# `-a` the result that pairing inserts.
+# A history is written as words: `A` is a call with the id A, `a` its result, `a2` another result, `u` a user
+# message, `s` an assistant message, `r` reasoning, `-a` the result that pairing inserts.
 
 
 def item(word: str) -> Item:
@@ -96,13 +96,13 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "paired", "heals"), RULES, ids=[rule[0] for rule in RULES])
-def test_a_history_is_paired_by_the_rules(sent: str, paired: str, heals: str) -> None:
+@pytest.mark.parametrize(("sent", "paired", "repairs"), RULES, ids=[rule[0] for rule in RULES])
+def test_a_history_is_paired_by_the_rules(sent: str, paired: str, repairs: str) -> None:
     items = history(sent)
     before = tuple(items)
     result = pair(items, paths(items))
     assert list(result.items) == history(paired)
-    assert result.notes == tuple(("input", f"healed:{heal}") for heal in heals.split())
+    assert result.notes == tuple(("input", f"healed:{repair}") for repair in repairs.split())
     assert tuple(items) == before
 
 
@@ -252,7 +252,7 @@ def is_legal(items: list[Item]) -> bool:
 
 
 def assert_legal(items: list[Item]) -> None:
-    """Each step (reasoning, texts, calls) is followed by the results of its calls, in call order, unless it ends the history."""
+    """Each step is followed by the results of its calls, in call order, unless it ends the history."""
     waiting: list[str] = []
     answering = False
     for one in items:

@@ -1,4 +1,4 @@
-"""Every malformed request of the table is refused with the status, type, param and code that the table states, in one clear line."""
+"""Every malformed request is refused with the status, type, param and code of the table, in one line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_table_has_a_name_for_each_case_and_covers_both_endpoints() -> None:
         assert sum(case.path == path for case in TABLE.CASES) >= 60
 
 
-def test_a_client_value_stands_in_a_message_cut_short_and_escaped() -> None:
+def test_a_client_value_in_a_message_is_shortened_and_escaped() -> None:
     with pytest.raises(ToolwireError) as caught:
         chat.decode(
             {
@@ -67,7 +67,7 @@ def test_a_client_value_stands_in_a_message_cut_short_and_escaped() -> None:
     assert "x" * 64 not in message
 
 
-def test_a_client_key_never_stands_in_a_param_or_message() -> None:
+def test_a_client_key_never_appears_in_a_param_or_message() -> None:
     for request in ({"metadata": {"my secret key": 1}}, {"logit_bias": {"my secret key": "high"}}):
         with pytest.raises(ToolwireError) as caught:
             chat.decode({"model": "m", "messages": [{"role": "user", "content": "x"}], **request})

@@ -1,4 +1,4 @@
-"""Whatever JSON object arrives, decoding gives a Turn or a `ToolwireError`, and never touches what it was given."""
+"""Decoding any JSON object returns a Turn or raises `ToolwireError`, and never changes the object."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ values = st.recursive(
 
 
 def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every value inside a value."""
+    """The path to every value inside a value."""
     children = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )

@@ -1,4 +1,4 @@
-"""Tools and the choice among them, in every shape, on both endpoints."""
+"""Tools and tool choices in every shape, on both APIs."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_tool_of_an_unknown_type_is_skipped_without_repeating_the_clients_word
     assert decode(tools=[{"type": "tele\r\npathy"}]).notes == (("tools.unknown", "ignored"),)
 
 
-# --- the choice --------------------------------------------------------------------------------------------------------------------------------
+# --- the choice ---
 
 
 @both
@@ -224,7 +224,7 @@ def test_a_choice_that_forces_a_hosted_tool_counts_as_auto_and_is_noted(
         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
     ],
 )
-def test_a_call_can_not_be_demanded_where_nothing_can_be_called(decode: Any, choice: Any) -> None:
+def test_a_call_cannot_be_required_where_nothing_can_be_called(decode: Any, choice: Any) -> None:
     for tools in (None, [], [{"type": "web_search"}]):
         with pytest.raises(ToolwireError) as caught:
             decode(tools=tools, tool_choice=choice)

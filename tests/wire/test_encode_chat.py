@@ -1,4 +1,4 @@
-"""Chat completions: the golden streams to the field, and everything that they do not show."""
+"""The chat encoder reproduces the golden streams, and handles the cases that they do not show."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def body(*events: Event, **options: Any) -> dict[str, Any]:
 
 
 def frames(stream: bytes) -> list[Any]:
-    """The stream's data, parsed; `[DONE]` as it is."""
+    """The stream's data, parsed, except `[DONE]`."""
     reader = SseReader()
     return [
         data if data == b"[DONE]" else json.loads(data)
@@ -133,7 +133,7 @@ def test_a_batch_that_has_nothing_to_say_sends_nothing() -> None:
     assert encoder().feed([Text(""), Usage(1, 1)]) == b""
 
 
-def test_the_comment_stands_alone_before_usage_and_the_end() -> None:
+def test_the_comment_is_a_separate_block_before_usage_and_the_end() -> None:
     chat = encoder(include_usage=True)
     chat.feed([Text("a"), USAGE, Finish()])
     comment, usage, done, rest = chat.finish('{"n":\n1}').split(b"\n\n")
@@ -141,7 +141,7 @@ def test_the_comment_stands_alone_before_usage_and_the_end() -> None:
     assert json.loads(usage.removeprefix(b"data: "))["usage"]["total_tokens"] == 14
 
 
-def test_a_failed_stream_ends_in_the_error_behind_the_comment_and_without_done() -> None:
+def test_a_failed_stream_ends_with_comment_and_error_and_without_done() -> None:
     chat = encoder(include_usage=True)
     chat.feed([Text("a"), Failure("timeout", "too slow")])
     comment, error, rest = chat.finish("c").split(b"\n\n")
@@ -159,7 +159,7 @@ def test_a_run_that_breaks_off_is_an_error_and_never_a_silent_end() -> None:
     assert last["error"]["code"] == "stream_interrupted"
 
 
-def test_thoughts_come_as_reasoning_content_behind_the_role() -> None:
+def test_thoughts_are_reasoning_content_after_the_role() -> None:
     sent = deltas(stream(Thought("hm"), Thought("m", summary=True), Text("a"), Finish()))
     assert sent == [
         {"role": "assistant", "content": "", "refusal": None},
@@ -172,13 +172,15 @@ def test_thoughts_come_as_reasoning_content_behind_the_role() -> None:
     assert (message["reasoning_content"], message["content"]) == ("hmm", "a")
 
 
-def test_a_call_behind_thoughts_opens_without_a_second_role() -> None:
+def test_a_call_after_thoughts_opens_without_a_second_role() -> None:
     roles = [delta for delta in deltas(stream(Thought("hm"), *ONE_CALL)) if "role" in delta]
     assert roles == [{"role": "assistant", "content": "", "refusal": None}]
 
 
 def test_a_custom_call_has_its_own_form_in_a_stream_and_in_a_body() -> None:
-    """OpenAI sends it so in streams too, although the SDK's type of a delta lists `function` alone; its accumulator takes both."""
+    """OpenAI streams it too, although the SDK's delta type lists `function` alone; its accumulator takes
+    both.
+    """
     events: list[Event] = [
         CallBegin(0, "patch", "call_a", "custom"),
         CallArgs(0, "*** Be"),

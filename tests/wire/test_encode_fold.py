@@ -1,4 +1,4 @@
-"""One path: what a client accumulates from the stream is what the body says, whatever the run did. And real clients accumulate it."""
+"""One path: what a client accumulates from the stream equals the body, for every run and for real clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ TEXTS = {"function": "arguments", "custom": "input"}
 
 
 def chat_client(stream: bytes) -> dict[str, Any]:
-    """What a chat client makes of a stream: texts and arguments concatenated, id and name taken once."""
+    """Accumulates a chat stream: texts and arguments concatenated, id and name taken once."""
     reader = SseReader()
     frames = [data for data in reader.feed(stream) + reader.finish() if isinstance(data, bytes)]
     got: dict[str, Any] = {
@@ -157,7 +157,7 @@ def test_a_chat_body_is_what_the_client_accumulates(
 
 
 def responses_client(stream: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What a Responses client makes of a stream: the items from their deltas alone, and the terminal response."""
+    """Accumulates a Responses stream: the items from their deltas alone, and the terminal response."""
     reader = SseReader()
     items: list[dict[str, Any]] = []
     terminal: dict[str, Any] = {}

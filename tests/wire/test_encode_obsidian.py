@@ -1,4 +1,4 @@
-"""The output mode obsidian-xml: a block for each completed call, and nothing lost whatever the arguments are."""
+"""The output mode obsidian-xml writes a block for each completed call and loses nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_each_completed_call_is_followed_by_its_block() -> None:
     assert mode.feed([end, Usage(1, 1), Finish()]) == [end, Text(F), Usage(1, 1), Finish()]
 
 
-def test_the_delimiter_stands_between_blocks_only() -> None:
+def test_the_delimiter_only_separates_blocks() -> None:
     events: list[Event] = [
         CallBegin(0, "f"),
         CallArgs(0, '{"x":'),

@@ -1,4 +1,4 @@
-"""The table of legal order: what the steps are for every kind of run, well-behaved or not."""
+"""The table of legal order: the steps of every kind of run, well-behaved or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from toolwire.wire.order import EMPTY_ARGUMENTS, TABLE, Close, Delta, End, Fail,
 
 
 def run(*events: Event, single_call: bool = False) -> tuple[Order, str]:
-    """The steps of a run, written short: `text[ab c]` is an item with two deltas, `!` marks an incomplete one, the end stands behind."""
+    """The steps of a run in short form.
+
+    `text[ab c]` is an item with two deltas, `!` marks an incomplete item, and the end comes last.
+    """
     order = Order(counting_ids(), single_call=single_call)
     out = ""
     for step in [*order.feed(events), *order.finish()]:
@@ -60,7 +63,7 @@ CASES: list[tuple[str, list[Event], str]] = [
         "text[a|] function:f[{}|] tool_calls",
     ),
     (
-        "text behind a call is a new item",
+        "text after a call is a new item",
         [CallBegin(0, "f"), CallEnd(0), Text("a"), Finish()],
         "function:f[{}|] text[a|] tool_calls",
     ),
@@ -157,13 +160,13 @@ def test_arguments_of_a_call_that_is_not_open_are_dropped_and_counted() -> None:
     assert order.dropped == {"late": 4}
 
 
-def test_what_comes_behind_the_end_is_dropped_and_counted() -> None:
+def test_events_after_the_end_are_dropped_and_counted() -> None:
     order, steps = run(Finish(), Text("four"), CallBegin(0, "f"), Finish(), Failure("server", "x"))
     assert steps == "stop"
     assert order.dropped == {"late": 7}
 
 
-def test_usage_is_remembered_even_behind_the_end_and_the_last_one_holds() -> None:
+def test_the_last_usage_counts_even_after_the_end() -> None:
     order, steps = run(Usage(1, 1), Text("a"), Finish(), Usage(2, 3))
     assert steps == "text[a|] stop"
     assert order.usage == Usage(2, 3)

@@ -1,4 +1,4 @@
-"""Responses: the golden streams to the field, and everything that they do not show."""
+"""The Responses encoder reproduces the golden streams, and handles the cases that they do not show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from toolwire.core.events import (
     Usage,
 )
 from toolwire.core.ids import IdFactory, counting_ids
-from toolwire.core.turn import Sampling, ToolSpec, Turn
+from toolwire.core.turn import ToolSpec, Turn
+from toolwire.wire.responses.decode import decode
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import SseEvent, SseReader
 
@@ -32,7 +33,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def numbered() -> IdFactory:
-    """Ids as the golden streams have them: the number is the item's place in the output."""
+    """Ids as in the golden streams: the number is the item's index in the output."""
     numbers = iter(range(1000))
     return lambda prefix: f"{prefix}{next(numbers)}"
 
@@ -183,7 +184,7 @@ def test_the_response_is_the_object_of_the_terminal_event() -> None:
     Response.model_validate(responses.response())
 
 
-def test_the_comment_stands_alone_before_the_terminal_event() -> None:
+def test_the_comment_is_a_separate_block_before_the_terminal_event() -> None:
     responses = encoder()
     responses.feed([Text("a"), Finish()])
     comment, terminal, rest = responses.finish("facts").split(b"\n\n")
@@ -249,20 +250,23 @@ def test_a_run_that_fails_before_any_output_still_opens_and_fails() -> None:
 
 
 def test_the_request_is_echoed_and_what_it_left_out_is_filled_in() -> None:
-    asked = turn(
-        instructions="be brief",
-        parallel=False,
-        store=False,
-        metadata={"k": "v"},
-        user="u",
-        sampling=Sampling(temperature=0.0, max_tokens=7),
-        echo={
+    asked = decode(
+        {
+            "model": "m",
+            "input": "Hi",
+            "instructions": "be brief",
+            "parallel_tool_calls": False,
+            "store": False,
+            "metadata": {"k": "v"},
+            "user": "u",
+            "temperature": 0.0,
+            "max_output_tokens": 7,
             "tools": [{"type": "function", "name": "f", "strict": None}, {"type": "web_search"}],
             "tool_choice": {"type": "function", "name": "f"},
             "reasoning": {"effort": "low"},
             "text": {"verbosity": "low"},
             "truncation": "auto",
-        },
+        }
     )
     response = stream(Finish(), asked=asked)[-1]["response"]
     assert response["tools"] == [
@@ -300,13 +304,6 @@ def test_the_request_is_echoed_and_what_it_left_out_is_filled_in() -> None:
 def test_a_key_that_may_not_be_null_is_left_out() -> None:
     response = stream(Text("a"), Finish())[-1]["response"]
     assert "user" not in response and "usage" not in response
-
-
-def test_tools_of_a_turn_without_an_echo_are_written_out() -> None:
-    asked = turn(tools=(ToolSpec("f", "does f", {"type": "object"}), ToolSpec("p", kind="custom")))
-    response = stream(Finish(), asked=asked)[-1]["response"]
-    Response.model_validate(response)
-    assert [tool["name"] for tool in response["tools"]] == ["f", "p"]
 
 
 def test_lone_surrogates_become_replacement_characters_and_deltas_still_add_up() -> None:

@@ -1,4 +1,4 @@
-"""Server-sent events: frames that nothing breaks, and a reader that gives the same events however the bytes are cut."""
+"""Server-sent events: frames are always valid, and the reader does not depend on how bytes are cut."""
 
 from __future__ import annotations
 
@@ -110,21 +110,21 @@ def test_an_event_over_the_limit_is_the_backends_failure(stream: bytes) -> None:
         (b"data: a\r", [b"a\nb"]),
     ],
 )
-def test_a_block_of_whole_events_goes_on_with_what_is_pending(
+def test_a_block_of_whole_events_continues_a_pending_one(
     pending: bytes, expected: list[bytes | SseEvent]
 ) -> None:
-    """Such blocks are read by a shortcut, which must not be taken while anything before them is incomplete."""
+    """Such blocks are read by a shortcut, which must not apply while an earlier event is incomplete."""
     assert read(pending, b"data: b\n\n") == read(pending + b"data: b\n\n") == expected
     both = [*expected, b"c"]
     assert read(pending, b"data: b\n\ndata: c\n\n") == both
 
 
 def test_a_line_feed_after_a_carriage_return_is_swallowed_once() -> None:
-    """Also where a block of whole events comes between the two: that line feed ends an event of its own line."""
+    """This also holds if a block of whole events comes between the two: that line feed ends an event."""
     reader = SseReader()
     assert reader.feed(b"data: a\r\r") == [b"a"]
     assert reader.feed(b"data: b\n\n") == [b"b"]
-    assert not reader._after_cr, "the carriage return is behind us"
+    assert not reader._after_cr, "the carriage return has been handled"
 
 
 def test_a_byte_order_mark_counts_only_at_the_start() -> None:
@@ -135,7 +135,7 @@ def test_many_events_under_the_limit_pass_it_together() -> None:
     assert len(read(b"data: xxxxxxxxxx\n\n" * 50 + b": c\n" * 50, limit=64)) == 50
 
 
-def test_a_comment_can_not_end_a_frame() -> None:
+def test_a_comment_cannot_end_a_frame() -> None:
     frame = comment_frame("a\n\ndata: b\r\nc")
     assert (
         frame.startswith(b": ") and frame.endswith(b"\n\n") and b"\n" not in frame[:-2] and b"\r" not in frame

@@ -1,4 +1,4 @@
-"""Whatever order of texts, reasoning, calls and results a client sends, the upstream gets a legal conversation.
+"""Any order of texts, reasoning, calls and results reaches the upstream as a legal conversation.
 
 Each history is sent through the decoder of its API and through the renderer for OpenAI-compatible servers.
 """
@@ -69,7 +69,7 @@ def called(id: str) -> Body:
 
 
 def assert_legal(messages: list[Body]) -> None:
-    """OpenAI's rule: the results of a message's calls directly follow it. Only the last message may wait for its results."""
+    """OpenAI's rule: results directly follow the message with their calls. Only the last one may be open."""
     waiting: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -81,7 +81,7 @@ def assert_legal(messages: list[Body]) -> None:
 
 
 def texts(messages: list[Body]) -> list[str]:
-    """The words of the conversation in order; joined texts are separate ones again."""
+    """The words of the conversation in order, with joined texts split again."""
     return [
         text
         for message in messages
@@ -124,13 +124,16 @@ def test_any_order_gives_a_legal_conversation_that_keeps_every_word(order: list[
 
 
 def follows(order: list[str], word: str) -> bool:
-    """Whether an assistant's item is next to the reasoning, so that a message can carry it."""
+    """Whether an assistant item is next to the reasoning, so that a message can carry it."""
     rest = order[order.index(word) + 1 :]
     return bool(rest) and (rest[0].isupper() or rest[0].startswith("text"))
 
 
 def legal_already(order: list[str], field: str) -> bool:
-    """Whether each call's result follows its step: on Responses a step is any run of the assistant's items, on chat one message."""
+    """Whether each call's result follows its step.
+
+    On Responses a step is any run of assistant items, on chat it is one message.
+    """
     waiting: set[str] = set()
     answering = False
     for word in order:
@@ -168,15 +171,17 @@ def test_texts_and_calls_of_one_step_are_one_message(decoded: Any) -> None:
 
 @pytest.mark.parametrize(("decoded", "report"), [(on_responses, "input"), (on_chat, "messages")])
 def test_a_conversation_that_ends_with_a_result_still_does(decoded: Any, report: str) -> None:
-    """Semantic Kernel asks again before it sends the result; a simple model that finds the question last calls for ever."""
+    """Semantic Kernel repeats the question before the result; a simple model that reads it last calls
+    forever.
+    """
     turn, _ = decoded(["A", "user1", "a"])
     messages = render(turn, "m")["messages"]
     assert [message["content"] for message in messages] == ["go", "user1", None, "result a"]
     assert turn.notes == ((report, "healed:moved_call"),)
 
 
-def test_an_answer_that_goes_on_after_its_calls_is_one_step_in_a_stored_chain() -> None:
-    """What Toolwire itself answered, continued by `previous_response_id`."""
+def test_an_answer_that_continues_after_its_calls_is_one_step_in_a_stored_chain() -> None:
+    """A response of Toolwire, continued by `previous_response_id`."""
     body = {"model": "m", "input": "go"}
     output = [
         {"type": "function_call", "call_id": "A", "name": "look", "arguments": "{}"},

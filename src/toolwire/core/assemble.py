@@ -14,18 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped, Event
-from toolwire.core.partial_call import CONTRADICTED, NOT_JSON, NOT_OBJECT, PartialCall, Repair, mend
-
-__all__ = [
-    "CONTRADICTED",
-    "EVERY_NAME",
-    "NOT_JSON",
-    "NOT_OBJECT",
-    "CallAssembler",
-    "Fragment",
-    "PartialCall",
-    "mend",
-]
+from toolwire.core.partial_call import NOT_JSON, PartialCall, Repair, join_surrogates
 
 CALL_SIZE = 500
 """What a call adds to `size` besides its texts."""
@@ -102,21 +91,10 @@ class CallAssembler:
 
     def add(self, fragment: Fragment) -> list[Event]:
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
-        if (
-            bare
-            and fragment.index is not None
-            and type(arguments) is str
-            and not fragment.complete
-            and not self._cumulative
-        ):
+        grows = type(arguments) is str and arguments and not (fragment.complete or fragment.rough)
+        if bare and grows and fragment.index is not None and not self._cumulative:
             call = self._by_index.get(fragment.index)  # the hot path: one more piece of the open call
-            if (
-                call is not None
-                and call is self.calls[-1]
-                and arguments
-                and not fragment.rough
-                and _flows(call)
-            ):
+            if call is not None and call is self.calls[-1] and _flows(call):
                 self._last = call
                 call.pieces.append(arguments)
                 call.sent += 1
@@ -167,12 +145,10 @@ class CallAssembler:
         call = self._by_id.get(fragment.id or "") or self._by_id.get(fragment.alias or "")
         if call is not None:
             # An id with a name at a new index is a second call: some servers use the tool's name as id.
-            second = (
-                bool(name) and index is not None and call.index is not None and index not in self._by_index
-            )
-            return None if second or self._reopens(call, fragment) else call
+            is_new = index is not None and call.index is not None and index not in self._by_index
+            return None if (name and is_new) or self._reopens(call, fragment) else call
         has_id = bool(fragment.id or fragment.alias)
-        call = self._by_place(fragment, has_id) if index is None else self._by_index.get(index)
+        call = self._by_position(fragment, has_id) if index is None else self._by_index.get(index)
         if call is None or self._reopens(call, fragment):
             return None
         if has_id and (call.id or call.alias):
@@ -182,15 +158,12 @@ class CallAssembler:
             return None
         return call
 
-    def _by_place(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
+    def _by_position(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
         position = fragment.position
         if has_id:  # an unknown id opens a call, unless it is the late id of a call without one
-            call = self._by_place(fragment, False) if fragment.complete else None
-            return (
-                call
-                if call is not None and not call.id and not call.alias and call.name == fragment.name
-                else None
-            )
+            call = self._by_position(fragment, False) if fragment.complete else None
+            is_late = call is not None and not call.id and not call.alias and call.name == fragment.name
+            return call if is_late else None
         if position is None:
             return self._last
         return self.calls[position] if position < len(self.calls) else None
@@ -201,13 +174,9 @@ class CallAssembler:
         if not fragment.name or fragment.name != call.name or not text or self._cumulative:
             return False
         if fragment.complete:  # only if nothing but its position identifies the call
-            nameless = not fragment.id and not fragment.alias and fragment.index is None
-            return (
-                nameless
-                and isinstance(text, str)
-                and call.is_closed()
-                and not text.startswith(call.arguments)
-            )
+            if fragment.id or fragment.alias or fragment.index is not None or not isinstance(text, str):
+                return False
+            return call.is_closed() and not text.startswith(call.arguments)
         return call.is_closed() and _as_text(text) != call.arguments
 
     def _open(self, fragment: Fragment) -> PartialCall:
@@ -242,11 +211,8 @@ class CallAssembler:
             out.append(Dropped("late", late))
         if not call.ended or not self._ordered:
             identified = call.id is not None or not self._ordered
-            self._emit(
-                call,
-                out,
-                ready=fragment.complete or (identified and self._is_whole(call.name, arguments is not None)),
-            )
+            whole = identified and self._is_whole(call.name, arguments is not None)
+            self._emit(call, out, ready=fragment.complete or whole)
         return out
 
     def _identify(self, call: PartialCall, fragment: Fragment) -> None:
@@ -282,17 +248,12 @@ class CallAssembler:
             call.issues.append(NOT_JSON)
             return 0
         if fragment.rough or call.half:
-            text, call.half = mend("" if whole else call.half, text, more=not fragment.complete)
+            text, call.half = join_surrogates("" if whole else call.half, text, more=not fragment.complete)
         if whole:
             text = call.take_whole(text)
-        elif (
-            fragment.name
-            and fragment.name == call.name
-            and call.pieces
-            and text == call.arguments
-            and call.is_closed()
-        ):
-            return 0  # the whole call is repeated
+        elif fragment.name and fragment.name == call.name and call.pieces:
+            if text == call.arguments and call.is_closed():
+                return 0  # the whole call is repeated
         if not text:
             return 0
         if (call.ended or call.complete) and (self._ordered or not fragment.complete):
@@ -353,7 +314,7 @@ class CallAssembler:
 
     def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
         if call.half:
-            self._keep(call, mend(call.half, "", more=False)[0])
+            self._keep(call, join_surrogates(call.half, "", more=False)[0])
             call.half = ""
         self._send(call, out, force=True)
         if call.repair is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
-CLASSES: dict[str, type[Any]] = {
+_CLASSES: dict[str, type[Any]] = {
     "message": Message,
     "call": Call,
     "result": Result,
@@ -23,10 +23,9 @@ CLASSES: dict[str, type[Any]] = {
     "image": ImagePart,
     "other": OtherPart,
 }
-TAGS = {cls: tag for tag, cls in CLASSES.items()}
-TUPLES = frozenset({"parts", "summary", "content"})
-_FIELDS = {cls: tuple((f.name, f.default) for f in fields(cls)) for cls in TAGS}
-_NAMES = {cls: frozenset(f.name for f in fields(cls)) for cls in TAGS}
+_TAGS = {cls: tag for tag, cls in _CLASSES.items()}
+_TUPLES = frozenset({"parts", "summary", "content"})
+_DEFAULTS = {cls: {field.name: field.default for field in fields(cls)} for cls in _TAGS}
 
 
 def encode_items(items: Sequence[Item]) -> bytes:
@@ -39,8 +38,8 @@ def decode_items(raw: bytes) -> tuple[Item, ...]:
 
 def _plain(value: Any) -> dict[str, Any]:
     cls = type(value)
-    out: dict[str, Any] = {"t": TAGS[cls]}
-    for name, default in _FIELDS[cls]:
+    out: dict[str, Any] = {"t": _TAGS[cls]}
+    for name, default in _DEFAULTS[cls].items():
         held = getattr(value, name)
         if default is MISSING or held != default:
             out[name] = [_plain(part) for part in held] if name == "parts" else held
@@ -48,15 +47,8 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _revive(entry: dict[str, Any]) -> Any:
-    cls = CLASSES[entry["t"]]
-    held: dict[str, Any] = {}
-    for name, value in entry.items():
-        if name in _NAMES[cls]:
-            held[name] = (
-                tuple(_revive(part) for part in value)
-                if name == "parts"
-                else tuple(value)
-                if name in TUPLES
-                else value
-            )
-    return cls(**held)
+    cls = _CLASSES[entry["t"]]
+    held = {name: value for name, value in entry.items() if name in _DEFAULTS[cls]}
+    if "parts" in held:
+        held["parts"] = map(_revive, held["parts"])
+    return cls(**{name: tuple(held[name]) if name in _TUPLES else held[name] for name in held})

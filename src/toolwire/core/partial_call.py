@@ -17,7 +17,7 @@ _STRUCTURE = re.compile(r'[{}\[\]"]')
 _IN_STRING = re.compile(r'["\\]')
 
 
-def mend(half: str, text: str, more: bool) -> tuple[str, str]:
+def join_surrogates(half: str, text: str, more: bool) -> tuple[str, str]:
     """Joins a surrogate pair that was cut between two texts; a lone surrogate becomes U+FFFD.
 
     Returns the text, and the high surrogate to prepend to the next text if `more` may come.
@@ -25,9 +25,9 @@ def mend(half: str, text: str, more: bool) -> tuple[str, str]:
     text, half = half + text, ""
     if more and "\ud800" <= text[-1:] <= "\udbff":
         text, half = text[:-1], text[-1]
-    return (
-        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    ), half
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text, half
 
 
 class Repair(Protocol):
@@ -49,22 +49,9 @@ class Repair(Protocol):
 class PartialCall:
     """A call so far. `number` is its index among the calls, -1 before it has one."""
 
-    __slots__ = (
-        *(
-            "alias",
-            "begun",
-            "complete",
-            "ended",
-            "half",
-            "hollow",
-            "id",
-            "index",
-            "issues",
-            "kind",
-            "name",
-            "number",
-        ),
-        *("pieces", "repair", "sent", "solid", "_depth", "_in_string", "_scanned", "_skip", "_started"),
+    __slots__ = tuple(
+        "alias begun complete ended half hollow id index issues kind name number pieces repair sent solid "
+        "_depth _in_string _scanned _skip _started".split()
     )
 
     def __init__(self, kind: CallKind, index: int | None) -> None:

@@ -63,12 +63,10 @@ class Policy:
         self.dropped: dict[str, int] = {}
         """What was dropped, by kind: calls, or characters for `tail` and `late`."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None if dropped
-        self._held: list[
-            CallBegin | CallArgs | CallEnd
-        ] = []  # the open call, while duplicates must be recognised
+        self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, if `dedup` is on
         self._seen: set[tuple[str, str]] = set()
         self.cut = False
-        self.lets_text = True
+        self.passes_text = True
         """A batch that is one piece of text passes unchanged."""
         self._truncated = False  # the model made calls that the client does not see
         self._called = False  # a call has begun: any text from now on is tail
@@ -103,7 +101,7 @@ class Policy:
 
     def stop(self) -> None:
         """Stops the run: only `end()` may follow."""
-        self.cut, self.lets_text = True, False
+        self.cut, self.passes_text = True, False
 
     @property
     def between_calls(self) -> bool:
@@ -156,7 +154,7 @@ class Policy:
         if self.cut:
             self._swallow(event, out)
             return
-        self._called, self.lets_text = True, False
+        self._called, self.passes_text = True, False
         self._open = event.index
         if self._rules.dedup:
             self._held = [event]

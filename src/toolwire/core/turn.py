@@ -232,20 +232,12 @@ class Turn:
 
     def images(self) -> bool:
         """Whether the request contains an image."""
-        return any(
-            isinstance(part, ImagePart)
-            for item in self.items
-            if isinstance(item, Message | Result)
-            for part in item.parts
-        )
+        return any(isinstance(part, ImagePart) for part in self._parts())
 
     def words(self) -> list[str]:
         """The texts of the instructions, messages and results."""
         out = [self.instructions] if self.instructions else []
-        for item in self.items:
-            if isinstance(item, Message | Result):
-                out += [part.text for part in item.parts if isinstance(part, TextPart)]
-        return out
+        return out + [part.text for part in self._parts() if isinstance(part, TextPart)]
 
     def texts(self) -> list[str]:
         """Every text of the request. Law 12: a block that appears here verbatim is a quotation, not a call.
@@ -257,18 +249,20 @@ class Turn:
         for tool in self.tools:
             out += (tool.description, _joined(dict(tool.parameters)), _joined(dict(tool.format or {})))
         out += (self.output.description or "", _joined(dict(self.output.schema or {})))
+        for part in self._parts():
+            if isinstance(part, OtherPart):
+                out += map(_opened, _strings(dict(part.raw)))
         for item in self.items:
             if isinstance(item, Call):
                 out.append(_joined(_arguments(item)))
-            elif isinstance(item, Message | Result):
-                out += [
-                    _opened(text)
-                    for part in item.parts
-                    if isinstance(part, OtherPart)
-                    for text in _strings(dict(part.raw))
-                ]
-                out.append(item.refusal or "" if isinstance(item, Message) else "")
-        return [text for text in out if text]
+            elif isinstance(item, Message):
+                out.append(item.refusal or "")
+        return list(filter(None, out))
+
+    def _parts(self) -> Iterator[Part]:
+        for item in self.items:
+            if isinstance(item, Message | Result):
+                yield from item.parts
 
 
 def _arguments(call: Call) -> Json:

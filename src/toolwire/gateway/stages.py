@@ -189,7 +189,7 @@ class Stages:
         """A burst of calls may end here, if the backend stays silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
-            self._alone and is_open and policy.lets_text and self._xml is None and not self._parks
+            self._alone and is_open and policy.passes_text and self._xml is None and not self._parks
         )
         self.is_direct = self._rest_passes and self._interpreter.as_it_is
 

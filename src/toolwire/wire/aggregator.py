@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment, PartialCall
+from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Event, Text
 from toolwire.core.ids import random_id
+from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
@@ -59,11 +60,8 @@ class ToolCallRecord:
 
     def wire(self) -> dict[str, Any]:
         """The record as an entry of a chat message's `tool_calls`."""
-        return {
-            "id": self.id,
-            "type": self.type,
-            self.type: {"name": self.name, "input" if self.type == "custom" else "arguments": self.arguments},
-        }
+        key = "input" if self.type == "custom" else "arguments"
+        return {"id": self.id, "type": self.type, self.type: {"name": self.name, key: self.arguments}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
         return (), start
     parser = ToolCallParser((), dialects=("use_tool",), unknown_tool="forward")
     blocks: list[TextBlock] = []
-    name, pieces, behind, plain, at = "", [""], start, 0, start
+    name, pieces, after, plain, at = "", [""], start, 0, start
     while at < len(text):
         end = text.find(">", at) + 1 or len(text)  # a block ends with ">", so it ends where a fed piece ends
         for event in parser.feed(text[at:end]):
@@ -124,20 +122,13 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
             elif isinstance(event, CallArgs):
                 pieces.append(event.delta)
             elif isinstance(event, CallEnd):
-                begin = text.find("<use_tool", behind + plain)
+                begin = text.find("<use_tool", after + plain)
                 blocks.append(TextBlock(name, "".join(pieces), begin, end))
-                behind, plain = end, 0
+                after, plain = end, 0
             elif isinstance(event, Text):
                 plain += len(event.text)
         at = end
-    return tuple(blocks), behind
-
-
-def to_obsidian_xml(record: ToolCallRecord) -> str:
-    """The record as a `<use_tool>` block."""
-    from toolwire.wire.obsidian import to_obsidian_xml as write
-
-    return write(record.name, record.arguments)
+    return tuple(blocks), after
 
 
 # --- the aggregator ---
@@ -178,10 +169,9 @@ class ToolCallAggregator:
         """
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):
-            blocks = self._blocks(self._text(payload))
             found = [
                 Fragment(at, None, block.name, block.arguments, complete=True)
-                for at, block in enumerate(blocks)
+                for at, block in enumerate(self._blocks(self._text(payload)))
                 if block.name
             ]
             if found:
@@ -190,13 +180,10 @@ class ToolCallAggregator:
 
     def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
         """The records of a choice, in order of creation."""
-        state = self._choices.get(max(choice, 0))
-        if state is None:
-            return ()
+        choice = max(choice, 0)
+        state = self._choices.get(choice, _Choice())
         return tuple(
-            ToolCallRecord(
-                call.number, self._id(state, max(choice, 0), call), call.name, call.arguments, call.kind
-            )
+            ToolCallRecord(call.number, self._id(state, choice, call), call.name, call.arguments, call.kind)
             for call in state.assembler.calls
         )
 
@@ -208,7 +195,7 @@ class ToolCallAggregator:
         )
 
     def supports_parallel_calls(self) -> bool:
-        """False once a payload said `parallel_tool_calls: false`."""
+        """False once a payload contained `parallel_tool_calls: false`."""
         return self._parallel
 
     def reset_turn(self, choice: int | None = None) -> None:
@@ -232,12 +219,8 @@ class ToolCallAggregator:
         except Exception:  # a foreign object may raise anything
             self.unreadable += 1
         updates = [self._take(fragments, number, emit, all_held=whole) for number, fragments in found.items()]
-        if len(updates) == 1:
-            return updates[0]
-        return Update(
-            any(update.updated for update in updates),
-            tuple(delta for update in updates for delta in update.deltas),
-        )
+        deltas = tuple(delta for update in updates for delta in update.deltas)
+        return Update(any(update.updated for update in updates), deltas)
 
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
         if not fragments and choice not in self._choices:
@@ -252,18 +235,17 @@ class ToolCallAggregator:
                     touched[event.index] = None
         deltas: list[ToolCallDelta] = []
         for number in sorted(state.held if all_held else touched) if emit else ():
-            deltas += self._said(state, choice, number)
+            deltas += self._deltas(state, choice, number)
         return Update(state.assembler.changes > before, tuple(deltas))
 
-    def _said(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
+    def _deltas(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
         """The held events of a call as deltas; the first delta includes the arguments after it."""
         call = state.assembler.calls[number]
         opener: ToolCallDelta | None = None
         for event in state.held.pop(number, ()):
             if isinstance(event, CallBegin):
-                opener = ToolCallDelta(
-                    number, self._id(state, choice, call), event.name, "", event.kind, choice
-                )
+                id = self._id(state, choice, call)
+                opener = ToolCallDelta(number, id, event.name, "", event.kind, choice)
             elif isinstance(event, CallArgs):
                 if opener is None:
                     yield ToolCallDelta(number, arguments=event.delta, type=call.kind, choice=choice)
@@ -291,12 +273,9 @@ class ToolCallAggregator:
         found = list(extract_use_tool_blocks(text)[0])
         for matcher in () if found else tuple(_patterns.values()):
             try:
-                result = matcher(text)
-                blocks = (
-                    result[0]
-                    if isinstance(result, tuple) and result and not isinstance(result[0], TextBlock)
-                    else result
-                )
+                blocks = matcher(text)
+                if isinstance(blocks, tuple) and blocks and not isinstance(blocks[0], TextBlock):
+                    blocks = blocks[0]
                 found += [block for block in blocks if isinstance(block, TextBlock)]
             except Exception:  # a foreign matcher must not break the turn
                 self.matcher_failures += 1

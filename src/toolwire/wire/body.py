@@ -24,8 +24,6 @@ _decoder = msgspec.json.Decoder()
 _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[c-fC-F][0-9a-fA-F]{2})")
 
 
-LISTS = {"messages": False, "input": False, "tools": True, "functions": True}
-"""The members whose length is limited, and whether the limit of tools applies."""
 WINDOW = 1024 * 1024
 """Bytes that are examined at once; other threads run in between."""
 
@@ -36,24 +34,16 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     `nodes`, `messages` and `tools` limit how many values, messages and tools it may hold; 0: any number.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
-        raise ToolwireError(
-            "body_too_large",
-            f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).",
-        )
+        limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"
+        raise ToolwireError("body_too_large", f"The request's body holds more than {limit}.")
     body = _decode(raw)
-    for member in LISTS:
-        if (
-            member in body
-            and type(given := body[member]) is list
-            and len(given) > (most := tools if LISTS[member] else messages) > 0
-        ):
-            told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
-            raise ToolwireError(
-                "invalid_value",
-                f"Invalid '{member}': array too long. {told}",
-                param=member,
-                code="array_above_max_length",
-            )
+    for names, most in ((("messages", "input"), messages), (("tools", "functions"), tools)):
+        for name in names:
+            given = body.get(name)
+            if type(given) is list and len(given) > most > 0:
+                length = f"maximum length {most}, but got an array with length {len(given)} instead"
+                message = f"Invalid '{name}': array too long. Expected an array with {length}."
+                raise ToolwireError("invalid_value", message, param=name, code="array_above_max_length")
     return body
 
 
@@ -95,11 +85,9 @@ def _decode(raw: bytes) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         raise _invalid(_reason(raw, error)) from error
     if type(body) is not dict:
-        raise ToolwireError(
-            "invalid_type",
-            f"Invalid type for the request body: expected an object, but got {json_type(body)} instead.",
-        )
-    # The number of brackets bounds the depth; few requests have so many that the body must be walked.
+        found = f"expected an object, but got {json_type(body)} instead."
+        raise ToolwireError("invalid_type", f"Invalid type for the request body: {found}")
+    # The number of brackets bounds the depth; only a body with many is walked.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
         raise _too_deep()
     return body

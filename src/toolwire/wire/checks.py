@@ -22,9 +22,9 @@ ALIASES = {"toolChoice": "tool_choice", "parallelToolCalls": "parallel_tool_call
 _ALIAS_OF = {name: alias for alias, name in ALIASES.items()}
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-NAME_PATTERN = "^[a-zA-Z0-9_.-]{1,128}$"
 MAX_SHOWN = 64
 MAX_TOKENS = 2**31 - 1
+LONGEST_CALLED = 1024
 
 _TYPES: dict[type, str] = {
     type(None): "null",
@@ -49,11 +49,7 @@ def shown(value: Any) -> str:
     """A client's value for a message: at most `MAX_SHOWN` characters, control characters escaped."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
-    return (
-        cut
-        if cut.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 def missing(path: str) -> ToolwireError:
@@ -61,11 +57,8 @@ def missing(path: str) -> ToolwireError:
 
 
 def wrong_type(path: str, expected: str, value: Any) -> ToolwireError:
-    return ToolwireError(
-        "invalid_type",
-        f"Invalid type for '{path}': expected {expected}, but got {json_type(value)} instead.",
-        param=path,
-    )
+    message = f"Invalid type for '{path}': expected {expected}, but got {json_type(value)} instead."
+    return ToolwireError("invalid_type", message, param=path)
 
 
 def invalid(path: str, reason: str) -> ToolwireError:
@@ -73,14 +66,17 @@ def invalid(path: str, reason: str) -> ToolwireError:
 
 
 def not_one_of(path: str, value: str, values: Sequence[str]) -> ToolwireError:
-    listed = (
-        ", ".join(f"'{v}'" for v in values[:-1]) + f", and '{values[-1]}'"
-        if len(values) > 2
-        else " and ".join(f"'{v}'" for v in values)
-    )
-    return ToolwireError(
-        "invalid_value", f"Invalid value: '{shown(value)}'. Supported values are: {listed}.", param=path
-    )
+    quoted = [f"'{one}'" for one in values]
+    comma = "," if len(values) > 2 else ""
+    listed = f"{', '.join(quoted[:-1])}{comma} and {quoted[-1]}"
+    message = f"Invalid value: '{shown(value)}'. Supported values are: {listed}."
+    return ToolwireError("invalid_value", message, param=path)
+
+
+def empty(path: str, noun: str) -> ToolwireError:
+    article = "an" if noun == "array" else "a"
+    expected = f"Expected {article} {noun} with minimum length 1, but got an empty {noun} instead."
+    return invalid(path, f"empty {noun}. {expected}")
 
 
 # --- rules ---
@@ -109,19 +105,14 @@ def object_(path: str, value: Any) -> None:
 def strings(path: str, value: Any) -> None:
     array(path, value)
     for i, entry in enumerate(value):
-        if type(entry) is not str:
-            raise wrong_type(f"{path}[{i}]", "a string", entry)
+        string(f"{path}[{i}]", entry)
 
 
 def _bounds(path: str, value: float, low: float, high: float, noun: str) -> None:
-    if value < low:
-        raise invalid(
-            path, f"{noun} below minimum value. Expected a value >= {low}, but got {shown(value)} instead."
-        )
-    if value > high:
-        raise invalid(
-            path, f"{noun} above maximum value. Expected a value <= {high}, but got {shown(value)} instead."
-        )
+    if not low <= value <= high:
+        broken, limit = ("below minimum", f">= {low}") if value < low else ("above maximum", f"<= {high}")
+        expected = f"Expected a value {limit}, but got {shown(value)} instead."
+        raise invalid(path, f"{noun} {broken} value. {expected}")
 
 
 def number(low: float, high: float) -> Rule:
@@ -144,8 +135,7 @@ def integer(low: int, high: int = MAX_TOKENS) -> Rule:
 
 def one_of(*values: str) -> Rule:
     def rule(path: str, value: Any) -> None:
-        if type(value) is not str:
-            raise wrong_type(path, "a string", value)
+        string(path, value)
         if value not in values:
             raise not_one_of(path, value, values)
 
@@ -158,9 +148,7 @@ def members(rules: Mapping[str, Rule]) -> Rule:
     def rule(path: str, value: Any) -> None:
         object_(path, value)
         for name, of_member in rules.items():
-            member = value.get(name)
-            if member is not None:
-                of_member(f"{path}.{name}", member)
+            optional(value, name, path, of_member)
 
     return rule
 
@@ -168,9 +156,8 @@ def members(rules: Mapping[str, Rule]) -> Rule:
 def metadata(path: str, value: Any) -> None:
     object_(path, value)
     if len(value) > 16:
-        raise invalid(
-            path, f"too many properties. Expected an object with at most 16, but got {len(value)} instead."
-        )
+        expected = f"Expected an object with at most 16, but got {len(value)} instead."
+        raise invalid(path, f"too many properties. {expected}")
     for key, entry in value.items():
         if type(entry) is not str:
             raise wrong_type(path, "an object with string values", entry)
@@ -180,9 +167,11 @@ def metadata(path: str, value: Any) -> None:
 
 def logit_bias(path: str, value: Any) -> None:
     object_(path, value)
-    of_bias = number(-100, 100)
     for bias in value.values():
-        of_bias(path, bias)
+        _BIAS(path, bias)
+
+
+_BIAS = number(-100, 100)
 
 
 def stop(path: str, value: Any) -> None:
@@ -192,9 +181,8 @@ def stop(path: str, value: Any) -> None:
         raise wrong_type(path, "one of a string or array of strings", value)
     strings(path, value)
     if len(value) > 4:
-        raise invalid(
-            path, f"array too long. Expected an array with maximum length 4, but got {len(value)} instead."
-        )
+        expected = f"Expected an array with maximum length 4, but got {len(value)} instead."
+        raise invalid(path, f"array too long. {expected}")
 
 
 EFFORT = one_of("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -219,7 +207,6 @@ COMMON: dict[str, Rule] = {
 
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
 """Fields whose members are reported one by one, and the member that is reported as the field itself."""
-_HOLDERS = frozenset(HOLDERS)
 MOST_NOTES = 16
 """The most unread fields that one report names."""
 _SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
@@ -238,20 +225,14 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
     for name, value in body.items():
         if value is None:
             continue
-        if name in ALIASES:
-            name = ALIASES[name]
+        name = ALIASES.get(name, name)
         sent.append(name)
         rule = rules.get(name)
         if rule is not None:
             rule(name, value)
-    if not _HOLDERS.isdisjoint(sent):
-        held = {name: body[name] for name in sent if name in HOLDERS and isinstance(body.get(name), dict)}
-        sent += [
-            f"{name}.{member}"
-            for name, value in held.items()
-            for member in value
-            if member != HOLDERS[name] and value[member]
-        ]
+    for name, own in HOLDERS.items():
+        if isinstance(held := body.get(name), dict):
+            sent += [f"{name}.{member}" for member in held if member != own and held[member]]
     return frozenset(sent)
 
 
@@ -284,37 +265,53 @@ def model(body: Mapping[str, Any]) -> str:
     return value
 
 
-def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
-    """`holder[name]`, a string that may be empty. `path` is the holder's."""
+def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any:
+    """`holder[name]`, which must be there and follow the rule. `path` is the holder's."""
     value = holder.get(name)
-    if type(value) is str:
-        return value
     if value is None:
         raise missing(f"{path}.{name}")
-    raise wrong_type(f"{path}.{name}", "a string", value)
+    rule(f"{path}.{name}", value)
+    return value
+
+
+def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
+    """`holder[name]`, a string that may be empty."""
+    value: str = required(holder, name, path, string)
+    return value
+
+
+def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = string) -> Any:
+    """`holder[name]`, which follows the rule unless it is null."""
+    value = holder.get(name)
+    if value is not None:
+        rule(f"{path}.{name}", value)
+    return value
+
+
+def nested(holder: dict[str, Any], name: str, path: str, flat: str | None) -> tuple[dict[str, Any], str]:
+    """The object in `holder[name]` and its path, or the holder itself, if the client wrote the object flat.
+
+    A flat object must have the member `flat`, if one is given.
+    """
+    inner = holder.get(name)
+    if inner is None and (flat is None or holder.get(flat) is not None):
+        return holder, path
+    return required(holder, name, path, object_), f"{path}.{name}"
 
 
 def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
     value = required_string(holder, name, path)
     if not value:
-        raise invalid(
-            f"{path}.{name}",
-            "empty string. Expected a string with minimum length 1, but got an empty string instead.",
-        )
+        raise empty(f"{path}.{name}", "string")
     return value
-
-
-LONGEST_CALLED = 1024
 
 
 def required_name(holder: Mapping[str, Any], path: str) -> str:
     """The name of a tool, a namespace or a schema."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
-        raise invalid(
-            f"{path}.name",
-            f"string does not match pattern. Expected a string that matches the pattern '{NAME_PATTERN}'.",
-        )
+        expected = f"Expected a string that matches the pattern '^{NAME.pattern}$'."
+        raise invalid(f"{path}.name", f"string does not match pattern. {expected}")
     return value
 
 
@@ -326,11 +323,4 @@ def called_name(holder: Mapping[str, Any], path: str) -> str:
     value = required_string(holder, "name", path)
     if not value or len(value) > LONGEST_CALLED or not value.isprintable():
         raise invalid(f"{path}.name", f"expected a printable name of at most {LONGEST_CALLED} characters.")
-    return value
-
-
-def optional_string(holder: Mapping[str, Any], name: str, path: str) -> str | None:
-    value = holder.get(name)
-    if value is not None and type(value) is not str:
-        raise wrong_type(f"{path}.{name}", "a string", value)
     return value

@@ -18,12 +18,15 @@ from toolwire.core.turn import Api, ImagePart, OtherPart, OutputFormat, Part, Te
 from toolwire.wire.checks import (
     TEXT_OR_PARTS,
     Note,
+    boolean,
     invalid,
     leftover,
     missing,
+    nested,
     not_one_of,
     object_,
-    optional_string,
+    optional,
+    required,
     required_name,
     required_string,
     wrong_type,
@@ -69,7 +72,7 @@ def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], st
             if kind == "input_file":
                 leftover(entry, _OF_FILE, path, notes)
             parts.append(OtherPart(kind, entry))
-    return tuple(parts), ("".join(refusals) if refusals else None)
+    return tuple(parts), "".join(refusals) if refusals else None
 
 
 def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
@@ -79,11 +82,11 @@ def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
 
 
 def _image(entry: dict[str, Any], path: str) -> ImagePart:
-    url, detail = entry.get("image_url"), optional_string(entry, "detail", path)
-    file_id = optional_string(entry, "file_id", path)
+    url, detail = entry.get("image_url"), optional(entry, "detail", path)
+    file_id = optional(entry, "file_id", path)
     where = f"{path}.image_url"
     if type(url) is dict:
-        detail = optional_string(url, "detail", where) or detail
+        detail = optional(url, "detail", where) or detail
         url = required_string(url, "url", where)
         where += ".url"
     elif url is None and file_id is None:
@@ -100,9 +103,7 @@ def _image(entry: dict[str, Any], path: str) -> ImagePart:
 # OpenAI nests a schema under `json_schema` in chat's `response_format` and writes it flat in `text.format` of
 # the Responses API. Both forms are read on both APIs.
 
-TYPES = ("text", "json_object", "json_schema")
 TEXT = OutputFormat()
-JSON_OBJECT = OutputFormat("json_object")
 _OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
 
 
@@ -114,31 +115,16 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
     if kind == "text":
         return TEXT
     if kind == "json_object":
-        return JSON_OBJECT
+        return OutputFormat("json_object")
     if kind != "json_schema":
-        raise not_one_of(f"{path}.type", kind, TYPES)
-    inner = value.get("json_schema")
-    if inner is None:
-        if api == "chat" and value.get("schema") is None:
-            raise missing(f"{path}.json_schema")
-        inner = value
-    else:
-        path = f"{path}.json_schema"
-        object_(path, inner)
+        raise not_one_of(f"{path}.type", kind, ("text", "json_object", "json_schema"))
+    inner, path = nested(value, "json_schema", path, "schema" if api == "chat" else None)
+    if inner is not value:
         leftover(inner, _OF_SCHEMA, path, notes)
     name = required_name(inner, path)
-    schema = inner.get("schema")
-    if schema is None:
-        if api == "responses":
-            raise missing(f"{path}.schema")
-    else:
-        object_(f"{path}.schema", schema)
-    strict = inner.get("strict")
-    if strict is not None and type(strict) is not bool:
-        raise wrong_type(f"{path}.strict", "a boolean", strict)
-    return OutputFormat(
-        "json_schema", name, schema, strict is True, optional_string(inner, "description", path)
-    )
+    schema = (required if api == "responses" else optional)(inner, "schema", path, object_)
+    strict = optional(inner, "strict", path, boolean) is True
+    return OutputFormat("json_schema", name, schema, strict, optional(inner, "description", path))
 
 
 def echo(output: OutputFormat) -> dict[str, Any]:

@@ -18,133 +18,46 @@ from toolwire.core.turn import Api, Reasoning, Turn
 from toolwire.wire.checks import MOST_NOTES, is_safe
 
 Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused", "passed"]
-Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
+Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend"]
 
-# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend lists it.
-# `tools`, `choice`, `format`: by the strategy of the plan. `chat_only`, `responses_only`: by Toolwire on that API, on the other one by the backend.
-FIELDS: dict[str, Rule] = {
-    "model": "gateway",
-    "messages": "gateway",
-    "input": "gateway",
-    "instructions": "gateway",
-    "stream": "gateway",
-    "stream_options": "gateway",
-    "stream_options.include_obfuscation": "backend",
-    "n": "chat_only",
-    "previous_response_id": "responses_only",
-    "generate": "responses_only",
-    "store": "responses_only",
-    "metadata": "responses_only",
-    "tools": "tools",
-    "functions": "tools",
-    "tool_choice": "choice",
-    "function_call": "choice",
-    "parallel_tool_calls": "gateway",
-    "response_format": "format",
-    "text": "format",
-    **dict.fromkeys(
-        (
-            "temperature",
-            "top_p",
-            "max_tokens",
-            "max_completion_tokens",
-            "max_output_tokens",
-            "stop",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "logprobs",
-            "top_logprobs",
-            "reasoning_effort",
-            "reasoning",
-            "reasoning.summary",
-            "reasoning.generate_summary",
-            "reasoning.context",
-            "reasoning.mode",
-            "verbosity",
-            "text.verbosity",
-            "user",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "service_tier",
-            "truncation",
-            "include",
-            "max_tool_calls",
-            "modalities",
-            "audio",
-            "prediction",
-            "web_search_options",
-            "prompt_cache_options",
-            "context_management",
-            "moderation",
-            "access_programs",
-            "image",
-        ),
-        "backend",
-    ),
-    "background": "gateway",
-    "conversation": "gateway",
-    "prompt": "gateway",
-}
-ONLY: dict[str, Api] = {
-    **dict.fromkeys(
-        (
-            "messages",
-            "functions",
-            "function_call",
-            "response_format",
-            "max_tokens",
-            "max_completion_tokens",
-            "stop",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "logprobs",
-            "reasoning_effort",
-            "verbosity",
-            "modalities",
-            "audio",
-            "prediction",
-            "web_search_options",
-            "n",
-        ),
-        "chat",
-    ),
-    **dict.fromkeys(
-        (
-            "input",
-            "instructions",
-            "text",
-            "text.verbosity",
-            "reasoning",
-            "reasoning.summary",
-            "reasoning.generate_summary",
-            "reasoning.context",
-            "reasoning.mode",
-            "max_output_tokens",
-            "max_tool_calls",
-            "truncation",
-            "include",
-            "previous_response_id",
-            "generate",
-            "background",
-            "conversation",
-            "prompt",
-            "context_management",
-            "access_programs",
-            "image",
-        ),
+_SERVED: tuple[tuple[Rule, Api | None, str], ...] = (
+    ("gateway", None, "model stream stream_options parallel_tool_calls"),
+    ("gateway", "chat", "messages n"),
+    (
+        "gateway",
         "responses",
+        "input instructions previous_response_id generate background conversation prompt",
     ),
-}
-"""Fields that only one API has. The other API ignores them."""
+    ("stored", None, "store metadata"),
+    ("tools", None, "tools"),
+    ("tools", "chat", "functions"),
+    ("choice", None, "tool_choice"),
+    ("choice", "chat", "function_call"),
+    ("format", "chat", "response_format"),
+    ("format", "responses", "text"),
+    (
+        "backend",
+        None,
+        "stream_options.include_obfuscation temperature top_p top_logprobs user safety_identifier",
+    ),
+    ("backend", None, "prompt_cache_key prompt_cache_retention prompt_cache_options service_tier moderation"),
+    ("backend", "chat", "max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty"),
+    ("backend", "chat", "logit_bias logprobs reasoning_effort verbosity modalities audio prediction"),
+    ("backend", "chat", "web_search_options"),
+    ("backend", "responses", "max_output_tokens reasoning reasoning.summary reasoning.generate_summary"),
+    ("backend", "responses", "reasoning.context reasoning.mode text.verbosity truncation include"),
+    ("backend", "responses", "max_tool_calls context_management access_programs image"),
+)
+FIELDS = {name: (rule, api) for rule, api, names in _SERVED for name in names.split()}
+"""How each known field is served, and the only API that has it; the other API ignores it.
+
+`gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
+`tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
+"""
 ALIKE = {"text.verbosity": "verbosity", "reasoning.generate_summary": "reasoning.summary"}
 """A backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
-HEALED = "healed:"
+REPAIRED = "healed:"
 """The prefix of a note on a repair. A report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
@@ -157,73 +70,56 @@ class _Case(NamedTuple):
     api: Api
     mode: str
     output: str
-    strategy: Strategy
-    fields: frozenset[str]
-    tool_choice: bool
     allowed: bool
-    allowed_tools: bool
-    schema: bool
-    strict: bool
+    strategy: Strategy
+    can: Capabilities
 
 
 def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
     choice = turn.tool_choice
-    allowed = choice.allowed is not None, can.allowed_tools
-    return _Case(
-        turn.api,
-        choice.mode,
-        turn.output.type,
-        strategy,
-        can.fields,
-        can.tool_choice,
-        *allowed,
-        can.schema,
-        can.strict,
-    )
+    return _Case(turn.api, choice.mode, turn.output.type, choice.allowed is not None, strategy, can)
 
 
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
     """How each sent field was served, for fields that were not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
-    case = _case(turn, can, strategy)
-    own = strategy in ("native", "parked")
-    strict = own and not can.strict and any(tool.strict for tool in turn.offered())
-    custom = own and not can.custom_tools and any(tool.kind == "custom" for tool in turn.offered())
+    served = _served(known, _case(turn, can, strategy))
+    offered = turn.offered() if strategy in ("native", "parked") else ()
+    strict = not can.strict and any(tool.strict for tool in offered)
+    custom = not can.custom_tools and any(tool.kind == "custom" for tool in offered)
     if len(known) == len(turn.sent) and not strict and not custom and not turn.notes:  # nearly always
-        return _told(known, case)
-    out = unknown(turn.sent - _KNOWN, can.passes) if len(known) < len(turn.sent) else {}
-    out.update(_told(known, case))
+        return served
+    out = {**unknown(turn.sent - _KNOWN, can.passes), **dict(served)}
     if strict:
         out["tools.strict"] = "ignored"
     if custom:
         out["tools.custom"] = "emulated"
     for name, what in turn.notes:
         if _NOTE.match(name):
-            before, heal = out.get(name, ""), what.removeprefix(HEALED)
-            both = before.startswith(HEALED) and heal != what
-            out[name] = f"{before},{heal}" if both else what
+            before, repair = out.get(name, ""), what.removeprefix(REPAIRED)
+            both = before.startswith(REPAIRED) and repair != what
+            out[name] = f"{before},{repair}" if both else what
     return tuple(out.items())
 
 
 def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[str, str]:
     """How unknown fields are served."""
     safe = sorted(filter(is_safe, names))[:MOST_NOTES]
-    out = {name: "passed" if is_passed(name, passes) else "ignored" for name in safe}
+    out = {
+        name: "passed" if name in passes or ("*" in passes and "." not in name) else "ignored"
+        for name in safe
+    }
     return {**out, UNKNOWN: "ignored"} if len(out) < len(set(names)) else out
-
-
-def is_passed(name: str, passes: frozenset[str]) -> bool:
-    return name in passes or ("*" in passes and "." not in name)
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
     """The unread fields that the backend forwards: those that the report calls honoured or passed."""
-    told = dict(_told(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
+    served = dict(_served(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
     return {
         name: value
         for name, value in turn.rest.items()
-        if (name not in told if name in FIELDS else named.get(name) == "passed")
+        if (name not in served if name in FIELDS else named.get(name) == "passed")
     }
 
 
@@ -232,22 +128,23 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
 
     `asked` is the turn that the backend runs.
     """
-    sent = [item for item in turn.items if type(item) is Reasoning]
     given = {id(item) for item in asked.items}
-    text, sealed = "text" in capabilities.recalls, "sealed" in capabilities.recalls
-    for item in sent:
-        reaches = id(item) in given and (
-            (text and (item.content or item.summary)) or (sealed and item.encrypted)
+    for item in turn.items:
+        if type(item) is not Reasoning:
+            continue
+        text = bool(item.content or item.summary)
+        reaches = (text and "text" in capabilities.recalls) or (
+            item.encrypted and "sealed" in capabilities.recalls
         )
-        if not reaches and (item.content or item.summary or item.encrypted):
+        if (text or item.encrypted) and not (reaches and id(item) in given):
             return (("messages.reasoning_content" if turn.api == "chat" else "input.reasoning", "ignored"),)
     return ()
 
 
 @lru_cache(1024)
-def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
+def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     """The fields that are not simply honoured. Cached, because most requests send the same fields."""
-    found = {name: _disposition(name, FIELDS[name], case) for name in sorted(sent)}
+    found = {name: _disposition(name, case) for name in sorted(sent)}
     return tuple(
         (name, what)
         for name, what in found.items()
@@ -255,31 +152,22 @@ def _told(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _disposition(name: str, rule: Rule, case: _Case) -> Disposition:
-    api, mode, strategy = case.api, case.mode, case.strategy
-    if ONLY.get(name, api) != api:
+def _disposition(name: str, case: _Case) -> Disposition:
+    (rule, only), strategy, can = FIELDS[name], case.strategy, case.can
+    if only not in (None, case.api):
         return "ignored"
-    if rule == "backend":
-        return "honoured" if ALIKE.get(name, name) in case.fields else "ignored"
-    if rule in ("tools", "choice"):
-        if strategy == "none":
-            return "honoured"
-        if strategy == "emulated" or (strategy == "constrained" and rule == "tools"):
-            return strategy
-        if strategy != "native":
-            return "honoured"
-        if rule == "tools":
-            return "honoured"
-        told = case.allowed_tools if case.allowed else case.tool_choice or mode == "auto"
-        return "honoured" if told else "emulated"  # the gateway checks the answer and retries
+    if rule == "backend" or (rule == "stored" and case.api == "chat"):
+        return "honoured" if ALIKE.get(name, name) in can.fields else "ignored"
+    if rule == "tools" and strategy in ("emulated", "constrained"):
+        return strategy
+    if rule == "choice":
+        sent = can.allowed_tools if case.allowed else can.tool_choice or case.mode == "auto"
+        # Where the server does not take the choice, the gateway checks the answer and retries.
+        return "emulated" if strategy == "emulated" or (strategy == "native" and not sent) else "honoured"
     if rule == "format":
         as_text = strategy in ("emulated", "constrained")
-        if case.output == "text" or (as_text and mode == "required"):
+        if case.output == "text" or (as_text and case.mode == "required"):
             return "honoured"  # a required call leaves no text to format
-        held = case.schema and (not as_text or (strategy == "constrained" and case.strict))
+        held = can.schema and (not as_text or (strategy == "constrained" and can.strict))
         return "honoured" if held else "emulated"
-    if rule == "chat_only":
-        return "honoured" if api == "chat" else "ignored"
-    if rule == "responses_only":
-        return "honoured" if api == "responses" or name in case.fields else "ignored"
     return "honoured"

@@ -46,13 +46,9 @@ LEGACY_ID = ""
 
 
 REPAIRS = (
-    "duplicate_call",
-    "duplicate_result",
-    "joined_message",
-    "moved_call",
-    "moved_result",
-    "missing_result",
+    "duplicate_call duplicate_result joined_message moved_call moved_result missing_result reused_id".split()
 )
+"""The order in which a report names the repairs."""
 
 
 class Paired(NamedTuple):
@@ -71,46 +67,42 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
         return Paired(tuple(items), ())
     items, reused = _distinct(items)
     pairing = _Pairing(items, paths, field)
-    pairing.healed["reused_id"] = reused
+    pairing.repairs["reused_id"] = reused
     pairing.find_calls()
     pairing.find_results()
     pairing.place()
     notes = tuple(
         (field, f"healed:{name}" + (f":{count}" if count > 1 else ""))
-        for name, count in pairing.healed.items()
+        for name, count in pairing.repairs.items()
         if count
     )
     return Paired(tuple(pairing.out), notes)
 
 
 def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
-    """Gives a new id to each call whose id already has a result: some servers restart at `call_0`."""
+    """Gives a new id to each call whose id already has a result: some servers restart at `call_0`.
+
+    Returns the items, and how many calls got a new id.
+    """
     now: dict[str, str] = {}  # client's id → id of the call that it currently names
     called: set[str] = set()
     answered: set[str] = set()
-    taken: set[str] = set()
-    out: list[Item] | None = None
+    taken = {item.call_id for item in items if type(item) is Call}
+    out: list[Item] = []
     reused = 0
-    for i, item in enumerate(items):
+    for item in items:
         if type(item) is Call:
             called.add(item.call_id)
             if item.call_id in answered:
                 answered.discard(item.call_id)
-                if out is None:
-                    out = list(items)
-                    taken = {one.call_id for one in items if type(one) is Call}
                 reused += 1
                 now[item.call_id] = _fresh(item.call_id, reused, taken)
-                out[i] = replace(item, call_id=now[item.call_id])
-            elif item.call_id in now and out is not None:
-                out[i] = replace(item, call_id=now[item.call_id])
         elif type(item) is Result and item.call_id in called:
             answered.add(item.call_id)
-            if item.call_id in now and out is not None:
-                out[i] = replace(item, call_id=now[item.call_id])
-    if not reused:
-        return items, 0
-    return out or items, reused
+        if (type(item) is Call or type(item) is Result) and item.call_id in now:
+            item = replace(item, call_id=now[item.call_id])
+        out.append(item)
+    return out, reused
 
 
 def _fresh(id: str, number: int, taken: set[str]) -> str:
@@ -138,7 +130,7 @@ class _Pairing:
         self.early: set[int] = set()  # positions of results that come before their call
         self.answers: dict[str, Result] = {}
         self.call_of: dict[int, str] = {}  # position of a result → id of the call it answers
-        self.healed = dict.fromkeys(REPAIRS, 0)
+        self.repairs = dict.fromkeys(REPAIRS, 0)
         self.out: list[Item] = []
 
     def find_calls(self) -> None:
@@ -152,7 +144,7 @@ class _Pairing:
                 message = f"Duplicate tool call id '{shown(item.call_id)}': it names two different calls."
                 raise ToolwireError("invalid_value", message, param=self._param(i))
             self.skipped.add(i)
-            self.healed["duplicate_call"] += 1
+            self.repairs["duplicate_call"] += 1
 
     def find_results(self) -> None:
         by_id = {item.call_id for item in self.items if type(item) is Result}
@@ -168,9 +160,7 @@ class _Pairing:
                 call_id = item.call_id
                 if call_id == LEGACY_ID:
                     waiting = open_legacy.get(item.name or "")
-                    if not waiting:
-                        raise self._orphan(i, item)
-                    call_id = waiting.pop()
+                    call_id = waiting.pop() if waiting else LEGACY_ID
                 call = self.calls.get(call_id)
                 if call is None:
                     raise self._orphan(i, item)
@@ -178,7 +168,7 @@ class _Pairing:
                     self.early.add(i)
                 self.call_of[i] = call_id
                 if call_id in last:
-                    self.healed["duplicate_result"] += 1
+                    self.repairs["duplicate_result"] += 1
                     if item.parts == self.answers[call_id].parts and last[call_id] not in self.early:
                         self.skipped.add(i)
                         continue
@@ -206,7 +196,7 @@ class _Pairing:
                 continue
             step = steps[goal_of.get(item.call_id, at) if type(item) is Call else at]
             if step is not steps[at]:
-                self.healed["moved_call"] += 1
+                self.repairs["moved_call"] += 1
             elif self.field == "messages":
                 self._count_joined(step, i)
             step.items += (*thoughts, item)
@@ -226,7 +216,7 @@ class _Pairing:
                 if i in self.skipped:
                     pass
                 elif i in self.early:
-                    self.healed["moved_result"] += 1
+                    self.repairs["moved_result"] += 1
                 else:
                     number += before == "other"
                     goal_of[self.call_of[i]] = number
@@ -244,7 +234,7 @@ class _Pairing:
         called = type(self.items[i]) is Call
         message = self.paths[i].partition(".")[0] if called else None
         if step.calls and (not called or step.message not in (None, message)):
-            self.healed["joined_message"] += 1
+            self.repairs["joined_message"] += 1
         step.message = message
 
     def _write(self, steps: list[_Step]) -> None:
@@ -256,7 +246,7 @@ class _Pairing:
                 answer = self.answers.get(call_id)
                 if answer is None:
                     answer = Result(call_id, (TextPart(NO_RESULT),), self.calls[call_id].kind)
-                    self.healed["missing_result"] += 1
+                    self.repairs["missing_result"] += 1
                 self.out.append(answer)
 
     def _param(self, i: int) -> str:
@@ -264,9 +254,15 @@ class _Pairing:
 
     def _orphan(self, i: int, item: Result) -> ToolwireError:
         if item.call_id == LEGACY_ID:
-            message = f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this message with role 'function'."
+            message = (
+                f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this "
+                "message with role 'function'."
+            )
         elif self.field == "messages":
-            message = "Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+            message = (
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
+                "with 'tool_calls'."
+            )
         else:
             output = "custom tool call output" if item.kind == "custom" else "function call output"
             message = f"No tool call found for {output} with call_id {shown(item.call_id)}."

@@ -103,8 +103,8 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     "finish": ((END,), (CLOSE, END), (CLOSE, END), (LATE,)),
     "cut": ((END,), (BREAK, END), (BREAK, END), (LATE,)),
     "failure": ((FAIL,), (BREAK, FAIL), (BREAK, FAIL), (LATE,)),
-    "stray": ((LATE,), (LATE,), (LATE,), (LATE,)),
-    "nothing": ((), (), (), ()),
+    "stray": ((LATE,),) * 4,
+    "nothing": ((),) * 4,
 }
 
 
@@ -113,22 +113,17 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
     Content of the open item's own kind is a DELTA.
     """
-    columns: dict[str, int] = {
-        "idle": 0,
-        **dict.fromkeys(CONTENT_KINDS, 1),
-        **dict.fromkeys(CALL_KINDS, 2),
-        "ended": 3,
-    }
+    columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys(CONTENT_KINDS, 1)}
+    columns.update(dict.fromkeys(CALL_KINDS, 2))
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
-        row = {symbol: cells[column] for symbol, cells in _ROWS.items() if symbol != "content"}
-        row.update({kind: (DELTA,) if kind == state else _ROWS["content"][column] for kind in CONTENT_KINDS})
-        table[state] = row
+        table[state] = {symbol: cells[column] for symbol, cells in _ROWS.items()}
+        content = table[state].pop("content")
+        table[state] |= {kind: (DELTA,) if kind == state else content for kind in CONTENT_KINDS}
     return table
 
 
 TABLE = _expanded()
-IDLE = TABLE["idle"]
 IN_TEXT = TABLE["text"]
 """The row while a text item is open."""
 
@@ -148,7 +143,7 @@ class Order:
         self.dropped: dict[str, int] = {}
         self._ids = ids
         self._single_call = single_call
-        self.row = IDLE
+        self.row = TABLE["idle"]
         """The row of the current state."""
         self._item = Item("text", -1)
         self._items = 0
@@ -185,11 +180,9 @@ class Order:
 
     def finish(self) -> list[Step]:
         """The steps after the backend has stopped: none if the run ended properly."""
-        return (
-            []
-            if self.ended
-            else self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
-        )
+        if self.ended:
+            return []
+        return self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
 
     def stop(self) -> None:
         """Ends the run without a step, because another choice has failed."""
@@ -200,7 +193,9 @@ class Order:
         if isinstance(event, Finish):
             return ("cut" if event.reason in CUT else "finish"), ""
         if isinstance(event, CallBegin):
-            return ("begin" if not (self._single_call and self.calls) else self._refuse()), ""
+            if not (self._single_call and self.calls):
+                return "begin", ""
+            self._drop("parallel", 1)
         elif isinstance(event, CallEnd):
             # A truncated call stays open: how it closes depends on how the run ends.
             return ("end" if event.index == self._source and event.status != "truncated" else "nothing"), ""
@@ -222,7 +217,8 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._reason(event.reason)))
+            ended: FinishReason = "tool_calls" if self.calls else "stop"
+            steps.append(End(event.reason if event.reason in CUT else ended))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -233,13 +229,8 @@ class Order:
     def _opened(self, event: Event, symbol: str) -> Item:
         """Opens a call, or content of the kind that the symbol names."""
         if isinstance(event, CallBegin):
-            self._item = Item(
-                event.kind,
-                self._items,
-                self.calls,
-                scrub(event.id) if event.id else self._ids("call_"),
-                scrub(event.name),
-            )
+            id = scrub(event.id) if event.id else self._ids("call_")
+            self._item = Item(event.kind, self._items, self.calls, id, scrub(event.name))
             self.calls += 1
             self._enter(event.kind, event.index)
             self._bare = True
@@ -253,15 +244,6 @@ class Order:
         self.row = TABLE[state]
         self._source = source
         self._bare = False
-
-    def _reason(self, reason: FinishReason) -> FinishReason:
-        if reason in CUT:
-            return reason
-        return "tool_calls" if self.calls else "stop"
-
-    def _refuse(self) -> str:
-        self._drop("parallel", 1)
-        return "nothing"
 
     def _drop(self, kind: str, count: int) -> None:
         self.dropped[kind] = self.dropped.get(kind, 0) + count

@@ -15,29 +15,18 @@ from typing import Any
 from toolwire.core.assemble import Fragment
 from toolwire.core.events import CallKind
 
-ENVELOPES = (
-    "params",
-    "msg",
-    "message",
-    "delta",
-    "deltas",
-    "event",
-    "data",
-    "payload",
-    "item",
-    "items",
-    "choices",
-    "response",
-    "output",
-    "result",
+ENVELOPES = tuple(
+    "params msg message delta deltas event data payload item items choices response output result".split()
 )
 ID_KEYS = ("id", "tool_call_id", "toolCallId", "call_id", "callId", "item_id")
+AGENT_ID_KEYS = ("callId", "call_id", "id")
 INDEX_KEYS = ("index", "tool_call_index", "toolCallIndex")
 ARGUMENT_KEYS = ("arguments", "arguments_chunk", "argumentsChunk")
 ITEM_KINDS: dict[str, tuple[CallKind, str]] = {
     "function_call": ("function", "arguments"),
     "custom_tool_call": ("custom", "input"),
 }
+CHAT_KEYS = ("tool_calls", "toolCalls", "function_call", "functionCall")
 RESULT_TYPES = ("function_call_output", "custom_tool_call_output")
 GROWING: dict[str, tuple[CallKind, str, bool]] = {
     "function_call_arguments.delta": ("function", "delta", False),
@@ -86,15 +75,8 @@ def _read_item(item: Payload, complete: bool) -> Fragment:
     kind, key = ITEM_KINDS[item["type"]]
     call_id, item_id = _text(item, "call_id", "callId"), _text(item, "id")
     arguments = _arguments(item.get(key))
-    return Fragment(
-        None,
-        call_id,
-        _text(item, "name"),
-        None if arguments == "" else arguments,
-        kind,
-        complete,
-        alias=item_id,
-    )
+    arguments = None if arguments == "" else arguments
+    return Fragment(None, call_id, _text(item, "name"), arguments, kind, complete, alias=item_id)
 
 
 def _item(node: Payload, whole: bool) -> list[Fragment]:
@@ -116,18 +98,8 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
     kind, key, complete = GROWING[_event_type(node)]
     call_id, item_id = _text(node, "call_id", "callId"), _text(node, "item_id", "itemId")
     index = _number(node, "output_index") if call_id is None and item_id is None else None
-    value = node.get(key)
-    return [
-        Fragment(
-            index,
-            call_id,
-            _text(node, "name"),
-            value if isinstance(value, str) else None,
-            kind,
-            complete,
-            alias=item_id,
-        )
-    ]
+    value = node.get(key) if isinstance(node.get(key), str) else None
+    return [Fragment(index, call_id, _text(node, "name"), value, kind, complete, alias=item_id)]
 
 
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
@@ -135,15 +107,8 @@ def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
 
     This is `item/tool/call`, its item, or the older `dynamic_tool_call_request`.
     """
-    return [
-        Fragment(
-            None,
-            _text(node, "callId", "call_id", "id"),
-            _text(node, "tool"),
-            _arguments(node.get("arguments")),
-            complete=True,
-        )
-    ]
+    call_id, arguments = _text(node, *AGENT_ID_KEYS), _arguments(node.get("arguments"))
+    return [Fragment(None, call_id, _text(node, "tool"), arguments, complete=True)]
 
 
 def _entry(entry: Payload, whole: bool, position: int | None) -> Fragment:
@@ -153,38 +118,27 @@ def _entry(entry: Payload, whole: bool, position: int | None) -> Fragment:
     keys = (*ARGUMENT_KEYS, "input") if kind == "custom" else ARGUMENT_KEYS
     arguments = next((place[key] for place in places for key in keys if place.get(key) is not None), None)
     name = next((found for place in places if (found := _text(place, "name"))), None)
-    return Fragment(
-        _number(entry, *INDEX_KEYS),
-        _text(entry, *ID_KEYS),
-        name,
-        _arguments(arguments),
-        kind,
-        whole,
-        position=position,
-    )
+    index, id = _number(entry, *INDEX_KEYS), _text(entry, *ID_KEYS)
+    return Fragment(index, id, name, _arguments(arguments), kind, whole, position=position)
 
 
 def _chat(node: Payload, whole: bool) -> list[Fragment]:
     """`tool_calls` and the older `function_call`, in a chunk's delta or in a message."""
-    entries = node.get("tool_calls") or node.get("toolCalls")
-    entries = (
-        [entry for entry in entries if isinstance(entry, Mapping)]
-        if isinstance(entries, list | tuple)
-        else []
-    )
-    out = [
-        _entry(entry, whole, at if whole or len(entries) > 1 else None) for at, entry in enumerate(entries)
-    ]
+    listed = node.get("tool_calls") or node.get("toolCalls")
+    listed = listed if isinstance(listed, list | tuple) else ()
+    entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    many = whole or len(entries) > 1
+    out = [_entry(entry, whole, at if many else None) for at, entry in enumerate(entries)]
     if whole:
-        _tell_apart(out)
+        _distinguish(out)
     legacy = node.get("function_call") or node.get("functionCall")
     if isinstance(legacy, Mapping):
         out.append(_entry(legacy, whole, len(entries) or None))
     return out
 
 
-def _tell_apart(entries: list[Fragment]) -> None:
-    """Makes every entry of a message its own call: one that repeats an id or index is known by its position."""
+def _distinguish(entries: list[Fragment]) -> None:
+    """Makes every entry of a message a separate call: a repeated id or index gives way to the position."""
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
     for entry in entries:
@@ -198,12 +152,8 @@ def _tell_apart(entries: list[Fragment]) -> None:
 
 
 def _is_agent_call(node: Payload) -> bool:
-    return (
-        isinstance(node.get("tool"), str)
-        and "arguments" in node
-        and _text(node, "callId", "call_id", "id") is not None
-        and "server" not in node
-    )
+    is_call = isinstance(node.get("tool"), str) and "arguments" in node and "server" not in node
+    return is_call and _text(node, *AGENT_ID_KEYS) is not None
 
 
 Shape = tuple[Callable[[Payload], bool], Callable[[Payload, bool], list[Fragment]]]
@@ -212,18 +162,13 @@ SHAPES: tuple[Shape, ...] = (
     (lambda node: _event_type(node) in ("output_item.added", "output_item.done"), _item_event),
     (lambda node: _type(node) in ITEM_KINDS, _item),
     (_is_agent_call, _agent_call),
-    (
-        lambda node: any(
-            node.get(key) for key in ("tool_calls", "toolCalls", "function_call", "functionCall")
-        ),
-        _chat,
-    ),
+    (lambda node: any(map(node.get, CHAT_KEYS)), _chat),
 )
 """How each shape is recognized and read. The first row that matches counts."""
 
 
 def fragments(node: Payload, whole: bool) -> list[Fragment]:
-    """The fragments of calls in one object. `whole`: it is part of a final message with complete arguments."""
+    """The fragments of calls in one object. `whole`: it is part of a final message."""
     read = next((read for fits, read in SHAPES if fits(node)), None)
     return [] if read is None else read(node, whole)
 
@@ -296,23 +241,17 @@ def content(payload: Any) -> str:
         elif isinstance(value, list | tuple | Mapping) and id(value) not in path:
             path.add(id(value))
             stack.append((value, True))
-            stack += [
-                (part, False)
-                for part in (reversed(value) if isinstance(value, list | tuple) else [_spoken(value, steps)])
-            ]
+            parts = reversed(value) if isinstance(value, list | tuple) else [_text_of(value, steps)]
+            stack += [(part, False) for part in parts]
     return "".join(texts)
 
 
-def _spoken(node: Payload, steps: Iterator[int]) -> Any:
+def _text_of(node: Payload, steps: Iterator[int]) -> Any:
     """The object's own text or parts, else those of the first object in its envelopes that has some."""
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):
         return own
-    return next(
-        (
-            found
-            for _, (inner, _) in zip(steps, nodes(node, 0), strict=False)
-            if (found := inner.get("content") or inner.get("text"))
-        ),
-        None,
-    )
+    for _, (inner, _) in zip(steps, nodes(node, 0), strict=False):
+        if found := inner.get("content") or inner.get("text"):
+            return found
+    return None

@@ -27,9 +27,9 @@ json_bytes = msgspec.json.Encoder().encode
 
 def scrub(text: str) -> str:
     """The text as valid Unicode: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
-    return (
-        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def encode(value: Any) -> bytes:
@@ -109,7 +109,7 @@ class SseReader:
             if block.count(b"\n") == 2 * len(whole_events) and len(block) <= self._limit:
                 return list(whole_events)
         if self._head is not None:
-            block = self._behind_mark(block)
+            block = self._after_bom(block)
         if self._after_cr and block:
             self._after_cr = False
             if block[:1] == b"\n":
@@ -127,13 +127,8 @@ class SseReader:
             self._partial_size = 0
         *whole, rest = block.split(b"\n\n")
         for text in whole:
-            if (
-                text[:6] == b"data: "
-                and b"\n" not in text
-                and not self._data
-                and not self._name
-                and len(text) <= self._limit
-            ):
+            is_alone = b"\n" not in text and not self._data and not self._name
+            if is_alone and text[:6] == b"data: " and len(text) <= self._limit:
                 events.append(text[6:])
             else:
                 self._lines(text.split(b"\n"), events)
@@ -156,7 +151,7 @@ class SseReader:
         self._dispatch(events)
         return events
 
-    def _behind_mark(self, block: bytes) -> bytes:
+    def _after_bom(self, block: bytes) -> bytes:
         head = (self._head or b"") + block
         if len(head) < len(_BOM) and _BOM.startswith(head):
             self._head = head

@@ -23,13 +23,16 @@ from toolwire.core.turn import Api, ToolChoice, ToolSpec
 from toolwire.wire.checks import (
     Note,
     array,
+    boolean,
+    empty,
     invalid,
     leftover,
-    missing,
+    nested,
     not_one_of,
     object_,
     one_of,
-    optional_string,
+    optional,
+    required,
     required_name,
     required_string,
     shown,
@@ -40,24 +43,9 @@ Choice = tuple[ToolChoice, Any]
 """A choice, and how a Responses object repeats it (None: the client sent none)."""
 
 HOSTED = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "programmatic_tool_calling",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
+    "apply_patch code_interpreter computer computer_use computer_use_preview file_search image_generation "
+    "local_shell mcp programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 "
+    "web_search_preview web_search_preview_2025_03_11".split()
 )
 REDACTED = "<redacted>"
 """Capturing tools write this in place of a value, and captured requests are replayed."""
@@ -75,7 +63,7 @@ class RequestTools:
     """The tools of one request: `read` or `read_legacy` them, then `choose` or `choose_legacy`."""
 
     def __init__(self, api: Api) -> None:
-        self.api = api
+        self._flat = "name" if api == "chat" else None  # chat nests, and needs it of a flat tool or choice
         self._specs: dict[str, ToolSpec] = {}
         self.echo: list[Any] = []
         self.notes: list[Note] = []
@@ -116,38 +104,23 @@ class RequestTools:
         self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None
     ) -> tuple[ToolSpec, dict[str, Any]]:
         """A function or custom tool, and its flat form."""
-        inner = tool.get(kind)
-        for holder in (tool, inner) if type(inner) is dict else (tool,):
-            leftover(holder, OF_CUSTOM if kind == "custom" else OF_FUNCTION, "tools", self.notes)
-        if inner is None:
-            if self.api == "chat" and namespace is None and tool.get("name") is None:
-                raise missing(f"{path}.{kind}")
-            inner = tool
-        else:
-            path = f"{path}.{kind}"
-            object_(path, inner)
+        inner, path = nested(tool, kind, path, self._flat if namespace is None else None)
+        read = OF_CUSTOM if kind == "custom" else OF_FUNCTION
+        leftover(tool, read, "tools", self.notes)
+        leftover(inner, read, "tools", self.notes)
         if kind == "custom":
             spec = _custom(inner, path, namespace)
             wire = tool if inner is tool else {"type": "custom", **inner}
             return spec, wire if spec.format is None else {**wire, "format": spec.format}
         spec = _function(inner, path, namespace)
-        wire = {
-            "type": "function",
-            "name": spec.name,
-            "description": inner.get("description"),
-            "parameters": spec.parameters,
-        }
-        return spec, {**wire, "strict": spec.strict}
+        wire = {"type": "function", "name": spec.name, "description": inner.get("description")}
+        return spec, {**wire, "parameters": spec.parameters, "strict": spec.strict}
 
     def _namespace(self, tool: dict[str, Any], path: str) -> None:
         name = required_name(tool, path)
-        optional_string(tool, "description", path)
+        optional(tool, "description", path)
         leftover(tool, OF_NAMESPACE, "tools.namespace", self.notes)
-        nested = tool.get("tools")
-        if nested is None:
-            raise missing(f"{path}.tools")
-        array(f"{path}.tools", nested)
-        for i, entry in enumerate(nested):
+        for i, entry in enumerate(required(tool, "tools", path, array)):
             inside = f"{path}.tools[{i}]"
             object_(inside, entry)
             kind = required_string(entry, "type", inside)
@@ -161,7 +134,7 @@ class RequestTools:
         if first is spec:
             return
         if first.namespace is None and spec.namespace is None:
-            raise invalid(path, f"duplicate name '{shown(spec.name)}'. Each tool needs a name of its own.")
+            raise invalid(path, f"duplicate name '{shown(spec.name)}'. Each tool needs a unique name.")
         self._note("tools.namespace", "ignored:duplicate_name")
 
     def _skip(self, field: str, kind: str) -> None:
@@ -205,12 +178,8 @@ class RequestTools:
     def choose_legacy(self, choice: Any) -> ToolChoice:
         """Reads `function_call`: none, auto or a name."""
         if type(choice) is dict:
-            return ToolChoice(
-                "required",
-                self._known(
-                    required_string(choice, "name", "function_call"), "function", "function_call.name"
-                ),
-            )
+            name = required_string(choice, "name", "function_call")
+            return ToolChoice("required", self._known(name, "function", "function_call.name"))
         if type(choice) is not str:
             raise wrong_type("function_call", "one of a string or an object", choice)
         if choice not in ("none", "auto"):
@@ -218,23 +187,11 @@ class RequestTools:
         return ANYTHING if choice == "auto" and self._specs else NOTHING
 
     def _allowed(self, choice: dict[str, Any]) -> Choice:
-        inner, path = choice.get("allowed_tools"), "tool_choice.allowed_tools"
-        if inner is None:
-            if self.api == "chat" and choice.get("tools") is None:
-                raise missing(path)
-            inner, path = choice, "tool_choice"
-        object_(path, inner)
-        mode = required_string(inner, "mode", path)
-        one_of("auto", "required")(f"{path}.mode", mode)
-        tools = inner.get("tools")
-        if tools is None:
-            raise missing(f"{path}.tools")
-        array(f"{path}.tools", tools)
+        inner, path = nested(choice, "allowed_tools", "tool_choice", "tools" if self._flat else None)
+        mode: Literal["auto", "required"] = required(inner, "mode", path, one_of("auto", "required"))
+        tools = required(inner, "tools", path, array)
         if not tools:
-            raise invalid(
-                f"{path}.tools",
-                "empty array. Expected an array with minimum length 1, but got an empty array instead.",
-            )
+            raise empty(f"{path}.tools", "array")
         names: dict[str, str] = {}
         for i, entry in enumerate(tools):
             where = f"{path}.tools[{i}]"
@@ -244,38 +201,26 @@ class RequestTools:
                 names[self._declared(kind, entry, where)] = kind
             else:
                 self._skip("tool_choice", kind)
-        echo = {
-            "type": "allowed_tools",
-            "mode": mode,
-            "tools": [{"type": kind, "name": name} for name, kind in names.items()],
-        }
+        echo = {"type": "allowed_tools", "mode": mode, "tools": tools}
         if names:
-            return ToolChoice(cast(Literal["auto", "required"], mode), None, tuple(names)), echo
+            echo["tools"] = [{"type": kind, "name": name} for name, kind in names.items()]
+            return ToolChoice(mode, None, tuple(names)), echo
         if mode == "required":
-            raise invalid(
-                f"{path}.tools", "a call is required, but none of the allowed tools can be served here."
-            )
-        return NOTHING, {**echo, "tools": tools}
+            reason = "a call is required, but none of the allowed tools can be served here."
+            raise invalid(f"{path}.tools", reason)
+        return NOTHING, echo
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
         """The declared tool that a choice names, nested or flat."""
-        inner = entry.get(kind)
-        if inner is None:
-            if self.api == "chat" and entry.get("name") is None:
-                raise missing(f"{path}.{kind}")
-            inner = entry
-        else:
-            path = f"{path}.{kind}"
-            object_(path, inner)
+        inner, path = nested(entry, kind, path, self._flat)
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 
     def _known(self, name: str, kind: str, path: str) -> str:
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:
-            raise ToolwireError(
-                "invalid_value", f"Tool choice '{shown(name)}' not found in 'tools' parameter.", param=path
-            )
+            message = f"Tool choice '{shown(name)}' not found in 'tools' parameter."
+            raise ToolwireError("invalid_value", message, param=path)
         return name
 
     def _need_tools(self, path: str) -> None:
@@ -288,37 +233,19 @@ class RequestTools:
 
 def _function(tool: Mapping[str, Any], path: str, namespace: str | None = None) -> ToolSpec:
     name = required_name(tool, path)
-    description = optional_string(tool, "description", path) or ""
-    parameters = tool.get("parameters")
-    if parameters is None:
-        parameters = {}
-    elif type(parameters) is not dict:
-        raise wrong_type(f"{path}.parameters", "an object", parameters)
-    strict = tool.get("strict")
-    if strict is not None and type(strict) is not bool:
-        raise wrong_type(f"{path}.strict", "a boolean", strict)
-    return ToolSpec(name, description, parameters, strict is True, "function", None, namespace)
+    description = optional(tool, "description", path) or ""
+    parameters = optional(tool, "parameters", path, object_) or {}
+    strict = optional(tool, "strict", path, boolean) is True
+    return ToolSpec(name, description, parameters, strict, namespace=namespace)
 
 
 def _custom(tool: Mapping[str, Any], path: str, namespace: str | None) -> ToolSpec:
     name = required_name(tool, path)
-    description = optional_string(tool, "description", path) or ""
-    shape = tool.get("format")
-    if shape is not None:
-        object_(f"{path}.format", shape)
-        one_of("text", "grammar")(f"{path}.format.type", required_string(shape, "type", f"{path}.format"))
-        if shape["type"] == "grammar":
-            shape = _grammar(shape, f"{path}.format")
-    return ToolSpec(name, description, {}, False, "custom", shape, namespace)
-
-
-def _grammar(shape: dict[str, Any], path: str) -> dict[str, Any]:
-    inner = shape.get("grammar")
-    if inner is None:
-        inner = shape
-    else:
-        path = f"{path}.grammar"
-        object_(path, inner)
-    syntax = required_string(inner, "syntax", path)
-    one_of("lark", "regex")(f"{path}.syntax", syntax)
-    return {"type": "grammar", "syntax": syntax, "definition": required_string(inner, "definition", path)}
+    description = optional(tool, "description", path) or ""
+    shape, path = optional(tool, "format", path, object_), f"{path}.format"
+    if shape is not None and required(shape, "type", path, one_of("text", "grammar")) == "grammar":
+        inner, path = nested(shape, "grammar", path, None)
+        syntax = required(inner, "syntax", path, one_of("lark", "regex"))
+        definition = required_string(inner, "definition", path)
+        shape = {"type": "grammar", "syntax": syntax, "definition": definition}
+    return ToolSpec(name, description, kind="custom", format=shape, namespace=namespace)

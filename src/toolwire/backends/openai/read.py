@@ -35,7 +35,7 @@ from toolwire.backends.openai.chunks import (
     parse,
 )
 from toolwire.backends.openai.failures import stream_failure
-from toolwire.core.assemble import NOT_JSON, CallAssembler, Fragment, mend
+from toolwire.core.assemble import CallAssembler, Fragment
 from toolwire.core.events import (
     CallEnd,
     CallKind,
@@ -48,6 +48,7 @@ from toolwire.core.events import (
     Thought,
     Usage,
 )
+from toolwire.core.partial_call import NOT_JSON, join_surrogates
 from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.tools import ToolRegistry
@@ -219,7 +220,7 @@ class AnswerReader:
         if self._half and kind is not self._half_of:
             self._drop_half(out)
         if rough or self._half:
-            text, self._half = mend(self._half, text, more=not self._is_body)
+            text, self._half = join_surrogates(self._half, text, more=not self._is_body)
             self._half_of = kind
         if text:
             self._put(kind(text), len(text), out)
@@ -227,7 +228,7 @@ class AnswerReader:
     def _drop_half(self, out: list[Event]) -> None:
         """Sends a half whose other half cannot follow any more as U+FFFD."""
         if self._half:
-            text, self._half = mend(self._half, "", more=False)
+            text, self._half = join_surrogates(self._half, "", more=False)
             self._put(self._half_of(text), len(text), out)
 
     def _put(self, event: Event, size: int, out: list[Event]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from toolwire.core.events import CallKind
 from toolwire.core.turn import (
     NO_SAMPLING,
     Call,
@@ -19,7 +20,6 @@ from toolwire.core.turn import (
     Reasoning,
     Result,
     Sampling,
-    TextPart,
     ToolChoice,
     ToolSpec,
     Turn,
@@ -36,22 +36,22 @@ from toolwire.wire.checks import (
     boolean,
     called_name,
     check,
+    empty,
     integer,
-    invalid,
     leftover,
     logit_bias,
     members,
     missing,
     model,
-    not_one_of,
     number,
     object_,
-    optional_string,
+    one_of,
+    optional,
+    required,
     required_id,
     required_string,
     stop,
     strings,
-    wrong_type,
 )
 from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
@@ -80,19 +80,8 @@ FIELDS: dict[str, Rule] = {
     "web_search_options": object_,
 }
 SAMPLED = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "max_completion_tokens",
-        "stop",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "reasoning_effort",
-        "verbosity",
-    }
+    "temperature top_p max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
+    "logit_bias reasoning_effort verbosity".split()
 )
 TOOLED = frozenset({"tools", "functions", "tool_choice", "function_call"})
 READ = (
@@ -101,20 +90,20 @@ READ = (
     | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
 )
 """The fields that this module reads. The others are kept in `Turn.rest`."""
+_OF_SPEAKER = frozenset({"role", "content", "name"})
 OF_ROLE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("system", "developer", "user", "function"), frozenset({"role", "content", "name"})),
-    "assistant": frozenset(
-        {"role", "content", "name", "refusal", "tool_calls", "function_call", "reasoning_content"}
-    ),
-    "tool": frozenset({"role", "content", "name", "tool_call_id"}),
+    "system": _OF_SPEAKER,
+    "assistant": _OF_SPEAKER | {"refusal", "tool_calls", "function_call", "reasoning_content"},
+    "user": _OF_SPEAKER,
+    "function": _OF_SPEAKER,
+    "tool": _OF_SPEAKER | {"tool_call_id"},
+    "developer": _OF_SPEAKER,
 }
 """The members of a message that are read, by its role."""
+_ROLE = one_of(*OF_ROLE)
 OF_CALL = frozenset({"id", "type", "function", "custom", "index"})
 OF_FUNCTION = frozenset({"name", "arguments", "input"})
-SPEAKERS = frozenset({"system", "developer", "user"})
-ROLES = ("system", "assistant", "user", "function", "tool", "developer")
-
-_LEGACY_PREFIX = "call_legacy_"
+_CALL_KIND = one_of("function", "custom")
 
 
 def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
@@ -122,14 +111,16 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
     sent = check(body, FIELDS)
     name = model(body)
     noted: list[Note] = []
-    items, healed = _history(body.get("messages"), noted)
+    items, repairs = _history(body.get("messages"), noted)
     specs: tuple[ToolSpec, ...] = ()
     choice, legacy = NOTHING, False
     if not sent.isdisjoint(TOOLED):
         specs, choice, legacy, of_tools = _tools(body)
         noted += of_tools
     parallel = aliased(body, "parallel_tool_calls")
-    response_format, options = body.get("response_format"), body.get("stream_options")
+    shape, options, output = body.get("response_format"), body.get("stream_options"), content.TEXT
+    if shape is not None:
+        output = content.read_format(shape, "response_format", "chat", noted)
     return Turn(
         api="chat",
         caller=caller,
@@ -138,9 +129,7 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         tools=specs,
         tool_choice=choice,
         parallel=not legacy and parallel is not False,
-        output=content.TEXT
-        if response_format is None
-        else content.read_format(response_format, "response_format", "chat", noted),
+        output=output,
         sampling=NO_SAMPLING if sent.isdisjoint(SAMPLED) else _sampling(body),
         n=body.get("n") or 1,
         stream=body.get("stream") is True,
@@ -150,22 +139,18 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
         metadata=body.get("metadata") or {},
         user=body.get("user"),
         sent=sent,
-        notes=(*healed, *noted),
+        notes=(*repairs, *noted),
         rest={} if sent <= READ else {field: body[field] for field in sent - READ if field in body},
     )
 
 
 def _sampling(body: Mapping[str, Any]) -> Sampling:
-    limit, stops = body.get("max_completion_tokens"), body.get("stop")
+    limit, stops = body.get("max_completion_tokens"), body.get("stop") or ()
     return Sampling(
         temperature=body.get("temperature"),
         top_p=body.get("top_p"),
         max_tokens=body.get("max_tokens") if limit is None else limit,
-        stop=()
-        if not stops
-        else (stops,)
-        if type(stops) is str
-        else tuple(entry for entry in stops if entry),
+        stop=(stops,) if type(stops) is str else tuple(filter(None, stops)),
         seed=body.get("seed"),
         presence_penalty=body.get("presence_penalty"),
         frequency_penalty=body.get("frequency_penalty"),
@@ -182,9 +167,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[ToolSpec, ...], ToolChoice, b
     if tools is not None:
         box.read(tools)
         box.notes += [
-            (name, "ignored")
-            for name, value in (("functions", functions), ("function_call", function_call))
-            if value is not None
+            (name, "ignored") for name in ("functions", "function_call") if body.get(name) is not None
         ]
     elif legacy:
         box.read_legacy(functions)
@@ -202,73 +185,51 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
     if messages is None:
         raise missing("messages")
     if not messages:
-        raise invalid(
-            "messages",
-            "empty array. Expected an array with minimum length 1, but got an empty array instead.",
-        )
+        raise empty("messages", "array")
     items: list[Item] = []
     paths: list[str] = []
     legacy_calls = 0
     for i, message in enumerate(messages):
-        if type(message) is not dict:
-            raise wrong_type(f"messages[{i}]", "an object", message)
-        role = message.get("role")
-        if type(role) is not str:
-            raise (
-                missing(f"messages[{i}].role")
-                if role is None
-                else wrong_type(f"messages[{i}].role", "a string", role)
-            )
-        if role in OF_ROLE:
-            leftover(message, OF_ROLE[role], "messages", notes)
-        if role in SPEAKERS:
-            text = message.get("content")
-            if type(text) is str and "name" not in message:
-                items.append(Message(role, (TextPart(text),) if text else ()))  # type: ignore[arg-type]
-            else:
-                parts, refusal = content.read(text, f"messages[{i}].content", notes)
-                items.append(
-                    Message(role, parts, optional_string(message, "name", f"messages[{i}]"), refusal)  # type: ignore[arg-type]
-                )
-            paths.append("")
-        elif role == "assistant":
-            legacy_calls = _assistant(message, i, items, paths, legacy_calls, notes)
+        path = f"messages[{i}]"
+        object_(path, message)
+        role: Any = required(message, "role", path, _ROLE)
+        leftover(message, OF_ROLE[role], "messages", notes)
+        if role == "assistant":
+            legacy_calls = _assistant(message, path, items, paths, legacy_calls, notes)
         elif role == "tool" or role == "function":
-            items.append(_result(message, role, f"messages[{i}]", notes))
-            paths.append(f"messages[{i}].tool_call_id" if role == "tool" else f"messages[{i}].name")
+            items.append(_result(message, role, path, notes))
+            paths.append(f"{path}.tool_call_id" if role == "tool" else f"{path}.name")
         else:
-            raise not_one_of(f"messages[{i}].role", role, ROLES)
-    return (
-        pair(items, paths, "messages") if any(paths) else (tuple(items), ())
-    )  # only calls and results have a path
+            parts, refusal = content.read(message.get("content"), f"{path}.content", notes)
+            items.append(Message(role, parts, optional(message, "name", path), refusal))
+            paths.append("")
+    return pair(items, paths, "messages")
 
 
 def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) -> Result:
-    text = message.get("content")
+    text, where = message.get("content"), f"{path}.content"
     if role == "tool":
-        return Result(
-            required_id(message, "tool_call_id", path),
-            content.read_parts(text, f"{path}.content", notes),
-            name=optional_string(message, "name", path),
-        )
+        call_id = required_id(message, "tool_call_id", path)
+        name = optional(message, "name", path)
+        return Result(call_id, content.read_parts(text, where, notes), name=name)
     name = called_name(message, path)
-    return Result(
-        LEGACY_ID, content.read_parts("" if text is None else text, f"{path}.content", notes), name=name
-    )
+    return Result(LEGACY_ID, content.read_parts("" if text is None else text, where, notes), name=name)
 
 
 def _assistant(
-    message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]
+    message: dict[str, Any],
+    path: str,
+    items: list[Item],
+    paths: list[str],
+    legacy_calls: int,
+    notes: list[Note],
 ) -> int:
-    """Adds the reasoning, text and calls of an assistant message. Returns the number of legacy calls so far."""
-    path = f"messages[{i}]"
+    """Adds the items of an assistant message. Returns the number of legacy calls so far."""
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)
-    refusal = optional_string(message, "refusal", path) or refused
-    calls = message.get("tool_calls")
-    legacy = message.get("function_call")
-    if calls is not None:
-        array(f"{path}.tool_calls", calls)
+    refusal = optional(message, "refusal", path) or refused
+    calls = optional(message, "tool_calls", path, array)
+    legacy = optional(message, "function_call", path, object_)
     thoughts = message.get(
         "reasoning_content"
     )  # clients of open models send it back, so that reasoning survives a tool loop
@@ -276,7 +237,7 @@ def _assistant(
         items.append(Reasoning(content=(thoughts,)))
         paths.append("")
     if parts or refusal or not (calls or legacy):
-        items.append(Message("assistant", parts, optional_string(message, "name", path), refusal))
+        items.append(Message("assistant", parts, optional(message, "name", path), refusal))
         paths.append("")
     for k, call in enumerate(calls or ()):
         where = f"{path}.tool_calls[{k}]"
@@ -284,14 +245,8 @@ def _assistant(
         paths.append(f"{where}.id")
     if legacy is not None:
         where = f"{path}.function_call"
-        object_(where, legacy)
-        items.append(
-            Call(
-                f"{_LEGACY_PREFIX}{legacy_calls}",
-                called_name(legacy, where),
-                required_string(legacy, "arguments", where),
-            )
-        )
+        name, arguments = called_name(legacy, where), required_string(legacy, "arguments", where)
+        items.append(Call(f"call_legacy_{legacy_calls}", name, arguments))
         paths.append(where)
         legacy_calls += 1
     return legacy_calls
@@ -301,24 +256,8 @@ def _call(call: Any, path: str, notes: list[Note]) -> Call:
     object_(path, call)
     leftover(call, OF_CALL, path, notes)
     call_id = required_id(call, "id", path)
-    kind = call.get("type")
-    if kind is None:
-        kind = "function"
-    if kind != "function" and kind != "custom":
-        raise (
-            not_one_of(f"{path}.type", kind, ("function", "custom"))
-            if type(kind) is str
-            else wrong_type(f"{path}.type", "a string", kind)
-        )
-    inner = call.get(kind)
-    where = f"{path}.{kind}"
-    if inner is None:
-        raise missing(where)
-    object_(where, inner)
+    kind: CallKind = optional(call, "type", path, _CALL_KIND) or "function"
+    inner, where = required(call, kind, path, object_), f"{path}.{kind}"
     leftover(inner, OF_FUNCTION, where, notes)
-    return Call(
-        call_id,
-        called_name(inner, where),
-        required_string(inner, "input" if kind == "custom" else "arguments", where),
-        kind,
-    )
+    arguments = "input" if kind == "custom" else "arguments"
+    return Call(call_id, called_name(inner, where), required_string(inner, arguments, where), kind)

@@ -18,6 +18,7 @@ JSON and a prepared suffix.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Event, Failure, Text, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
-from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined, json_bytes, scrub
+from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined
 
 SERVICE_TIER = "default"
 DELTA_FIELDS = {
@@ -39,7 +40,7 @@ DELTA_FIELDS = {
 ROLE: dict[str, dict[str, Any]] = {
     "text": {"role": "assistant", "content": "", "refusal": None},
     "refusal": {"role": "assistant", "content": None, "refusal": ""},
-    "call": {"role": "assistant", "content": None, "refusal": None},
+    **{kind: {"role": "assistant", "content": None, "refusal": None} for kind in CALL_KINDS},
 }
 """The delta of a choice's first chunk, by what it opens."""
 
@@ -75,11 +76,9 @@ class _ChatAnswer:
     @property
     def usage(self) -> Usage | None:
         """Tokens over all choices; None if no backend counted."""
-        if len(self._orders) == 1:
-            return self._orders[0].usage
         known = [order.usage for order in self._orders if order.usage is not None]
-        if len(known) < 2:
-            return known[0] if known else None
+        if not known:
+            return None
         return Usage(
             max(usage.input_tokens for usage in known),
             sum(usage.output_tokens for usage in known),
@@ -90,10 +89,9 @@ class _ChatAnswer:
     @property
     def dropped(self) -> dict[str, int]:
         """What was dropped, by kind."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for order in self._orders:
-            for kind, count in order.dropped.items():
-                total[kind] = total.get(kind, 0) + count
+            total.update(order.dropped)
         return total
 
     def _fail(self, failure: Failure) -> None:
@@ -129,8 +127,7 @@ class ChatEncoder(_ChatAnswer):
             envelope["service_tier"] = tier
         self._envelope = b"data: " + encode(envelope)[:-1]
         self._heads = [
-            self._envelope + b',"choices":[{"index":' + str(choice).encode() + b',"delta":'
-            for choice in range(choices)
+            self._envelope + b',"choices":[{"index":%d,"delta":' % choice for choice in range(choices)
         ]
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
@@ -146,14 +143,11 @@ class ChatEncoder(_ChatAnswer):
         """As `feed` for one text of the first choice, which is nearly every batch of a stream."""
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
-        before, behind = self._around[0]
-        try:
-            return b"%b%b%b" % (before, json_bytes(text), behind)
-        except UnicodeEncodeError:
-            return b"%b%b%b" % (before, json_bytes(scrub(text)), behind)
+        before, after = self._around[0]
+        return b"%b%b%b" % (before, encode(text), after)
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: comment, usage if requested, and `[DONE]`; or the error that ended the run."""
+        """The end of the stream: comment, requested usage and `[DONE]`; or the error that ended the run."""
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))
@@ -161,65 +155,44 @@ class ChatEncoder(_ChatAnswer):
             frames.append(data_frame(error_object(self.failure)))
         else:
             if self._include_usage:
-                frames.append(
-                    self._envelope
-                    + b',"choices":[],"usage":'
-                    + encode(usage_object(self.usage or Usage(0, 0)))
-                    + b"}\n\n"
-                )
+                usage = encode(usage_object(self.usage or Usage(0, 0)))
+                frames.append(self._envelope + b',"choices":[],"usage":%b}\n\n' % usage)
             frames.append(DONE)
         return b"".join(frames)
 
     def _frames(self, steps: list[Step], choice: int) -> bytes:
         frames: list[bytes] = []
-        before, behind = self._around[choice]
+        before, after = self._around[choice]
         for step in steps:
             if type(step) is Delta:
-                try:
-                    frames += (before, json_bytes(step.text), behind)
-                except UnicodeEncodeError:
-                    frames += (before, json_bytes(scrub(step.text)), behind)
+                frames += (before, encode(step.text), after)
             elif type(step) is Open:
                 self._open(step.item, choice, frames)
-                before, behind = self._around[choice]
+                before, after = self._around[choice]
             elif type(step) is End:
                 if not self._begun[choice]:
                     frames.append(self._chunk(ROLE["text"], choice))
-                reason = encode(self._wire_reason(step.reason))
-                frames.append(
-                    self._heads[choice]
-                    + b'{},"logprobs":null,"finish_reason":'
-                    + reason
-                    + b"}]"
-                    + self._close
-                )
+                reason = self._wire_reason(step.reason).encode()
+                end = b'{},"logprobs":null,"finish_reason":"%b"}]' % reason
+                frames.append(self._heads[choice] + end + self._close)
             elif type(step) is Fail:
                 self._fail(step.failure)
         return b"".join(frames)
 
     def _open(self, item: Item, choice: int, frames: list[bytes]) -> None:
-        called = item.kind in CALL_KINDS
-        role = (
-            {}
-            if self._begun[choice]
-            else ROLE["call" if called else "refusal" if item.kind == "refusal" else "text"]
-        )
+        first: dict[str, Any] = {} if self._begun[choice] else dict(ROLE.get(item.kind, ROLE["text"]))
         self._begun[choice] = True
-        if not called:
-            if role:
-                frames.append(self._chunk(role, choice))
-            open_, close = f'{{"{DELTA_FIELDS[item.kind]}":'.encode(), b"}"
+        if item.kind not in CALL_KINDS:
+            open_, close = b'{"%b":' % DELTA_FIELDS[item.kind].encode(), b"}"
         elif self._legacy:
-            frames.append(
-                self._chunk({**role, "function_call": {"name": item.name, "arguments": ""}}, choice)
-            )
+            first["function_call"] = {"name": item.name, "arguments": ""}
             open_, close = b'{"function_call":{"arguments":', b"}}"
         else:
-            frames.append(
-                self._chunk({**role, "tool_calls": [{"index": item.call_index, **_call(item, "")}]}, choice)
-            )
-            inner = b',"custom":{"input":' if item.kind == "custom" else b',"function":{"arguments":'
-            open_, close = b'{"tool_calls":[{"index":' + str(item.call_index).encode() + inner, b"}}]}"
+            first["tool_calls"] = [{"index": item.call_index, **_call(item, "")}]
+            inner = b'"custom":{"input":' if item.kind == "custom" else b'"function":{"arguments":'
+            open_, close = b'{"tool_calls":[{"index":%d,%b' % (item.call_index, inner), b"}}]}"
+        if first:
+            frames.append(self._chunk(first, choice))
         self._around[choice] = (self._heads[choice] + open_, close + self._tail)
 
     def _chunk(self, delta: dict[str, Any], choice: int) -> bytes:
@@ -266,8 +239,7 @@ class ChatBody(_ChatAnswer):
             message = self._message(items)
             choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
         body: dict[str, Any] = {**self._envelope, "choices": choices}
-        usage = self.usage
-        if usage is not None:
+        if (usage := self.usage) is not None:
             body["usage"] = usage_object(usage)
         if self._tier is not None:
             body["service_tier"] = self._tier
@@ -309,6 +281,5 @@ class ChatBody(_ChatAnswer):
 
 
 def _call(item: Item, text: str) -> dict[str, Any]:
-    if item.kind == "custom":
-        return {"id": item.call_id, "type": "custom", "custom": {"name": item.name, "input": text}}
-    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": text}}
+    body = {"name": item.name, "input" if item.kind == "custom" else "arguments": text}
+    return {"id": item.call_id, "type": item.kind, item.kind: body}

@@ -26,6 +26,7 @@ from toolwire.wire.checks import (
     COMMON,
     EFFORT,
     SUMMARY,
+    TEXT_OR_PARTS,
     VERBOSITY,
     Note,
     Rule,
@@ -42,7 +43,8 @@ from toolwire.wire.checks import (
     not_one_of,
     object_,
     one_of,
-    optional_string,
+    optional,
+    required,
     required_id,
     required_string,
     shown,
@@ -68,78 +70,41 @@ FIELDS: dict[str, Rule] = {
 }
 ECHOED = (
     "truncation",
-    "max_output_tokens",
     "max_tool_calls",
-    "temperature",
-    "top_p",
     "top_logprobs",
-    "metadata",
-    "parallel_tool_calls",
     "instructions",
-    "previous_response_id",
     "prompt_cache_key",
     "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
 )
 READ_HERE = frozenset(
-    "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning temperature top_p max_output_tokens stream "
-    "stream_options store generate metadata user include truncation".split()
+    "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning "
+    "temperature top_p max_output_tokens stream stream_options store generate metadata user include "
+    "truncation".split()
 )
 """The fields that this module or the gateway reads. The others are kept in `Turn.rest`."""
+_OF_ANY = frozenset({"type", "id", "status"})
+_OF_CALL = _OF_ANY | {"call_id", "name", "namespace"}
 OF_ITEM: dict[str, frozenset[str]] = {
-    "message": frozenset({"type", "id", "status", "role", "content"}),
-    "function_call": frozenset({"type", "id", "status", "call_id", "name", "arguments", "namespace"}),
-    "custom_tool_call": frozenset({"type", "id", "status", "call_id", "name", "input", "namespace"}),
-    **dict.fromkeys(
-        ("function_call_output", "custom_tool_call_output"),
-        frozenset({"type", "id", "status", "call_id", "name", "namespace", "output"}),
-    ),
-    "reasoning": frozenset({"type", "id", "status", "summary", "content", "encrypted_content"}),
+    "message": _OF_ANY | {"role", "content"},
+    "function_call": _OF_CALL | {"arguments"},
+    "function_call_output": _OF_CALL | {"output"},
+    "custom_tool_call": _OF_CALL | {"input"},
+    "custom_tool_call_output": _OF_CALL | {"output"},
+    "reasoning": _OF_ANY | {"summary", "content", "encrypted_content"},
 }
 """The members of an input item that are read, by its type."""
-ROLES = ("assistant", "system", "developer", "user")
+_ROLE = one_of("assistant", "system", "developer", "user")
 SKIPPED = frozenset(
-    {
-        "additional_tools",
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "code_interpreter_call",
-        "compaction_trigger",
-        "computer_call",
-        "computer_call_output",
-        "file_search_call",
-        "image_generation_call",
-        "item_reference",
-        "local_shell_call",
-        "local_shell_call_output",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "program",
-        "program_output",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    }
+    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction_trigger "
+    "computer_call computer_call_output file_search_call image_generation_call item_reference "
+    "local_shell_call local_shell_call_output mcp_approval_request mcp_approval_response mcp_call "
+    "mcp_list_tools program program_output shell_call shell_call_output tool_search_call tool_search_output "
+    "web_search_call".split()
 )
-READ = (
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-    "reasoning",
-)
-
 REFUSED = {
-    "background": "Unsupported parameter: 'background'. This gateway answers while the client waits; send the request without it.",
-    "conversation": "Unsupported parameter: 'conversation'. Continue a conversation with 'previous_response_id' or send its items as 'input'.",
-    "prompt": "Unsupported parameter: 'prompt'. Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
+    "background": "This gateway answers while the client waits; send the request without it.",
+    "conversation": "Continue a conversation with 'previous_response_id' or send its items as 'input'.",
+    "prompt": "Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
@@ -152,7 +117,7 @@ MESSAGES_HINT = (
 
 def previous_id(body: Mapping[str, Any]) -> str | None:
     """The id of the response whose chain must be loaded before `decode`."""
-    value: str | None = body.get("previous_response_id")
+    value = body.get("previous_response_id")
     if value is not None:
         string("previous_response_id", value)
     return value or None
@@ -184,11 +149,8 @@ def compactions(body: Mapping[str, Any]) -> dict[str, str]:
 
 def opened(summary: str) -> dict[str, Any]:
     """The item of an opened compaction: an assistant message, because the model wrote the summary."""
-    return {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": SUMMARY_OF + summary}],
-    }
+    text = {"type": "output_text", "text": SUMMARY_OF + summary}
+    return {"type": "message", "role": "assistant", "content": [text]}
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -203,15 +165,16 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
             out.append(items[entry["encrypted_content"]])
             continue
         id = _reference(entry) if type(entry) is dict else None
-        if type(id) is str and id not in items:
-            raise ToolwireError("not_found", f"Item with id '{shown(id)}' not found.", param=f"input[{i}].id")
         if type(id) is str:
-            size += len(str(items[id]))
+            if id not in items:
+                message = f"Item with id '{shown(id)}' not found."
+                raise ToolwireError("not_found", message, param=f"input[{i}].id")
+            entry = items[id]
+            size += len(str(entry))
             if size > MAX_RESOLVED:
-                raise ToolwireError(
-                    "context_length", "The items that the input refers to are too large.", param="input"
-                )
-        out.append(items[id] if type(id) is str else entry)
+                message = "The items that the input refers to are too large."
+                raise ToolwireError("context_length", message, param="input")
+        out.append(entry)
     return {**body, "input": out}
 
 
@@ -223,8 +186,9 @@ def decode(
     `previous` are the stored items of the chain that it continues, `caller` is the id of the caller's key.
     """
     sent = check(body, FIELDS)
-    for refused, message in REFUSED.items():
+    for refused, advice in REFUSED.items():
         if refused in sent and (refused != "background" or body["background"]):
+            message = f"Unsupported parameter: '{refused}'. {advice}"
             raise ToolwireError("unsupported", message, param=refused)
     name = model(body)
     reader = _Reader()
@@ -232,38 +196,35 @@ def decode(
     if type(instructions) is list:
         reader.read(instructions, "instructions")
     elif instructions is not None and type(instructions) is not str:
-        raise wrong_type("instructions", "one of a string or array of objects", instructions)
-    reader.stored(previous)
+        raise wrong_type("instructions", TEXT_OR_PARTS, instructions)
+    reader.items += previous
+    reader.paths += [""] * len(previous)
     _input(body, reader)
-    items, healed = pair(reader.items, reader.paths, "input")
+    items, repairs = pair(reader.items, reader.paths, "input")
     box = RequestTools("responses")
     tools = body.get("tools")
     if tools is not None:
         box.read(tools)
     choice, choice_echo = box.choose(aliased(body, "tool_choice"))
     text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
-    output = (
-        content.TEXT
-        if text.get("format") is None
-        else content.read_format(text["format"], "text.format", "responses", box.notes)
-    )
+    output = content.TEXT
+    if text.get("format") is not None:
+        output = content.read_format(text["format"], "text.format", "responses", box.notes)
     verbosity, effort = text.get("verbosity"), reasoning.get("effort")
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     parallel = aliased(body, "parallel_tool_calls")
+    n = body.get("n")  # the Responses API has no `n` and returns one answer
+    extra = () if n is None or (type(n) is int and n == 1) else (("n", "ignored"),)
 
     echo: dict[str, Any] = {key: body[key] for key in ECHOED if body.get(key) is not None}
-    if parallel is not None:
-        echo["parallel_tool_calls"] = parallel
     if box.echo:
         echo["tools"] = box.echo
     if choice_echo is not None:
         echo["tool_choice"] = choice_echo
     if "text" in sent:
-        echo["text"] = (
-            {"format": content.echo(output)}
-            if verbosity is None
-            else {"format": content.echo(output), "verbosity": verbosity}
-        )
+        echo["text"] = {"format": content.echo(output)}
+        if verbosity is not None:
+            echo["text"]["verbosity"] = verbosity
     if "reasoning" in sent:
         echo["reasoning"] = {"effort": effort, "summary": summary}
 
@@ -293,7 +254,7 @@ def decode(
         metadata=body.get("metadata") or {},
         user=body.get("user"),
         sent=sent,
-        notes=(*reader.notes, *healed, *box.notes, *_unknown_n(body)),
+        notes=(*reader.notes, *repairs, *box.notes, *extra),
         echo=echo,
         rest={} if sent <= READ_HERE else {field: body[field] for field in sent - READ_HERE if field in body},
     )
@@ -323,12 +284,6 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]
     return tuple(reader.items)
 
 
-def _unknown_n(body: Mapping[str, Any]) -> tuple[Note, ...]:
-    """The Responses API has no `n` and returns one answer."""
-    n = body.get("n")
-    return () if n is None or (type(n) is int and n == 1) else (("n", "ignored"),)
-
-
 class _Reader:
     """Collects items, the paths of their ids, and notes."""
 
@@ -341,25 +296,18 @@ class _Reader:
         self.items.append(item)
         self.paths.append(path)
 
-    def stored(self, previous: tuple[Item, ...]) -> None:
-        self.items += previous
-        self.paths += [""] * len(previous)
-
     def read(self, entries: list[Any], field: str) -> None:
         for i, entry in enumerate(entries):
             path = f"{field}[{i}]"
-            if type(entry) is not dict:
-                raise wrong_type(path, "an object", entry)
+            object_(path, entry)
             kind = entry.get("type")
-            if kind is None:
-                kind = (
-                    "message"
-                    if "role" in entry
-                    else "item_reference"
-                    if type(entry.get("id")) is str
-                    else None
-                )
-            if type(kind) is str and kind in OF_ITEM:
+            if kind is None and "role" in entry:
+                kind = "message"
+            elif kind is None and type(entry.get("id")) is str:
+                kind = "item_reference"
+            else:
+                required_string(entry, "type", path)
+            if kind in OF_ITEM:
                 leftover(entry, OF_ITEM[kind], field, self.notes)
             if kind == "message":
                 self.add(_message(entry, path, self.notes))
@@ -369,16 +317,12 @@ class _Reader:
                 self.add(_result(entry, kind, path, self.notes), f"{path}.call_id")
             elif kind == "reasoning":
                 self.add(_reasoning(entry, path))
-            elif type(kind) is not str:
-                raise (
-                    missing(f"{path}.type") if kind is None else wrong_type(f"{path}.type", "a string", kind)
-                )
             elif kind in SKIPPED:
                 note = (f"input.{kind}", "ignored")
                 if note not in self.notes:
                     self.notes.append(note)
             else:
-                raise not_one_of(f"{path}.type", kind, READ)
+                raise not_one_of(f"{path}.type", kind, tuple(OF_ITEM))
 
     def _call(self, entry: dict[str, Any], kind: str, path: str) -> None:
         # Some clients write "no text" as an empty assistant message before a call, like chat's `content: ""`.
@@ -392,20 +336,18 @@ class _Reader:
             called_name(entry, path),
             required_string(entry, "input" if custom else "arguments", path),
             "custom" if custom else "function",
-            optional_string(entry, "namespace", path),
+            optional(entry, "namespace", path),
         )
         self.add(call, f"{path}.call_id")
 
 
 def _message(entry: dict[str, Any], path: str, notes: list[Note]) -> Message:
-    role = required_string(entry, "role", path)
-    if role not in ROLES:
-        raise not_one_of(f"{path}.role", role, ROLES)
+    role = required(entry, "role", path, _ROLE)
     text = entry.get("content")
     if text is None and role == "assistant":
         text = ""
     parts, refusal = content.read(text, f"{path}.content", notes)
-    return Message(role, parts, None, refusal, optional_string(entry, "phase", path))  # type: ignore[arg-type]
+    return Message(role, parts, None, refusal, optional(entry, "phase", path))
 
 
 def _result(entry: dict[str, Any], kind: str, path: str, notes: list[Note]) -> Result:
@@ -413,23 +355,21 @@ def _result(entry: dict[str, Any], kind: str, path: str, notes: list[Note]) -> R
         required_id(entry, "call_id", path),
         content.read_parts(entry.get("output"), f"{path}.output", notes),
         "custom" if kind == "custom_tool_call_output" else "function",
-        optional_string(entry, "name", path),
+        optional(entry, "name", path),
     )
 
 
 def _reasoning(entry: dict[str, Any], path: str) -> Reasoning:
     return Reasoning(
-        _texts(entry.get("summary"), f"{path}.summary"),
-        _texts(entry.get("content"), f"{path}.content"),
-        optional_string(entry, "encrypted_content", path),
-        optional_string(entry, "id", path),
+        _texts(entry, "summary", path),
+        _texts(entry, "content", path),
+        optional(entry, "encrypted_content", path),
+        optional(entry, "id", path),
     )
 
 
-def _texts(value: Any, path: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    array(path, value)
-    for i, part in enumerate(value):
+def _texts(entry: dict[str, Any], name: str, path: str) -> tuple[str, ...]:
+    value, path = optional(entry, name, path, array), f"{path}.{name}"
+    for i, part in enumerate(value or ()):
         object_(f"{path}[{i}]", part)
-    return tuple(required_string(part, "text", f"{path}[{i}]") for i, part in enumerate(value))
+    return tuple(required_string(part, "text", f"{path}[{i}]") for i, part in enumerate(value or ()))

@@ -20,7 +20,7 @@ from typing import Any
 from toolwire.core.errors import response_error
 from toolwire.core.events import Event, Failure, Text, Usage
 from toolwire.core.ids import IdFactory
-from toolwire.core.turn import ToolSpec, Turn
+from toolwire.core.turn import Turn
 from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 
@@ -54,8 +54,13 @@ class ItemShape:
     names_call: bool = False
 
 
-_TEXT_PART = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
 _MESSAGE = {"id": "", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+_CALL = {"call_id": "", "name": "", "status": "in_progress"}
+
+
+def _content(part: dict[str, Any], field: str = "text") -> ItemPart:
+    return ItemPart("response.content_part", "content_index", part, field)
+
 
 SHAPES: dict[str, ItemShape] = {
     "text": ItemShape(
@@ -63,7 +68,7 @@ SHAPES: dict[str, ItemShape] = {
         _MESSAGE,
         "response.output_text",
         "text",
-        ItemPart("response.content_part", "content_index", _TEXT_PART, "text"),
+        _content({"type": "output_text", "annotations": [], "logprobs": [], "text": ""}),
         "content",
         {"logprobs": []},
     ),
@@ -72,7 +77,7 @@ SHAPES: dict[str, ItemShape] = {
         _MESSAGE,
         "response.refusal",
         "refusal",
-        ItemPart("response.content_part", "content_index", {"type": "refusal", "refusal": ""}, "refusal"),
+        _content({"type": "refusal", "refusal": ""}, "refusal"),
         "content",
     ),
     "thought": ItemShape(
@@ -80,7 +85,7 @@ SHAPES: dict[str, ItemShape] = {
         {"id": "", "type": "reasoning", "summary": [], "content": []},
         "response.reasoning_text",
         "text",
-        ItemPart("response.content_part", "content_index", {"type": "reasoning_text", "text": ""}, "text"),
+        _content({"type": "reasoning_text", "text": ""}),
         "content",
     ),
     "summary": ItemShape(
@@ -95,46 +100,20 @@ SHAPES: dict[str, ItemShape] = {
     ),
     "function": ItemShape(
         "fc_",
-        {
-            "id": "",
-            "type": "function_call",
-            "call_id": "",
-            "name": "",
-            "status": "in_progress",
-            "arguments": "",
-        },
+        {"id": "", "type": "function_call", **_CALL, "arguments": ""},
         "response.function_call_arguments",
         "arguments",
         names_call=True,
     ),
     "custom": ItemShape(
         "ctc_",
-        {
-            "id": "",
-            "type": "custom_tool_call",
-            "call_id": "",
-            "name": "",
-            "status": "in_progress",
-            "input": "",
-        },
+        {"id": "", "type": "custom_tool_call", **_CALL, "input": ""},
         "response.custom_tool_call_input",
         "input",
     ),
 }
 
 INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-ECHOED_DEFAULTS: dict[str, Any] = {
-    "background": False,
-    "max_tool_calls": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
-    "tool_choice": "auto",
-    "top_logprobs": 0,
-    "truncation": "disabled",
-}
-"""Request fields that a Response repeats, and their defaults."""
-
 
 OPEN_RESPONSES: Mapping[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "usage": None}
 
@@ -155,90 +134,41 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
     A key that OpenAI's schema does not allow to be null (`user`, `usage`) is left out. Open Responses
     requires `usage: null`, and penalties that OpenAI's schema does not have.
     """
-    echo = turn.echo
-
-    def echoed(name: str, own: Any, default: Any = None) -> Any:
-        value = echo.get(name)
-        value = own if value is None else value
-        return default if value is None else value
-
-    plain = {name: echoed(name, default) for name, default in ECHOED_DEFAULTS.items()}
+    echo, sampling = turn.echo, turn.sampling
     response: dict[str, Any] = {
         "id": id,
         "object": "response",
         "created_at": created,
         "status": "in_progress",
-        "background": plain["background"],
+        "background": False,
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
-        "instructions": echoed("instructions", turn.instructions),
-        "max_output_tokens": echoed("max_output_tokens", turn.sampling.max_tokens),
-        "max_tool_calls": plain["max_tool_calls"],
+        "instructions": echo.get("instructions", turn.instructions),
+        "max_output_tokens": sampling.max_tokens,
+        "max_tool_calls": echo.get("max_tool_calls"),
         "model": turn.model,
         "output": [],
-        "parallel_tool_calls": echoed("parallel_tool_calls", turn.parallel),
+        "parallel_tool_calls": turn.parallel,
         "previous_response_id": turn.previous_response_id,
-        "prompt_cache_key": plain["prompt_cache_key"],
-        "reasoning": {
-            "effort": turn.sampling.effort,
-            "summary": turn.sampling.summary,
-            **(echo.get("reasoning") or {}),
-        },
-        "safety_identifier": plain["safety_identifier"],
+        "prompt_cache_key": echo.get("prompt_cache_key"),
+        "reasoning": {"effort": sampling.effort, "summary": sampling.summary, **echo.get("reasoning", {})},
+        "safety_identifier": echo.get("safety_identifier"),
         "service_tier": "default",
-        "store": echoed("store", turn.store),
-        "temperature": echoed("temperature", turn.sampling.temperature, 1.0),
-        "text": _text_echo(turn),
-        "tool_choice": plain["tool_choice"],
-        "tools": [_tool_echo(tool) for tool in echo.get("tools") or map(_tool_wire, turn.tools)],
-        "top_logprobs": plain["top_logprobs"],
-        "top_p": echoed("top_p", turn.sampling.top_p, 1.0),
-        "truncation": plain["truncation"],
+        "store": turn.store,
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+        "text": echo.get("text", {"format": {"type": "text"}, "verbosity": "medium"}),
+        "tool_choice": echo.get("tool_choice", "auto"),
+        "tools": echo.get("tools", []),
+        "top_logprobs": echo.get("top_logprobs", 0),
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "truncation": echo.get("truncation", "disabled"),
         **(OPEN_RESPONSES if turn.open_responses else {}),
         "metadata": dict(turn.metadata),
     }
     if turn.user is not None:
         response["user"] = turn.user
     return response
-
-
-def _text_echo(turn: Turn) -> dict[str, Any]:
-    sent = turn.echo.get("text")
-    if sent:
-        return {
-            "format": {"type": "text"},
-            **{key: value for key, value in sent.items() if value is not None},
-        }
-    return {"format": {"type": "text"}, "verbosity": turn.sampling.verbosity or "medium"}
-
-
-def _tool_wire(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as a client would write it, for a Turn that was not made from a Responses request."""
-    if tool.kind == "custom":
-        return {
-            "type": "custom",
-            "name": tool.name,
-            "description": tool.description,
-            "format": dict(tool.format or {"type": "text"}),
-        }
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-        "strict": tool.strict,
-    }
-
-
-def _tool_echo(tool: Any) -> Any:
-    """A function tool with its defaults. It is strict only if the client asked for it."""
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        return tool
-    filled = {"description": None, "parameters": {}, **tool}
-    filled["strict"] = tool.get("strict") is True
-    filled["parameters"] = tool.get("parameters") or {}
-    return filled
 
 
 # --- encoder ---
@@ -317,39 +247,26 @@ class ResponsesEncoder:
         return b"".join(frames)
 
     def _delta(self, text: str) -> tuple[bytes, ...]:
-        number = self._sequence
-        self._sequence = number + 1
+        number, self._sequence = self._sequence, self._sequence + 1
         try:
             piece = json_bytes(text)
         except UnicodeEncodeError:
             text = scrub(text)
             piece = json_bytes(text)
         self._parts.append(text)
-        before, between, behind = self._around
-        return before, b"%d" % number, between, piece, behind
+        before, between, after = self._around
+        return before, b"%d" % number, between, piece, after
 
     def _frame(self, event: str, body: dict[str, Any]) -> bytes:
-        frame = (
-            b"event: "
-            + event.encode()
-            + b"\ndata: "
-            + encode({"type": event, "sequence_number": self._sequence, **body})
-            + b"\n\n"
-        )
+        data = encode({"type": event, "sequence_number": self._sequence, **body})
         self._sequence += 1
-        return frame
+        return b"event: %b\ndata: %b\n\n" % (event.encode(), data)
 
     def _begin(self, frames: list[bytes]) -> None:
-        fresh = {
-            **self._response,
-            "status": "in_progress",
-            "output": [],
-            "error": None,
-            "incomplete_details": None,
-            "completed_at": None,
-        }
-        frames.append(self._frame("response.created", {"response": fresh}))
-        frames.append(self._frame("response.in_progress", {"response": fresh}))
+        ended = {"error": None, "incomplete_details": None, "completed_at": None}
+        fresh = {**self._response, "status": "in_progress", "output": [], **ended}
+        for event in ("response.created", "response.in_progress"):
+            frames.append(self._frame(event, {"response": fresh}))
 
     def _open(self, item: Item, frames: list[bytes]) -> None:
         if not self._sequence:
@@ -361,9 +278,8 @@ class ResponsesEncoder:
             self._item.update(call_id=item.call_id, name=item.name)
             if item.name in self._namespaces:
                 self._item["namespace"] = self._namespaces[item.name]
-        frames.append(
-            self._frame("response.output_item.added", {"output_index": item.index, "item": self._item})
-        )
+        added = {"output_index": item.index, "item": self._item}
+        frames.append(self._frame("response.output_item.added", added))
         where = self._where(item)
         if shape.part is not None:
             frames.append(self._frame(f"{shape.part.events}.added", {**where, "part": shape.part.part}))
@@ -378,11 +294,8 @@ class ResponsesEncoder:
         item, shape, where = step.item, self._shape, self._where(step.item)
         text = joined(self._parts)
         name = {"name": item.name} if shape.names_call else {}
-        frames.append(
-            self._frame(
-                f"{shape.events}.done", {**where, **name, shape.text_field: text, **(shape.also or {})}
-            )
-        )
+        whole = {**where, **name, shape.text_field: text, **(shape.also or {})}
+        frames.append(self._frame(f"{shape.events}.done", whole))
         done = dict(self._item)
         if shape.part is None:
             done[shape.text_field] = text
