@@ -139,7 +139,10 @@ def table(report: dict[str, Any]) -> str:
     lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()]
     head = ["| step | time |", "|---|---|"]
     called, arguments = report["call"]
-    said = f"The model `{report['model']}` called `{called}({json.dumps(arguments)})` and answered: {report['answer'][:200]}"
+    said = (
+        f"The model `{report['model']}` called `{called}({json.dumps(arguments)})` and answered: "
+        f"{report['answer'][:200]}"
+    )
     return "\n".join([*head, *lines, f"| **together** | **{sum(steps.values()):.1f} s** |", "", said])
 
 

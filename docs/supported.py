@@ -1,8 +1,8 @@
 """Writes docs/supported.md from the code: what is supported, field by field and backend by backend.
 
-No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it, and the
-cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them. `--check` only
-reports whether the page is up to date.
+No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it,
+and the cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them.
+`--check` only reports whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ Body = dict[str, Any]
 # Fields that only one of OpenAI's two APIs has. The others belong to both.
 ONLY: dict[Api, frozenset[str]] = {
     "chat": frozenset(
-        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
+        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed "
+        "presence_penalty frequency_penalty "
         "logit_bias logprobs reasoning_effort verbosity modalities audio prediction web_search_options".split()
     ),
     "responses": frozenset(
-        "input instructions previous_response_id generate text max_output_tokens reasoning truncation include "
+        "input instructions previous_response_id generate text max_output_tokens reasoning truncation "
+        "include "
         "max_tool_calls background conversation prompt context_management access_programs image".split()
     ),
 }
 
-# --- requests ------------------------------------------------------------------------------------------------------------------------------------
+# --- requests ---
 
 SCHEMA: Body = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANSWER: Body = {"name": "answer", "schema": SCHEMA}
@@ -191,7 +193,7 @@ def on_both(cell: dict[Api, str]) -> str:
     return " / ".join(dict.fromkeys(cell.values()))
 
 
-# --- tables --------------------------------------------------------------------------------------------------------------------------------------
+# --- tables ---
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -214,7 +216,8 @@ def fields_table(api: Api) -> str:
             continue
         if name not in fields_of(api):
             raise SystemExit(
-                f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in fields_of"
+                f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in "
+                "fields_of"
             )
         cells = tuple(verdict(api, fields_of(api)[name], backend, name) for backend in BACKENDS.values())
         if len(set(cells)) == 1:
@@ -336,7 +339,8 @@ def items_table() -> str:
     rows.append(
         (
             "`item_reference`",
-            f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if there is none",
+            f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if "
+            "there is none",
         )
     )
     summary = responses.resolved(
@@ -348,7 +352,8 @@ def items_table() -> str:
     rows.append(
         (
             "`compaction`",
-            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from other servers",
+            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from "
+            "other servers",
         )
     )
     skipped = sorted(responses.SKIPPED - {"item_reference"})
@@ -380,14 +385,17 @@ def images() -> str:
     limits = ImageLimits()
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
-        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads the image:\n"
-        f"over http and https, from public addresses only, at most {limits.images} images of {limits.bytes // 2**20} MB\n"
-        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model (`local`) does not\n"
+        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads "
+        "the image:\n"
+        f"over http and https, from public addresses only, at most {limits.images} images of "
+        f"{limits.bytes // 2**20} MB\n"
+        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model "
+        "(`local`) does not\n"
         "support images."
     )
 
 
-# --- repairs -------------------------------------------------------------------------------------------------------
+# --- repairs ---
 
 
 def called(id: str, name: str = "f", arguments: str = "{}") -> Body:
@@ -494,7 +502,7 @@ def mistakes_table() -> str:
     )
 
 
-# --- dialects and failures -----------------------------------------------------------------------------------------------------------------------
+# --- dialects and failures ---
 
 TOKEN = "7c41d09be2"
 
@@ -542,7 +550,7 @@ def kinds_table() -> str:
     )
 
 
-# --- the page ------------------------------------------------------------------------------------------------------------------------------------
+# --- the page ---
 
 
 def page() -> str:

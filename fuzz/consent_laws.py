@@ -232,7 +232,10 @@ async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
             f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model
         )
         row = tuple(getattr(grant, field.name) for field in fields(Grant))
-        insert = f"INSERT INTO grants ({', '.join(field.name for field in fields(Grant))}) VALUES ({', '.join('?' * len(row))})"
+        insert = (
+            f"INSERT INTO grants ({', '.join(field.name for field in fields(Grant))}) VALUES "
+            f"({', '.join('?' * len(row))})"
+        )
         await store.run(lambda connection, insert=insert, row=row: connection.execute(insert, row), "write")  # type: ignore[misc]
 
 

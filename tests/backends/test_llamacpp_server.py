@@ -1,7 +1,9 @@
-"""A real llama.cpp HTTP server as an upstream: its own tools, constrained and emulated ones each carry a client's tool loop through the gateway.
+"""A real llama.cpp HTTP server as an upstream: its own tools, constrained and emulated ones each carry a
+client's tool loop through the gateway.
 
-The server is xllamacpp's, in a process of its own, with the smallest model there is. That model has never seen a tool, so the server gets a template
-that shows it two calls; the server's own grammar and parser make the rest.
+The server is xllamacpp's, in a process of its own, with the smallest model there is. That model has never
+seen a tool, so the server gets a template that shows it two calls; the server's own grammar and parser make
+the rest.
 """
 
 from __future__ import annotations

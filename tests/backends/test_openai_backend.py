@@ -258,7 +258,7 @@ async def test_a_second_call_that_waited_streams_on() -> None:
     assert seen(run)["calls"] == CALLS
 
 
-# --- not streamed ------------------------------------------------------------------------------------------------------------------------------
+# --- not streamed ---
 
 
 async def test_a_client_that_does_not_stream_gets_one_body_and_one_batch_of_the_same_calls() -> None:
@@ -303,7 +303,7 @@ async def test_odd_bodies_are_read() -> None:
     ]
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 REFUSALS: list[tuple[Reply, Failure]] = [
     (
@@ -410,7 +410,7 @@ async def test_silence_behind_the_finish_reason_is_the_end(monkeypatch: pytest.M
     assert (await play(Reply.stream(answer("Hello"), done=False, ending="hang")))[-1] == Finish("stop")
 
 
-# --- the connection ----------------------------------------------------------------------------------------------------------------------------
+# --- the connection ---
 
 
 async def test_closing_the_iterator_closes_the_connection_at_once() -> None:
@@ -511,7 +511,7 @@ async def test_the_backend_works_again_on_another_event_loop() -> None:
         assert (await asyncio.to_thread(run_once, backend))[-1] == Finish("stop")
 
 
-# --- options -----------------------------------------------------------------------------------------------------------------------------------
+# --- options ---
 
 
 @pytest.mark.parametrize(
@@ -583,7 +583,7 @@ def test_strategy_and_capabilities_follow_the_setting() -> None:
     )
 
 
-# --- the request -------------------------------------------------------------------------------------------------------------------------------
+# --- the request ---
 
 
 def messages(*items: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -778,7 +778,7 @@ def test_sampling_and_format_fields_are_passed_on() -> None:
     assert render(turn(output=OutputFormat("json_object")), "m")["response_format"] == {"type": "json_object"}
 
 
-# --- the reader alone --------------------------------------------------------------------------------------------------------------------------
+# --- the reader alone ---
 
 
 @given(

@@ -109,7 +109,7 @@ def test_an_answer_that_is_not_compressed_is_left_alone() -> None:
     assert decoded(plain) is plain
 
 
-# --- through the backend -----------------------------------------------------------------------------------------------------------------------
+# --- through the backend ---
 
 
 async def asked(reply: Reply, stream: bool, proxied: bool) -> list[Event]:

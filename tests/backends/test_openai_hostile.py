@@ -86,7 +86,7 @@ async def play(reply: Reply, request: Turn, **options: Any) -> list[Event]:
             await backend.close()
 
 
-# --- calls in a whole body ---------------------------------------------------------------------------------------------------------------------
+# --- calls in a whole body ---
 
 
 @pytest.mark.parametrize("more", [{}, {"index": 0}])
@@ -141,7 +141,7 @@ def test_white_space_before_arguments_is_kept() -> None:
     assert calls(run) == [("x", "look", ' \n{"a":1} ', "ok")]
 
 
-# --- names -------------------------------------------------------------------------------------------------------------------------------------
+# --- names ---
 
 
 @pytest.mark.parametrize("written", ["functions.look:0", "functions.look", "look:12", "Look", "look"])
@@ -161,7 +161,7 @@ def test_any_other_name_is_passed_on_as_it_is(written: str) -> None:
     assert calls(whole(body({"tool_calls": [entry("x", written, "{}")]}))) == [("x", written, "{}", "ok")]
 
 
-# --- numbers -----------------------------------------------------------------------------------------------------------------------------------
+# --- numbers ---
 
 
 @pytest.mark.parametrize(
@@ -194,11 +194,14 @@ def test_a_time_to_wait_that_is_none_is_ignored(value: str) -> None:
     ).retry_after_s in (None, 0.0)
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def test_an_error_with_lone_surrogates_can_be_sent_on() -> None:
-    raw = b'{"error":{"message":"bad \\ud800 thing","param":"x\\udfff","code":"a\\ud801","type":"invalid_request_error\\ud800"}}'
+    raw = (
+        b'{"error":{"message":"bad \\ud800 '
+        b'thing","param":"x\\udfff","code":"a\\ud801","type":"invalid_request_error\\ud800"}}'
+    )
     for failure in (
         http_failure(400, {}, raw),
         stream_failure({**json.loads(raw)["error"], "type": "invalid_request_error"}),
@@ -253,7 +256,7 @@ def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> N
     )
 
 
-# --- surrogate pairs ---------------------------------------------------------------------------------------------------------------------------
+# --- surrogate pairs ---
 
 HALVES = (r"a\ud83d", r"\ude00b")
 
@@ -333,7 +336,7 @@ def test_cumulative_arguments_may_be_cut_inside_a_surrogate_pair() -> None:
     ]
 
 
-# --- floods and stalls -------------------------------------------------------------------------------------------------------------------------
+# --- floods and stalls ---
 
 
 @asynccontextmanager
@@ -428,7 +431,7 @@ async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body
     assert said(await play(flood, turn(stream=True))) == "x" * 1000
 
 
-# --- options -----------------------------------------------------------------------------------------------------------------------------------
+# --- options ---
 
 
 @pytest.mark.parametrize(
@@ -475,7 +478,7 @@ def test_options_that_work_are_taken() -> None:
     assert options.api_key == "key" and options.dialects == ("hermes",)
 
 
-# --- the typed decoder and the tolerant parser -----------------------------------------------------------------
+# --- the typed decoder and the tolerant parser ---
 
 DELTAS = some.fixed_dictionaries(
     {},
@@ -537,7 +540,7 @@ def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
         assert typed == _fed([block for block in blocks if block])
 
 
-# --- a whole body that is a text and its end -----------------------------------------------------------------
+# --- a whole body that is a text and its end ---
 
 USED: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 TEXT_BODIES: tuple[tuple[dict[str, Any], Usage | None], ...] = (

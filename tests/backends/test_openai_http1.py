@@ -31,7 +31,9 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r
 
 
 class Server:
-    """`answer` writes what it likes for each request; `heads` are what was asked, `connections` how often somebody connected."""
+    """`answer` writes what it likes for each request; `heads` are what was asked, `connections` how often
+    somebody connected.
+    """
 
     def __init__(self, answer: Callable[[Streams, int], Awaitable[None]]) -> None:
         self._answer = answer
@@ -143,7 +145,10 @@ async def test_an_answer_is_read_whole_and_its_connection_used_again_where_it_ma
 async def test_the_request_says_what_it_was_given_and_nothing_else() -> None:
     async with serving(writes(WHOLE)) as (client, server):
         await asked(client, to(server.port, Authorization="Bearer k"), b"{}")
-        head = b"POST /v1/chat?x=1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n"
+        head = (
+            b"POST /v1/chat?x=1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer k\r\n"
+            b"Content-Length: 2\r\n\r\n"
+        )
         assert server.heads == [head % server.port]
 
 
@@ -436,7 +441,7 @@ async def test_kept_connections_are_closed_after_a_while(monkeypatch: pytest.Mon
         assert await asked(client, to(server.port)) == (200, b"hi")
 
 
-# --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
+# --- TLS ---
 
 
 async def test_tls_with_a_trusted_certificate_and_with_another(

@@ -1,4 +1,5 @@
-"""What is known of each kind of server: how it is recognised, asked and listed, and how its quirks are repaired.
+"""What is known of each kind of server: how it is recognised, asked and listed, and how its quirks are
+repaired.
 
 The wires are as those servers send them.
 """
@@ -68,7 +69,7 @@ def way(model: OpenAIBackend) -> str:
     return model.strategy
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------------------------
+# --- the table ---
 
 
 def test_every_server_has_its_row_and_its_page() -> None:
@@ -288,7 +289,7 @@ async def test_ollama_says_whether_a_model_has_tools() -> None:
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
 
-# --- capabilities ------------------------------------------------------------------------------------------------------------------------------
+# --- capabilities ---
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def test_fields_that_a_server_does_not_read_are_not_said_to_be_honoured() -> Non
     assert "logit_bias" in OpenAIBackend("m", {"profile": "vllm"}).capabilities.fields
 
 
-# --- the request -------------------------------------------------------------------------------------------------------------------------------
+# --- the request ---
 
 NAMED = ToolChoice("required", "clock")
 
@@ -375,7 +376,7 @@ def test_ollama_gets_one_text_where_it_would_make_several_messages() -> None:
     assert len(body("vllm", items=items)["messages"][0]["content"]) == 2
 
 
-# --- constraints -------------------------------------------------------------------------------------------------------------------------------
+# --- constraints ---
 
 BARE = Constraint((WEATHER, CLOCK), "", "", True)
 FREE = Constraint((WEATHER, CLOCK), "<tool_call:x1>\n", "\n</tool_call:x1>", False, 3)
@@ -447,7 +448,7 @@ def test_llama_cpp_gets_a_lark_grammar() -> None:
     assert sent["grammar"].startswith("%llguidance") and "response_format" not in sent
 
 
-# --- listing -----------------------------------------------------------------------------------------------------------------------------------
+# --- listing ---
 
 LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
     "openai": (
@@ -760,7 +761,8 @@ def test_openrouter_says_that_it_waits_and_fails_in_the_middle() -> None:
     )
     error = (
         '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P","error":{"code":502,'
-        '"message":"Provider disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
+        '"message":"Provider '
+        'disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
     )
     run = read(": OPENROUTER PROCESSING", ": OPENROUTER PROCESSING", chunk, error)
     assert (

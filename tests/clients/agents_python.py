@@ -1,4 +1,6 @@
-"""openai-agents: an Agent with function tools, which the package runs itself, on its chat completions model and on its Responses model."""
+"""openai-agents: an Agent with function tools, which the package runs itself, on its chat completions model
+and on its Responses model.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""A browser's `fetch`: a page in the real Chromium goes through tool loops from another origin, with the preflights that Chromium itself sends.
+"""A browser's `fetch`: a page in the real Chromium goes through tool loops from another origin, with the
+preflights that Chromium itself sends.
 
-Obsidian's origin is `app://obsidian.md`, a scheme that its Electron registers and that plain Chromium can not be taught. So the page stands on an
-origin of loopback, and a relay between Chromium and the gateway puts `app://obsidian.md` in the place of that origin on the way there; on the way
-back it puts the page's origin where the gateway admits `app://obsidian.md`. It touches nothing else: which requests need a preflight, what is in it,
-and whether the answer admits the request is Chromium's own judgement of the gateway's own headers.
+Obsidian's origin is `app://obsidian.md`, a scheme that its Electron registers and that plain Chromium can not
+be taught. So the page stands on an origin of loopback, and a relay between Chromium and the gateway puts
+`app://obsidian.md` in the place of that origin on the way there; on the way back it puts the page's origin
+where the gateway admits `app://obsidian.md`. It touches nothing else: which requests need a preflight, what
+is in it, and whether the answer admits the request is Chromium's own judgement of the gateway's own headers.
 """
 
 from __future__ import annotations

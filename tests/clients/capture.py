@@ -2,8 +2,9 @@
 
     python tests/clients/capture.py
 
-A relay in front of the gateway writes down each request and, on Responses, the items of the answer, because the server
-stores them. The model is that of simple.py, so each loop has words beside its calls. Ids are numbered.
+A relay in front of the gateway writes down each request and, on Responses, the items of the answer, because
+the server stores them. The model is that of simple.py, so each loop has words beside its calls. Ids are
+numbered.
 """
 
 from __future__ import annotations

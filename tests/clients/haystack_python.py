@@ -1,4 +1,6 @@
-"""Haystack: its Agent, which runs the tools itself, over its generators for chat completions and for Responses."""
+"""Haystack: its Agent, which runs the tools itself, over its generators for chat completions and for
+Responses.
+"""
 
 from __future__ import annotations
 

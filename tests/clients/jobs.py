@@ -1,6 +1,9 @@
-"""What the Python programs share: the tools, and the reading of jobs and writing of results. The same as jobs.mjs, whose head tells the protocol.
+"""What the Python programs share: the tools, and the reading of jobs and writing of results.
 
-The programs run in an environment of their own, where Toolwire is not: they are clients, and know nothing of it but its address.
+The same as jobs.mjs, whose head tells the protocol.
+
+The programs run in an environment of their own, where Toolwire is not: they are clients, and know nothing of
+it but its address.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ def _result(job: Job, apis: dict[str, Api], base_url: str) -> dict[str, Any]:
 
 def main(apis: dict[str, Api]) -> None:
     """Runs every job of stdin, a few at a time."""
-    # Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is enough.
+    # Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is
+    # enough.
     ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
     given = json.load(sys.stdin)
     with ThreadPoolExecutor(4) as pool:

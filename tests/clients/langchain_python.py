@@ -17,7 +17,9 @@ TOOLS = [
 
 
 def gather(calls: dict[int, dict[str, str]], chunk: Any) -> None:
-    """Calls as a client gathers them that trusts the stream: by index, with names, ids and arguments appended."""
+    """Calls as a client gathers them that trusts the stream: by index, with names, ids and arguments
+    appended.
+    """
     for piece in chunk.tool_call_chunks:
         call = calls.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
         call["id"] += piece["id"] or ""

@@ -1,8 +1,9 @@
 """The real clients, and what each is asked to do: client × API × streamed or not × backend, in one table.
 
-Every cell is a two-step tool loop: the model calls, the client runs its tool and brings the result, the model's answer uses it. Library clients run
-in a process of their own (an environment of Python's, Node, or a tab of Chromium), all jobs of a client in one; OpenCode and Codex are run as people
-run them. What comes back has one shape for all; the head of jobs.mjs tells it.
+Every cell is a two-step tool loop: the model calls, the client runs its tool and brings the result, the
+model's answer uses it. Library clients run in a process of their own (an environment of Python's, Node, or a
+tab of Chromium), all jobs of a client in one; OpenCode and Codex are run as people run them. What comes back
+has one shape for all; the head of jobs.mjs tells it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ BOTH = (WHOLE, STREAMED)
 class Client:
     name: str
     kind: Literal["python", "semantic-kernel", "node", "opencode", "codex", "browser"]
-    """How it runs, and its table in versions.toml. semantic-kernel needs other versions of packages that the other Python
-    clients share, so it has an environment of its own."""
+    """How it runs, and its table in versions.toml. semantic-kernel needs other versions of packages that the
+    other Python clients share, so it has an environment of its own."""
     packages: tuple[str, ...]
     """Of that table of versions.toml."""
     apis: Mapping[str, tuple[bool, ...]]
@@ -96,7 +97,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "simple_spoken_parallel": {},
     "simple_twice": {},
 }
-"""What else the broad clients go through. Each is the name of a script or of a plan in simple.py; `missing` is none."""
+"""What else the broad clients go through.
+
+Each is the name of a script or of a plan in simple.py; `missing` is none.
+"""
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,14 @@ ENVIRONMENTS = {"python": "clients", "semantic-kernel": "semantic-kernel"}
 """The kinds of clients in Python, and the folder in .venv where each lives."""
 
 
-# --- where they are --------------------------------------------------------------------------------------------------------------------------------
+# --- where they are ---
 
 
 @dataclass(frozen=True)
 class Installed:
-    """Where the clients are: those of the checkout, or those that `newest.py` put into a folder and named in TOOLWIRE_CLIENTS."""
+    """Where the clients are: those of the checkout, or those that `newest.py` put into a folder and named in
+    TOOLWIRE_CLIENTS.
+    """
 
     pythons: Mapping[str, Path]
     """By kind."""
@@ -201,13 +207,16 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-# --- running them ----------------------------------------------------------------------------------------------------------------------------------
+# --- running them ---
 
 
 def run(
     client: Client, base_url: str, jobs: list[dict[str, Any]], where: Installed, folder: Path
 ) -> list[dict[str, Any]]:
-    """The results, in the order of the jobs. A job's own `baseURL` goes before `base_url`. `folder` is for what programs leave behind."""
+    """The results, in the order of the jobs.
+
+    A job's own `baseURL` goes before `base_url`. `folder` is for what programs leave behind.
+    """
     whole = [{"baseURL": base_url, **job} for job in jobs]
     if client.kind == "opencode":
         from programs import run_opencode
@@ -242,11 +251,13 @@ def run(
     return results
 
 
-# --- the table, for people -------------------------------------------------------------------------------------------------------------------------
+# --- the table, for people ---
 
 
 def markdown() -> str:
-    """What docs/clients.md shows: each client with its versions, and how it goes through its loops on each API."""
+    """What docs/clients.md shows: each client with its versions, and how it goes through its loops on each
+    API.
+    """
     head = ["| client | version | chat completions | Responses |", "|---|---|---|---|"]
     return "\n".join([*head, *(_row(client) for client in CLIENT_TABLE)]) + "\n"
 

@@ -1,10 +1,11 @@
-"""Tries the newest releases of the real clients: installs them into a folder of its own, runs the tests with them, and prints what changed.
+"""Tries the newest releases of the real clients: installs them into a folder of its own, runs the tests with
+them, and prints what changed.
 
     python tests/clients/newest.py [--keep FOLDER] [--only NAME …] [--lock KIND]
 
-The checkout stays as it is. Exit status 1 where a client fails, so a scheduled job notices. Codex as a backend keeps its pinned version: what fails
-is the client. `--lock python` instead prints requirements.txt for the versions of versions.toml, and `--lock semantic-kernel`
-requirements-semantic-kernel.txt.
+The checkout stays as it is. Exit status 1 where a client fails, so a scheduled job notices. Codex as a
+backend keeps its pinned version: what fails is the client. `--lock python` instead prints requirements.txt
+for the versions of versions.toml, and `--lock semantic-kernel` requirements-semantic-kernel.txt.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> int:
         return report(found, run_tests(folder, given.only or [client.name for client in CLIENT_TABLE]))
 
 
-# --- installing ------------------------------------------------------------------------------------------------------------------------------------
+# --- installing ---
 
 
 def environment(folder: Path, requirements: list[str]) -> Path:
@@ -75,7 +76,10 @@ def lock(folder: Path, kind: str) -> str:
     frozen = subprocess.run(
         [python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True
     ).stdout
-    head = f"# Every package of this environment: what versions.toml names and what it needs. Printed by: newest.py --lock {kind}"
+    head = (
+        "# Every package of this environment: what versions.toml names and what it needs. Printed by: "
+        f"newest.py --lock {kind}"
+    )
     return f"{head}\n{frozen}".rstrip()
 
 
@@ -85,7 +89,10 @@ def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
     for kind in sorted(kinds & ENVIRONMENTS.keys()):
         names = list(VERSIONS[kind])
         python = environment(folder / kind, [name + EXTRAS.get(name, "") for name in names])
-        program = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
+        program = (
+            "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for "
+            "n in sys.argv[1:]}))"
+        )
         told = subprocess.run(
             [python, "-c", program, *names], check=True, capture_output=True, text=True
         ).stdout
@@ -120,7 +127,7 @@ def npm(folder: Path, names: list[str]) -> dict[str, str]:
     }
 
 
-# --- running and telling ---------------------------------------------------------------------------------------------------------------------------
+# --- running and telling ---
 
 
 def run_tests(folder: Path, names: list[str]) -> dict[str, list[str]]:

@@ -1,4 +1,7 @@
-"""The openai package for Python: every way it has to ask, on both APIs, as whole tool loops. As a program it runs jobs; tests use the loops too."""
+"""The openai package for Python: every way it has to ask, on both APIs, as whole tool loops.
+
+As a program it runs jobs; tests use the loops too.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Called:
 
 @dataclass(frozen=True)
 class Step:
-    """One answer of the model. `items` are what the client sends back with its next request, before the results."""
+    """One answer of the model.
+
+    `items` are what the client sends back with its next request, before the results.
+    """
 
     text: str
     calls: list[Called]
@@ -59,7 +65,7 @@ class Step:
     response_id: str = ""
 
 
-# --- the ways to ask -----------------------------------------------------------------------------------------------------------------------------
+# --- the ways to ask ---
 
 
 def chat_created(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
@@ -67,7 +73,9 @@ def chat_created(client: openai.OpenAI, model: str, messages: list[Any]) -> Step
 
 
 def chat_iterated(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
-    """Chunks put together by hand, as many clients do: text and arguments appended, calls by index, id and name from where they stand."""
+    """Chunks put together by hand, as many clients do: text and arguments appended, calls by index, id and
+    name from where they stand.
+    """
     stream = client.chat.completions.create(
         model=model, messages=messages, tools=CHAT_TOOLS, stream=True, stream_options={"include_usage": True}
     )
@@ -162,7 +170,7 @@ def _response_step(response: Any) -> Step:
     return Step(response.output_text, calls, response.status, usage, items, response.id)
 
 
-# --- the loops -----------------------------------------------------------------------------------------------------------------------------------
+# --- the loops ---
 
 Loop = Callable[[openai.OpenAI, str], list[Step]]
 
@@ -185,7 +193,9 @@ def chat_loop(
 
 
 def respaced(messages: list[Any]) -> list[Any]:
-    """A history in a client's own hand: empty text, arguments spaced anew, names on the results, and those the other way round."""
+    """A history in a client's own hand: empty text, arguments spaced anew, names on the results, and those
+    the other way round.
+    """
     first, *results = messages
     for call in first["tool_calls"]:
         call["function"]["arguments"] = json.dumps(
@@ -241,7 +251,7 @@ RESPONSES_LOOPS = {
 LOOPS = CHAT_LOOPS | RESPONSES_LOOPS
 
 
-# --- as a program --------------------------------------------------------------------------------------------------------------------------------
+# --- as a program ---
 
 WAYS = {
     ("chat", False): "chat-create",

@@ -1,6 +1,9 @@
-"""OpenCode and Codex as people run them: their settings in a file, a question on the command line. Each job has a home and a folder of its own.
+"""OpenCode and Codex as people run them: their settings in a file, a question on the command line.
 
-The folder holds weather.txt, and the model reads it by the program's own tool. What the programs print as JSON becomes the steps of a result.
+Each job has a home and a folder of its own.
+
+The folder holds weather.txt, and the model reads it by the program's own tool. What the programs print as
+JSON becomes the steps of a result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""pydantic-ai: an Agent with tools, which the package runs itself, on its chat model and on its Responses model of OpenAI's."""
+"""pydantic-ai: an Agent with tools, which the package runs itself, on its chat model and on its Responses
+model of OpenAI's.
+"""
 
 from __future__ import annotations
 

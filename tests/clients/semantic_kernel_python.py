@@ -1,7 +1,9 @@
-"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent with and without a store.
+"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent with and
+without a store.
 
-Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the function's own name.
-With the server's store, its default, the agent sends the question again with every result, beside `previous_response_id`.
+Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the
+function's own name. With the server's store, its default, the agent sends the question again with every
+result, beside `previous_response_id`.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def step(message: ChatMessageContent) -> Step:
 
 
 def usage_of(message: ChatMessageContent) -> dict[str, Any]:
-    """On chat completions it gives an object with names of its own, on Responses a copy of what the server said."""
+    """On chat completions it gives an object with names of its own, on Responses a copy of what the server
+    said.
+    """
     told = message.metadata.get("usage")
     if isinstance(told, dict):
         return {"input": told["input_tokens"], "output": told["output_tokens"]}

@@ -1,11 +1,12 @@
-"""The simplest model: it calls its tools until the conversation ends with their results, and then it reports them.
+"""The simplest model: it calls its tools until the conversation ends with their results, and then it reports
+them.
 
-A scripted model answers by the number of answers before, whatever else it is told. This one reads its history. It repeats
-its calls for ever where the results do not come last, it reports the results in the order in which it found them, and it
-reports what it had said beside the calls.
+A scripted model answers by the number of answers before, whatever else it is told. This one reads its
+history. It repeats its calls for ever where the results do not come last, it reports the results in the order
+in which it found them, and it reports what it had said beside the calls.
 
-As a server with tools it refuses, like OpenAI's, a history where a message with calls is not followed by their results.
-Asked without tools it is a model that only writes text, and does what the prompt teaches.
+As a server with tools it refuses, like OpenAI's, a history where a message with calls is not followed by
+their results. Asked without tools it is a model that only writes text, and does what the prompt teaches.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ PLANS: dict[str, tuple[str, list[list[Planned]]]] = {
     "simple_spoken_parallel": (SPOKEN, [[PARIS, OSLO]]),
     "simple_twice": (SPOKEN, [[PARIS], [NOTES]]),
 }
-"""What it says beside its calls, and the calls of each round. Which round it is it knows from the last result."""
+"""What it says beside its calls, and the calls of each round.
+
+Which round it is it knows from the last result.
+"""
 
 _BLOCK = re.compile(r"<tool_result:(\w+) [^>]*>\n(.*?)\n</tool_result:\1>", re.DOTALL)
 _CALL = re.compile(r"\s*<tool_call:(\w+)>.*?</tool_call:\1>\s*", re.DOTALL)
@@ -73,11 +77,17 @@ def misplaced(messages: list[dict[str, Any]]) -> str | None:
     for number, message in enumerate(messages):
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
-                return f"messages[{number}]: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+                return (
+                    f"messages[{number}]: messages with role 'tool' must be a response to a preceding "
+                    "message with 'tool_calls'."
+                )
             open_calls.remove(message["tool_call_id"])
             continue
         if open_calls:
-            return f"messages[{number}]: an assistant message with 'tool_calls' must be followed by tool messages for {open_calls}."
+            return (
+                f"messages[{number}]: an assistant message with 'tool_calls' must be followed by tool "
+                f"messages for {open_calls}."
+            )
         open_calls = [call["id"] for call in message.get("tool_calls") or ()]
     return f"the history ends without tool messages for {open_calls}." if open_calls else None
 
@@ -93,7 +103,9 @@ def native(messages: list[dict[str, Any]]) -> tuple[str, list[str]]:
 
 
 def written(messages: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """The same as a model reads it that only writes text: results are blocks of the last message, at its very end."""
+    """The same as a model reads it that only writes text: results are blocks of the last message, at its very
+    end.
+    """
     text, results = _text(messages[-1]), list[str]()
     for block in reversed(list(_BLOCK.finditer(text))):
         if text[block.end() :].strip():

@@ -1,4 +1,6 @@
-"""The values that docs/clients.md gives for Obsidian Copilot, OpenCode and Codex work as they are pasted: only the port is another one here."""
+"""The values that docs/clients.md gives for Obsidian Copilot, OpenCode and Codex work as they are pasted:
+only the port is another one here.
+"""
 
 from __future__ import annotations
 

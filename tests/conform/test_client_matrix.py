@@ -1,4 +1,5 @@
-"""Every real client goes through a two-step tool loop on every API it speaks, streamed and not, with scripted, emulated and Codex models.
+"""Every real client goes through a two-step tool loop on every API it speaks, streamed and not, with
+scripted, emulated and Codex models.
 
 The table of cells is tests/clients/matrix.py; a test here for each cell.
 """

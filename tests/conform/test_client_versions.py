@@ -1,4 +1,6 @@
-"""Which versions the real clients have is said in one file, tests/clients/versions.toml; everything that installs them agrees with it."""
+"""Which versions the real clients have is said in one file, tests/clients/versions.toml; everything that
+installs them agrees with it.
+"""
 
 from __future__ import annotations
 

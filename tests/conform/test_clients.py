@@ -1,8 +1,9 @@
-"""Library clients as people install them, each through many kinds of turns against the running gateway: what goes well, and what fails.
+"""Library clients as people install them, each through many kinds of turns against the running gateway: what
+goes well, and what fails.
 
-The programs in tests/clients run the loops and tell what their client gave them; every assertion here is about that, not about bytes. The first
-question to a client runs all of its jobs in one process. tests/clients/matrix.py holds the table of clients and scenarios, `scripts` beside it what
-the models do.
+The programs in tests/clients run the loops and tell what their client gave them; every assertion here is
+about that, not about bytes. The first question to a client runs all of its jobs in one process.
+tests/clients/matrix.py holds the table of clients and scenarios, `scripts` beside it what the models do.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def in_any_order(calls: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def ordered(case: Case, calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The calls of an answer as they can be compared: Haystack sorts those of a streamed Response by their item ids."""
+    """The calls of an answer as they can be compared: Haystack sorts those of a streamed Response by their
+    item ids.
+    """
     return (
         in_any_order(calls)
         if (case.client, case.wire, case.stream) == ("haystack", "responses", True)
@@ -170,8 +173,8 @@ def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
 
 
 def beside(case: Case, plan: str) -> str:
-    """The words of its own that the model reads beside its last calls. semantic-kernel drops them, except that its agent,
-    where it does not stream, sends all of them again with every request."""
+    """The words of its own that the model reads beside its last calls. semantic-kernel drops them, except
+    that its agent, where it does not stream, sends all of them again with every request."""
     spoken, rounds = PLANS[plan]
     if case.api == "rewritten":
         return ""  # as some clients do, it writes the message with the calls anew

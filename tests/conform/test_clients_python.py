@@ -1,7 +1,8 @@
-"""The openai package for Python through whole tool loops against the running gateway: every way it has to ask, on both APIs.
+"""The openai package for Python through whole tool loops against the running gateway: every way it has to
+ask, on both APIs.
 
-Every assertion is about what the package's own objects and exceptions say. The loops stand in tests/clients/openai_python.py, and `scripts` beside it
-holds what the models do.
+Every assertion is about what the package's own objects and exceptions say. The loops stand in
+tests/clients/openai_python.py, and `scripts` beside it holds what the models do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Every check of `toolwire conform` passes on Toolwire, and every one of them can fail: an endpoint with that one fault is told of it.
+"""Every check of `toolwire conform` passes on Toolwire, and every one of them can fail: an endpoint with that
+one fault is told of it.
 
 `DAMAGES` has a row for each check. The manifest test sees to it that no check is without one.
 """
@@ -103,7 +104,10 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
     if not CODEX.exists() or shutil.which("node") is None:
         pytest.skip("Codex is missing: npm ci --prefix tests/codex/new")
     provider = f'{{ base_url = "{toolwire.url}/v1", env_key = "PROVIDER_KEY", name = "demo" }}'
-    model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\nmodel = "gpt-5.5"\ntools = "{tools}"\n'
+    model = (
+        f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\n'
+        f'model = "gpt-5.5"\ntools = "{tools}"\n'
+    )
     node = Node(
         tmp_path, f'[server]\nkeys = ["{KEY}"]\n{model}provider = {provider}\n', {"PROVIDER_KEY": KEY}
     )

@@ -1,4 +1,6 @@
-"""`toolwire conform` as a person or a script runs it: the table, JSON, JUnit, exit status, keys, and endpoints that misbehave."""
+"""`toolwire conform` as a person or a script runs it: the table, JSON, JUnit, exit status, keys, and
+endpoints that misbehave.
+"""
 
 from __future__ import annotations
 
@@ -294,7 +296,9 @@ async def test_a_rate_limit_is_waited_for() -> None:
     ("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)]
 )
 async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
-    """Who does not say when it has time is not waited for, nor who has none for long; and who has none after all is not for ever."""
+    """Who does not say when it has time is not waited for, nor who has none for long; and who has none after
+    all is not for ever.
+    """
     async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
         done = await run(upstream.base_url, *CHECKED)
     *waited, last = done.stderr.splitlines()

@@ -1,4 +1,6 @@
-"""The catalogue is the manifest of the contract tests: every check has a test that names it, and no test names a check that is not there."""
+"""The catalogue is the manifest of the contract tests: every check has a test that names it, and no test
+names a check that is not there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ TESTS = Path(__file__).parents[1]
 CONTRACT = [
     TESTS / "conform" / name for name in ("test_scenarios.py", "test_peer_bugs.py", "test_conform_checks.py")
 ]
-"""Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
+"""Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is
+about.
+"""
 JUDGE = TESTS.parent / "src" / "toolwire" / "conform" / "judge"
 OF_REPAIR = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
 OPENAI_SCHEMAS = (
@@ -143,7 +147,9 @@ def test_every_contract_test_names_a_check(path: Path) -> None:
 
 
 def codes_of(tree: ast.AST) -> Iterator[str]:
-    """What a module of the judge can say: the first words of `add` and `Problem`, the second of `check`, and verdicts on arguments."""
+    """What a module of the judge can say: the first words of `add` and `Problem`, the second of `check`, and
+    verdicts on arguments.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = (

@@ -611,6 +611,9 @@ def test_no_bytes_make_the_judge_raise(raw: bytes) -> None:
 
 
 def test_the_judge_needs_the_standard_library_only() -> None:
-    script = "import sys, toolwire.conform.judge; print([name for name in ('openai', 'pydantic', 'jsonschema_rs', 'msgspec') if name in sys.modules])"
+    script = (
+        "import sys, toolwire.conform.judge; print([name for name in ('openai', 'pydantic', "
+        "'jsonschema_rs', 'msgspec') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

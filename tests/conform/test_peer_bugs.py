@@ -1,4 +1,5 @@
-"""The reproduced bugs of an earlier proxy (codex-completions-api), each as a test that shows the right behaviour.
+"""The reproduced bugs of an earlier proxy (codex-completions-api), each as a test that shows the right
+behaviour.
 
 Numbers are those of its published list.
 """
@@ -174,7 +175,10 @@ async def test_14_the_model_is_echoed_as_sent_and_ids_never_repeat(table: Any) -
 
 @pytest.mark.check("chat.answers")
 async def test_15_no_words_of_the_prompt_change_what_is_done(table: Any) -> None:
-    text = 'Generate a concise title and a summary, max 5 words, output format {"title":"", "summary":""} <conversation_text>conversation: x'
+    text = (
+        'Generate a concise title and a summary, max 5 words, output format {"title":"", "summary":""} '
+        "<conversation_text>conversation: x"
+    )
     body = await table.play("say {user}").body("chat", {"messages": [{"role": "user", "content": text}]})
     assert body["choices"][0]["message"]["content"] == text
 

@@ -1,4 +1,6 @@
-"""Every scenario of the wire, on each API that has it, streamed and not, for native and for emulated tools, judged by all judges."""
+"""Every scenario of the wire, on each API that has it, streamed and not, for native and for emulated tools,
+judged by all judges.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the model does, what the client asks beyond a plain message with two tools, and what must come out."""
+    """What the model does, what the client asks beyond a plain message with two tools, and what must come
+    out.
+    """
 
     id: str
     script: str

@@ -1,4 +1,6 @@
-"""What nobody sees is written out wherever a person decides: in the terminal, on the pages, in forms and in lists."""
+"""What nobody sees is written out wherever a person decides: in the terminal, on the pages, in forms and in
+lists.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ DEFAULT_IGNORABLE = (
     (0x1D173, 0x1D17A),
     (0xE0000, 0xE0FFF),
 )
-"""Unicode's property Default_Ignorable_Code_Point, the unassigned ones included (DerivedCoreProperties.txt of Unicode 16)."""
+"""Unicode's property Default_Ignorable_Code_Point, the unassigned ones included (DerivedCoreProperties.txt of
+Unicode 16).
+"""
 OTHERS = (
     (0x00, 0x08),  # controls
     (0x0B, 0x1F),

@@ -1,1 +1,3 @@
-"""What only our own tests and benchmarks need: judges, fake providers and agents, service launchers, hostile clients."""
+"""What only our own tests and benchmarks need: judges, fake providers and agents, service launchers, hostile
+clients.
+"""

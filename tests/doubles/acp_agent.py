@@ -1,4 +1,5 @@
-"""A scripted ACP agent: a process that speaks the Agent Client Protocol on stdin and stdout and plays a script, for tests.
+"""A scripted ACP agent: a process that speaks the Agent Client Protocol on stdin and stdout and plays a
+script, for tests.
 
     python -m doubles.acp_agent script.json
 
@@ -56,7 +57,10 @@ class Stopped(Exception):
 
 
 class Tools:
-    """The client's tools, by the MCP server that session/new named. Every call has its own thread, so that it may wait."""
+    """The client's tools, by the MCP server that session/new named.
+
+    Every call has its own thread, so that it may wait.
+    """
 
     def __init__(self, server: Mapping[str, Json]) -> None:
         self._url = str(server["url"])

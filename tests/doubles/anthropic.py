@@ -1,11 +1,13 @@
-"""FakeAnthropic: a server on loopback that speaks the wire of Anthropic's Messages API and plays a script, for tests.
+"""FakeAnthropic: a server on loopback that speaks the wire of Anthropic's Messages API and plays a script,
+for tests.
 
     async with FakeAnthropic(Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["messages"]
 
-An answer goes out as a stream of events or as one body, as the request asks. What comes in is judged as the real service judges it, by the table
-`RULES`: a request that Anthropic would refuse gets the error that Anthropic would send, and the script does not move on.
+An answer goes out as a stream of events or as one body, as the request asks. What comes in is judged as the
+real service judges it, by the table `RULES`: a request that Anthropic would refuse gets the error that
+Anthropic would send, and the script does not move on.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ STATUS_TYPES = {
 }
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ Block = Said | Thinking | Redacted | Use
 
 
 class Answer:
-    """A message: its blocks and how it ends. `stop` None: what the blocks call for; "": the stream ends before it says. `error`: an error event,
-    as (type, message), takes the place of the end."""
+    """A message: its blocks and how it ends. `stop` None: what the blocks call for; "": the stream ends
+    before it says. `error`: an error event, as (type, message), takes the place of the end."""
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ def error(status: int, message: str, type: str | None = None, **fields: Any) -> 
     )
 
 
-# --- the server --------------------------------------------------------------------------------------------------------------------------------
+# --- the server ---
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""Clients of a server under load, on bare sockets: one that runs tool loops as it should, and those that mean harm.
+"""Clients of a server under load, on bare sockets: one that runs tool loops as it should, and those that mean
+harm.
 
-`ToolLoop.run` judges every answer and keeps its times. Each function of `HOSTILE` does its harm until it is cancelled, again and again where the
-server cuts it off; what comes of it is the server's affair.
+`ToolLoop.run` judges every answer and keeps its times. Each function of `HOSTILE` does its harm until it is
+cancelled, again and again where the server cuts it off; what comes of it is the server's affair.
 """
 
 from __future__ import annotations
@@ -65,12 +66,14 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
             await writer.wait_closed()
 
 
-# --- one that does as it should ----------------------------------------------------------------------------------------------------------------
+# --- one that does as it should ---
 
 
 @dataclass
 class ToolLoop:
-    """A conversation in streams: a question, a call, its result, an answer. `models` must call `look` first and then speak.
+    """A conversation in streams: a question, a call, its result, an answer.
+
+    `models` must call `look` first and then speak.
 
     One in `leaves` goes away in the middle of a stream, at random, as people do.
     """
@@ -183,7 +186,7 @@ def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
     return call, text
 
 
-# --- those that mean harm ----------------------------------------------------------------------------------------------------------------------
+# --- those that mean harm ---
 
 Harm = Callable[[int, str], Awaitable[None]]
 LONG, SHORT = "long", "loop"
@@ -220,7 +223,9 @@ async def says_nothing(port: int, key: str) -> None:
 
 
 async def half_open(port: int, key: str) -> None:
-    """Asks for a stream and closes its own half before the answer is there; then for another, and is gone with a reset."""
+    """Asks for a stream and closes its own half before the answer is there; then for another, and is gone
+    with a reset.
+    """
     request = post(PATHS["chat"], {**_first("chat", LONG), "tools": []}, key)
     async with connected(port) as (reader, writer):
         writer.write(request)

@@ -1,8 +1,8 @@
 """Damages to a stream: what a judge is tried with.
 
-A damage is data: a name, the API it belongs to, and a function from frames to damaged frames, or None where it does not apply. The functions here
-make such functions. After a structural damage the sequence numbers of a Responses stream are written anew, so that it is the order that is judged
-and not only the numbering.
+A damage is data: a name, the API it belongs to, and a function from frames to damaged frames, or None where
+it does not apply. The functions here make such functions. After a structural damage the sequence numbers of a
+Responses stream are written anew, so that it is the order that is judged and not only the numbering.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def structural(mutate: Mutate) -> Mutate:
     return renumbering
 
 
-# --- damages to a field ------------------------------------------------------------------------------------------------------------------------
+# --- damages to a field ---
 
 DROP = object()
 """In place of a value: the key goes away."""
@@ -89,7 +89,8 @@ def _parent(frame: Any, path: list[str]) -> Any:
 
 
 def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = False) -> Mutate:
-    """Puts `value` at the path in one of the frames that have it (`add`: that have its parent): the first, or by `at` another one.
+    """Puts `value` at the path in one of the frames that have it (`add`: that have its parent): the first, or
+    by `at` another one.
 
     A callable makes the new value from the old; `kind` looks only at events of this type.
     """
@@ -118,7 +119,7 @@ def other(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 
-# --- damages to the order ----------------------------------------------------------------------------------------------------------------------
+# --- damages to the order ---
 
 
 def find(frames: Frames, test: Test) -> int | None:

@@ -4,8 +4,9 @@
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["contents"]
 
-`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` gives it whole. What comes in is judged as the real service judges it, by the
-table `RULES`: a request that Google would refuse gets the error that Google would send, and the script does not move on.
+`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` gives it whole. What comes in is judged
+as the real service judges it, by the table `RULES`: a request that Google would refuse gets the error that
+Google would send, and the script does not move on.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ STATUS_NAMES = {
 }
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ class Thought:
 
 @dataclass(frozen=True)
 class Call:
-    """A function call; Gemini sends it whole. Older models give it no id; of parallel calls only the first is signed."""
+    """A function call; Gemini sends it whole.
+
+    Older models give it no id; of parallel calls only the first is signed.
+    """
 
     name: str
     args: Mapping[str, Any]
@@ -71,8 +75,9 @@ Part = Said | Thought | Call
 
 
 class Answer:
-    """A candidate: its parts and how it ends. `finish` "": the stream ends before it says. `blocked`: the prompt is refused, for this reason.
-    `error`: an error chunk, as (status, message), takes the place of the end. `together`: calls that follow each other come in one chunk."""
+    """A candidate: its parts and how it ends. `finish` "": the stream ends before it says. `blocked`: the
+    prompt is refused, for this reason. `error`: an error chunk, as (status, message), takes the place of the
+    end. `together`: calls that follow each other come in one chunk."""
 
     def __init__(
         self,
@@ -176,14 +181,17 @@ def error(status: int, message: str, details: list[Body] | None = None, **fields
     return Reply.body(_error_body(status, message, details), status, **fields)
 
 
-# --- what the service asks of a request --------------------------------------------------------------------------------------------------------
+# --- what the service asks of a request ---
 
 FIELDS = frozenset(
-    "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent serviceTier labels".split()
+    "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent "
+    "serviceTier labels".split()
 )
 CONFIG_FIELDS = frozenset(
-    "temperature topP topK maxOutputTokens stopSequences candidateCount seed presencePenalty frequencyPenalty responseMimeType responseSchema "
-    "responseJsonSchema responseModalities thinkingConfig mediaResolution responseLogprobs logprobs speechConfig imageConfig".split()
+    "temperature topP topK maxOutputTokens stopSequences candidateCount seed presencePenalty "
+    "frequencyPenalty responseMimeType responseSchema "
+    "responseJsonSchema responseModalities thinkingConfig mediaResolution responseLogprobs logprobs "
+    "speechConfig imageConfig".split()
 )
 _DATA = (
     "text",
@@ -199,12 +207,16 @@ _DATA = (
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 _OPAQUE = frozenset(
-    "args response parameters parametersJsonSchema parameters_json_schema responseSchema responseJsonSchema response_json_schema".split()
+    "args response parameters parametersJsonSchema parameters_json_schema responseSchema "
+    "responseJsonSchema response_json_schema".split()
 )
 
 
 def camel(value: Any) -> Any:
-    """A body with its names in the form that the API documents. The service takes `thinking_budget` for `thinkingBudget`, and clients send both."""
+    """A body with its names in the form that the API documents.
+
+    The service takes `thinking_budget` for `thinkingBudget`, and clients send both.
+    """
     if isinstance(value, list):
         return [camel(item) for item in value]
     if not isinstance(value, dict):
@@ -241,7 +253,10 @@ def contents(body: Body, model: str) -> Problem:
             return f"* GenerateContentRequest.contents[{at}].parts: contents.parts must not be empty.\n"
         for place, part in enumerate(content["parts"]):
             if not any(kind in part for kind in _DATA):
-                return f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field 'data' must have one initialized field\n"
+                return (
+                    f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field "
+                    "'data' must have one initialized field\n"
+                )
     return None
 
 
@@ -251,12 +266,18 @@ def turns(body: Body, model: str) -> Problem:
     for content in body["contents"]:
         calls, results = _of("functionCall", content), _of("functionResponse", content)
         if calls and (before is None or before["role"] != "user"):
-            return "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
+            return (
+                "Please ensure that function call turn comes immediately after a user turn or after a "
+                "function response turn."
+            )
         open_calls = _of("functionCall", before) if before is not None else []
         if results and not open_calls:
             return "Please ensure that function response turn comes immediately after a function call turn."
         if len(results) != len(open_calls):
-            return "Please ensure that the number of function response parts is equal to the number of function call parts of the function call turn."
+            return (
+                "Please ensure that the number of function response parts is equal to the number of "
+                "function call parts of the function call turn."
+            )
         if sorted(result["name"] for result in results) != sorted(call["name"] for call in open_calls):
             return "Please ensure that every function response has the name of its function call."
         before = content
@@ -270,7 +291,8 @@ def tools(body: Body, model: str) -> Problem:
     for name in names:
         if not _NAME.fullmatch(name):
             return (
-                "Invalid function name. Must start with a letter or an underscore. Must be alphanumeric (a-z, A-Z, 0-9), underscores (_), dots (.), "
+                "Invalid function name. Must start with a letter or an underscore. Must be alphanumeric "
+                "(a-z, A-Z, 0-9), underscores (_), dots (.), "
                 "colons (:), or dashes (-), with a maximum length of 64."
             )
     if len(set(names)) != len(names):
@@ -316,7 +338,8 @@ def signatures(body: Body, model: str) -> Problem:
         calls = [part for part in content["parts"] if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             return (
-                "Function call is missing a thought_signature in functionCall parts. This is required for tools to work correctly, and missing "
+                "Function call is missing a thought_signature in functionCall parts. This is required for "
+                "tools to work correctly, and missing "
                 "thought_signature may lead to degraded model performance. Additional data, function call "
                 f"`default_api:{calls[0]['functionCall']['name']}` , position 2. Please refer to "
                 "https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
@@ -336,10 +359,13 @@ RULES: tuple[Callable[[Body, str], Problem], ...] = (
     thinking,
     signatures,
 )
-"""What the service asks of a request, in the order it is asked. Each rule gives the service's own words, or None."""
+"""What the service asks of a request, in the order it is asked.
+
+Each rule gives the service's own words, or None.
+"""
 
 
-# --- the server --------------------------------------------------------------------------------------------------------------------------------
+# --- the server ---
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|streamGenerateContent)")
 
@@ -384,7 +410,8 @@ class FakeGoogle(FakeProvider[Answer]):
         if "x-goog-api-key" not in headers:
             return error(
                 403,
-                "Method doesn't allow unregistered callers (callers without established identity). Please use API Key.",
+                "Method doesn't allow unregistered callers (callers without established identity). Please "
+                "use API Key.",
             )
         if headers["x-goog-api-key"] != self.key:
             detail = {
@@ -411,6 +438,7 @@ class FakeGoogle(FakeProvider[Answer]):
         if self.models is not None and model not in self.models:
             return error(
                 404,
-                f"models/{model} is not found for API version v1beta, or is not supported for generateContent.",
+                f"models/{model} is not found for API version v1beta, or is not supported for "
+                "generateContent.",
             )
         return None

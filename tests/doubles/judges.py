@@ -1,7 +1,8 @@
-"""Judges of an OpenAI-compatible endpoint: the official SDK's types, the SDK as a client, and the order judge.
+"""Judges of an OpenAI-compatible endpoint: the official SDK's types, the SDK as a client, and the order
+judge.
 
-No judge sees everything: types miss order, the SDK's accumulators forgive much, the order judge knows only its tables.
-`Judge` asks all of them. Needs the `openai` package, imported on first use.
+No judge sees everything: types miss order, the SDK's accumulators forgive much, the order judge knows only
+its tables. `Judge` asks all of them. Needs the `openai` package, imported on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if typing.TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-# --- the SDK's types ---------------------------------------------------------------------------------------------------------------------------
+# --- the SDK's types ---
 
 KNOWN_EXTRAS = {
     ("ChoiceDelta", "reasoning_content"),  # the vendors' customary extension
@@ -38,7 +39,9 @@ KNOWN_EXTRAS = {
 
 
 class SdkJudge:
-    """Validates by the pydantic types of openai-python, strictly, and reports every key that the types do not know."""
+    """Validates by the pydantic types of openai-python, strictly, and reports every key that the types do not
+    know.
+    """
 
     def stream(self, frames: list[dict[str, Any]], api: Api) -> list[Problem]:
         return [
@@ -139,11 +142,13 @@ def _extras(value: Any, path: str) -> Iterator[str]:
             yield from _extras(entry, f"{path}[{index}]")
 
 
-# --- the SDK as a client -----------------------------------------------------------------------------------------------------------------------
+# --- the SDK as a client ---
 
 
 class ReplayJudge:
-    """Serves the bytes to the real openai-python and compares what it holds in the end with `toolwire.conform.judge.fold`."""
+    """Serves the bytes to the real openai-python and compares what it holds in the end with
+    `toolwire.conform.judge.fold`.
+    """
 
     def __init__(self) -> None:
         self._status = 200
@@ -169,7 +174,10 @@ class ReplayJudge:
         return httpx2.Response(self._status, headers={"content-type": self._type}, content=self._answer)
 
     def final(self, raw: bytes, api: Api) -> dict[str, Any]:
-        """What the SDK accumulates: a completion, or the response of the terminal event. Raises what the SDK raises."""
+        """What the SDK accumulates: a completion, or the response of the terminal event.
+
+        Raises what the SDK raises.
+        """
         self._status, self._answer, self._type = 200, raw, "text/event-stream"
         if api == "chat":
             with self._client.chat.completions.stream(model="judge", messages=[]) as stream:
@@ -340,7 +348,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- all together ------------------------------------------------------------------------------------------------------------------------------
+# --- all together ---
 
 
 class Judge:

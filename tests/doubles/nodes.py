@@ -1,7 +1,8 @@
-"""Real servers on loopback, for tests of several nodes: Redis, nginx with the file that the documentation ships, and serving processes.
+"""Real servers on loopback, for tests of several nodes: Redis, nginx with the file that the documentation
+ships, and serving processes.
 
-Each is a process of its own in a folder of its own, ended by its id. Ports are picked before they are used, so that a server that is stopped comes
-back to the same one.
+Each is a process of its own in a folder of its own, ended by its id. Ports are picked before they are used,
+so that a server that is stopped comes back to the same one.
 """
 
 from __future__ import annotations
@@ -149,8 +150,10 @@ class Nginx(Server):
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         (folder / "nginx.conf").write_text(
-            f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} warn; {'user root;' if os.getuid() == 0 else ''}"
-            f"worker_processes 1; events {{ worker_connections 2048; }} http {{ access_log off; {paths} include {folder / 'site.conf'}; }}\n"
+            f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} warn; "
+            f"{'user root;' if os.getuid() == 0 else ''}"
+            f"worker_processes 1; events {{ worker_connections 2048; }} http {{ access_log off; {paths} "
+            f"include {folder / 'site.conf'}; }}\n"
         )
 
     def start(self) -> Nginx:
@@ -173,7 +176,10 @@ class Nginx(Server):
 
 
 class Node(Server):
-    """`toolwire serve` with these settings, as TOML, on a port that stays the same. `before`: a command that ends by becoming its arguments."""
+    """`toolwire serve` with these settings, as TOML, on a port that stays the same.
+
+    `before`: a command that ends by becoming its arguments.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """Small tools over a folder of notes, and a person who decides: for tests of whatever asks.
 
-`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`; `steps` is what they did, in order; `log`, if given, gets the same
-lines, so that another process can read them. They confine nothing and rank nothing: the vault's own tools do. `Person` is a surface that answers the
-questions, one decision after the other, and keeps what it was shown.
+`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`; `steps` is what they did,
+in order; `log`, if given, gets the same lines, so that another process can read them. They confine nothing
+and rank nothing: the vault's own tools do. `Person` is a surface that answers the questions, one decision
+after the other, and keeps what it was shown.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Notes:
 
 
 class Person:
-    """Decides in order; "leave" leaves a question to others, and when there are no decisions left, nobody decides."""
+    """Decides in order; "leave" leaves a question to others, and when there are no decisions left, nobody
+    decides.
+    """
 
     def __init__(
         self,

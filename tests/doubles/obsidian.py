@@ -1,8 +1,9 @@
 """Requests in the shapes that Obsidian Copilot sends, with contents written for these tests.
 
-Observed on its wire: on Responses it sends tools either flat or nested under `function` as on chat completions, in the
-nested shape together with `tool_choice` and `toolChoice`; `strict` is null; `text` is an empty object; a turn that only
-called a tool comes back as an assistant message with empty content before the call.
+Observed on its wire: on Responses it sends tools either flat or nested under `function` as on chat
+completions, in the nested shape together with `tool_choice` and `toolChoice`; `strict` is null; `text` is an
+empty object; a turn that only called a tool comes back as an assistant message with empty content before the
+call.
 """
 
 from __future__ import annotations

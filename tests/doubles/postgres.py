@@ -1,4 +1,5 @@
-"""A real PostgreSQL on loopback, for tests: started as a user that is not root, with a password, in a folder of its own, and gone with the tests.
+"""A real PostgreSQL on loopback, for tests: started as a user that is not root, with a password, in a folder
+of its own, and gone with the tests.
 
 It can be ended, killed, paused and started again on the same port with the same data.
 """
@@ -65,7 +66,7 @@ class Postgres:
     def drop(self, url: str) -> None:
         self._admin(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
 
-    # --- its life ------------------------------------------------------------------------------------------------------------------------------
+    # --- its life ---
 
     def start(self) -> None:
         """Ready when it returns. Nothing happens where it runs already."""
@@ -115,7 +116,7 @@ class Postgres:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- processes -----------------------------------------------------------------------------------------------------------------------------
+    # --- processes ---
 
     def _initialise(self) -> None:
         secret = self._folder / "password"

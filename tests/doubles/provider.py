@@ -1,4 +1,7 @@
-"""FakeProvider: what the fakes of hosted providers have in common. They judge a request as the real service does, and play a script."""
+"""FakeProvider: what the fakes of hosted providers have in common.
+
+They judge a request as the real service does, and play a script.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ Answer = TypeVar("Answer", bound=Scripted)
 
 
 class FakeProvider(FakeUpstream, Generic[Answer]):
-    """Plays its answers in order and repeats the last one. `refused` holds what it refused, and why. `models`: the names it knows."""
+    """Plays its answers in order and repeats the last one.
+
+    `refused` holds what it refused, and why. `models`: the names it knows.
+    """
 
     def __init__(self, *script: Answer | Reply, key: str, models: tuple[str, ...] | None = None) -> None:
         super().__init__(self._respond)

@@ -1,6 +1,8 @@
-"""Varied JSON schemas of tools, from a seed: what clients send, from a plain pair of strings to unions of nested objects.
+"""Varied JSON schemas of tools, from a seed: what clients send, from a plain pair of strings to unions of
+nested objects.
 
-`tool_schemas(count)` gives the same list on every machine; its first ones hold one of each kind. Used by tests and by the evidence run.
+`tool_schemas(count)` gives the same list on every machine; its first ones hold one of each kind. Used by
+tests and by the evidence run.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ SEED = 20260815
 DEEPEST = 3
 
 WORDS = (
-    "city country title note query path folder tag name email phone price amount count limit offset page start end date time unit mode level kind "
-    "status color size weight height priority owner author body text subject message reason url lang currency order item product address street zip"
+    "city country title note query path folder tag name email phone price amount count limit offset page "
+    "start end date time unit mode level kind "
+    "status color size weight height priority owner author body text subject message reason url lang "
+    "currency order item product address street zip"
 ).split()
-VERBS = "get set find list create update delete send move search convert book open schedule rate tag plan track share export".split()
+VERBS = (
+    "get set find list create update delete send move search convert book open schedule rate tag plan "
+    "track share export"
+).split()
 CHOICES = (
     ["celsius", "fahrenheit"],
     ["low", "medium", "high", "urgent"],

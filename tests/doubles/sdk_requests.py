@@ -1,7 +1,9 @@
-"""Requests that hypothesis draws from the request types of the official `openai` SDK, valid ones and damaged ones.
+"""Requests that hypothesis draws from the request types of the official `openai` SDK, valid ones and damaged
+ones.
 
-`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type becomes a
-strategy by its kind. Members that a schema does not require are mostly left out, so that requests stay small.
+`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type
+becomes a strategy by its kind. Members that a schema does not require are mostly left out, so that requests
+stay small.
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
     "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
     "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
 }
-"""Valid histories. They replace the drawn one: most drawn histories are refused before the other fields are read."""
+"""Valid histories.
+
+They replace the drawn one: most drawn histories are refused before the other fields are read.
+"""
 
 
 @cache

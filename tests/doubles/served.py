@@ -1,4 +1,6 @@
-"""An application on a socket of loopback, in this process: as `toolwire serve` serves it, for as long as a test needs it."""
+"""An application on a socket of loopback, in this process: as `toolwire serve` serves it, for as long as a
+test needs it.
+"""
 
 from __future__ import annotations
 

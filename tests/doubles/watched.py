@@ -1,7 +1,9 @@
-"""A serving process that can be looked into: what it holds, by its own count and by /proc's. For soak tests and hostile clients.
+"""A serving process that can be looked into: what it holds, by its own count and by /proc's.
 
-`python -m doubles.watched CONFIG` is `toolwire serve` that answers SIGUSR1 with one line: tasks, parks, turns in lines. `Watched` starts and
-reads it. Linux only.
+For soak tests and hostile clients.
+
+`python -m doubles.watched CONFIG` is `toolwire serve` that answers SIGUSR1 with one line: tasks, parks, turns
+in lines. `Watched` starts and reads it. Linux only.
 """
 
 from __future__ import annotations

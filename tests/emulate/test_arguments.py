@@ -1,4 +1,6 @@
-"""JSON as models write it: strict JSON passes verbatim, habits are mended by appending, the rest stops at the very character."""
+"""JSON as models write it: strict JSON passes verbatim, habits are mended by appending, the rest stops at the
+very character.
+"""
 
 from __future__ import annotations
 

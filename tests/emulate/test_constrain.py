@@ -1,4 +1,6 @@
-"""What a decoder is held to: every value that a bounded schema allows is one that the client's own schema allows, and none goes on for ever."""
+"""What a decoder is held to: every value that a bounded schema allows is one that the client's own schema
+allows, and none goes on for ever.
+"""
 
 from __future__ import annotations
 
@@ -384,7 +386,8 @@ def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
     both = Constraint((WEATHER, CLOCK), "<<", ">>", True)
     assert (
         rules(lark(both))["first"]
-        == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": " rest1'
+        == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": '
+        r'" rest1'
     )
     begun = Constraint((WEATHER, CLOCK), "<<", ">>", True, 1, '<<{"name": "')
     assert (

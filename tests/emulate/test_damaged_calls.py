@@ -1,4 +1,7 @@
-"""Malformed calls: repaired where only one reading is possible, else text. Never a call with other arguments that claims to be good."""
+"""Malformed calls: repaired where only one reading is possible, else text.
+
+Never a call with other arguments that claims to be good.
+"""
 
 from __future__ import annotations
 

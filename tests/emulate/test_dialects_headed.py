@@ -1,4 +1,6 @@
-"""The dialects with markers around JSON: what their models write, however it is cut; what is malformed; what is hostile."""
+"""The dialects with markers around JSON: what their models write, however it is cut; what is malformed; what
+is hostile.
+"""
 
 from __future__ import annotations
 
@@ -104,13 +106,15 @@ CASES: list[Any] = [
     ),
     (
         "llama_json",
-        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {"zone": 1}}<|eot_id|>',
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", '
+        '"parameters": {"zone": 1}}<|eot_id|>',
         BOTH,
         "two behind the tag",
     ),
     (
         "llama_json",
-        '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {"zone": 1}}',
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": '
+        '{"zone": 1}}',
         BOTH,
         "two without a tag",
     ),
@@ -140,7 +144,8 @@ CASES: list[Any] = [
     ),
     (
         "mistral",
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {"zone": 1}, "name": "get_time"}]\n\nDone.',
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {"zone": 1}, '
+        '"name": "get_time"}]\n\nDone.',
         [*BOTH, ("text", "\n\nDone.")],
         "two and prose",
     ),
@@ -193,20 +198,24 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v3",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>\n'
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{"zone": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n'
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{"zone": 1}\n'
+        "```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
         BOTH,
         "two",
     ),
     (
         "deepseek_v3",
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>',
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁call▁end｜>",
         [call()],
         "without the outer markers",
     ),
     (
         "deepseek_v3",
-        '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁calls▁end｜>",
         [call()],
         "without the inner markers",
     ),
@@ -224,7 +233,8 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v31",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": '
+        '"Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         [call()],
         "the plain form",
     ),
@@ -249,7 +259,8 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v31",
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>',
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁call▁end｜>",
         [call()],
         "as its ancestor",
     ),
@@ -262,8 +273,10 @@ CASES: list[Any] = [
     ),
     (
         "kimi",
-        '<|tool_calls_section_begin|>\n<|tool_call_begin|> functions.get_weather:0 <|tool_call_argument_begin|> {"city": "Paris"} <|tool_call_end|>\n'
-        '<|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{"zone": 1}<|tool_call_end|>\n<|tool_calls_section_end|>',
+        "<|tool_calls_section_begin|>\n<|tool_call_begin|> functions.get_weather:0 "
+        '<|tool_call_argument_begin|> {"city": "Paris"} <|tool_call_end|>\n'
+        '<|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{"zone": 1}<|tool_call_end|>\n'
+        "<|tool_calls_section_end|>",
         BOTH,
         "two, with white space",
     ),
@@ -288,13 +301,15 @@ CASES: list[Any] = [
     ),
     (
         "kimi",
-        '<|tool_call_begin|>functions_get_weather_1<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
+        '<|tool_call_begin|>functions_get_weather_1<|tool_call_argument_begin|>{"city": '
+        '"Paris"}<|tool_call_end|>',
         [call()],
         "an id that a client made safe",
     ),
     (
         "harmony",
-        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": '
+        '"Paris"}<|call|>',
         [call()],
         "the plain form",
     ),
@@ -306,19 +321,22 @@ CASES: list[Any] = [
     ),
     (
         "harmony",
-        '<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather "
+        '<|constrain|>json<|message|>{"city": "Paris"}<|call|>',
         [call()],
         "with its start",
     ),
     (
         "harmony",
-        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Paris"}<|end|>',
+        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": '
+        '"Paris"}<|end|>',
         [call()],
         "the recipient with the role",
     ),
     (
         "harmony",
-        ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": '
+        '"Paris"}<|call|>',
         [("text", " "), call()],
         "the recipient first of all",
     ),
@@ -344,19 +362,22 @@ CASES: list[Any] = [
         "harmony",
         "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant"
         '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
-        '<|start|>assistant<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{"zone": 1}<|call|>',
+        "<|start|>assistant<|channel|>commentary to=functions.get_time "
+        '<|constrain|>json<|message|>{"zone": 1}<|call|>',
         [("text", "<|channel|>analysis<|message|>Look it up.<|end|>"), *BOTH],
         "behind a thought, two",
     ),
     (
         "cohere",
-        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}\n]<|END_ACTION|>',
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": '
+        '"Paris"}}\n]<|END_ACTION|>',
         [call()],
         "the plain form",
     ),
     (
         "cohere",
-        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}},\n'
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": '
+        '"Paris"}},\n'
         '{"tool_call_id": "1", "tool_name": "get_time", "parameters": {"zone": 1}}]<|END_ACTION|>',
         BOTH,
         "two",
@@ -375,7 +396,8 @@ CASES: list[Any] = [
     ),
     (
         "granite",
-        '<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {"zone": 1}}]<|end_of_text|>',
+        '<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", '
+        '"arguments": {"zone": 1}}]<|end_of_text|>',
         BOTH,
         "two",
     ),
@@ -524,7 +546,10 @@ def test_an_unknown_tool_is_text_and_nothing_is_lost(dialect: str, mode: str) ->
 
 
 def test_an_unknown_tool_behind_a_known_one_is_text_from_its_marker_on() -> None:
-    first = '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
+    first = (
+        '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": '
+        '"Paris"}<|tool_call_end|>'
+    )
     second = "<|tool_call_begin|>functions.nobody:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
     assert anyhow(f"<|tool_calls_section_begin|>{first}\n{second}") == [call(), ("text", "\n" + second)]
 

@@ -1,4 +1,6 @@
-"""Dialects with literals of their own, Python's and Gemma's: what models write and what must come out, however it is cut."""
+"""Dialects with literals of their own, Python's and Gemma's: what models write and what must come out,
+however it is cut.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ CALLS = [
     ),
     pytest.param('<|python_start|>[get_weather(city="Paris")]', [PARIS], id="Llama 4's first mark alone"),
     pytest.param(
-        '<|python_start|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}<|python_end|>',
+        '<|python_start|>{"type": "function", "name": "get_weather", "parameters": {"city": '
+        '"Paris"}}<|python_end|>',
         [PARIS],
         id="JSON between marks",
     ),
@@ -114,7 +117,8 @@ CALLS = [
         id="Gemma 4, two calls",
     ),
     pytest.param(
-        '<|tool_call>call:write{n:42,f:-1.5,t:true,z:null,l:[1,<|"|>a,]}<|"|>,[]],o:{k:<|"|><|"|>,<|"|>q r<|"|>:{}}}<tool_call|>',
+        '<|tool_call>call:write{n:42,f:-1.5,t:true,z:null,l:[1,<|"|>a,]}<|"|>,[]],o:{k:<|"|><|"|>,<|"|>q '
+        'r<|"|>:{}}}<tool_call|>',
         [
             call(
                 '{"n": 42, "f": -1.5, "t": true, "z": null, "l": [1, "a,]}", []], "o": {"k": "", "q r": {}}}',

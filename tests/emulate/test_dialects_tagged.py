@@ -1,4 +1,6 @@
-"""Dialects between tags: what their models write and what must come out, whole, in single characters and cut once at every place."""
+"""Dialects between tags: what their models write and what must come out, whole, in single characters and cut
+once at every place.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ CALLS = [
         id="GLM typed by the schema, and mended",
     ),
     pytest.param(
-        "Yes.\n<tool_call>write</tool_call>\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call> Done",
+        "Yes.\n<tool_call>write</tool_call>\n"
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call> Done",
         [("text", "Yes.\n"), EMPTY, ("text", "\n"), PARIS, ("text", " Done")],
         id="GLM twice amid text",
     ),
@@ -86,12 +89,14 @@ CALLS = [
         id="MiniMax",
     ),
     pytest.param(
-        "<minimax:tool_call>\n<invoke name=get_weather>\n<parameter name='city'>Paris</parameter>\n</invoke>\n</minimax:tool_call>",
+        "<minimax:tool_call>\n<invoke name=get_weather>\n<parameter name='city'>Paris</parameter>\n"
+        "</invoke>\n</minimax:tool_call>",
         [PARIS],
         id="MiniMax with other quotes",
     ),
     pytest.param(
-        f'<minimax:tool_call>\n<invoke name="write">\n</invoke>\n<invoke name="get_weather">{M2_CITY}</invoke>\n</minimax:tool_call>.',
+        '<minimax:tool_call>\n<invoke name="write">\n</invoke>\n'
+        f'<invoke name="get_weather">{M2_CITY}</invoke>\n</minimax:tool_call>.',
         [EMPTY, PARIS, ("text", ".")],
         id="MiniMax, two calls",
     ),
@@ -111,9 +116,8 @@ CALLS = [
         id="DSML that closes itself",
     ),
     pytest.param(
-        DSML
-        + '<｜DSML｜parameter name="note" string="true">"5"\n</｜DSML｜parameter><｜DSML｜parameter name="days" string="false">5</｜DSML｜parameter>'
-        + DSML_END,
+        DSML + '<｜DSML｜parameter name="note" string="true">"5"\n'
+        '</｜DSML｜parameter><｜DSML｜parameter name="days" string="false">5</｜DSML｜parameter>' + DSML_END,
         [call('{"note": "\\"5\\"\\n", "days": 5}')],
         id="DSML typed by its attribute, text as it stands",
     ),
@@ -169,7 +173,8 @@ CALLS = [
         id="entities in children",
     ),
     pytest.param(
-        "Now:\n<get_weather>\n  city: Paris\n  days: 3\n  zip: 01234\n</get_weather>\n<write><a>1</a></write>!",
+        "Now:\n<get_weather>\n  city: Paris\n  days: 3\n  zip: 01234\n</get_weather>\n"
+        "<write><a>1</a></write>!",
         [
             ("text", "Now:\n"),
             call('{"city": "Paris", "days": 3, "zip": "01234"}'),
@@ -208,7 +213,8 @@ TEXTS = [
     '<minimax:tool_call><invoke name="nobody"></invoke></minimax:tool_call>',
     (DSML + DSML_CITY + DSML_END).replace("get_weather", "nobody"),
     "<｜DSML｜invoke is a word",
-    '<|open|>tools<|sep|><|open|>call tool="nobody" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    '<|open|>tools<|sep|><|open|>call tool="nobody" '
+    'index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
     "<|open|>call me <|sep|>",
     "<write>down what he says</write>",
     "<write>note: this is it, see: that</write>",
@@ -267,7 +273,8 @@ def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Read
 FULL = {
     "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
-    "minimax": f'<minimax:tool_call>\n<invoke name="get_weather">{M2_CITY}<parameter name="days">12</parameter></invoke>\n</minimax:tool_call>',
+    "minimax": f'<minimax:tool_call>\n<invoke name="get_weather">{M2_CITY}<parameter '
+    'name="days">12</parameter></invoke>\n</minimax:tool_call>',
     "dsml": DSML
     + DSML_CITY
     + '<｜DSML｜parameter name="days" string="false">12</｜DSML｜parameter>'

@@ -1,4 +1,6 @@
-"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired, and the splits do not matter."""
+"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired, and the splits do not
+matter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The scanner: every dialect as a table of what models write and what must come out, whole and in single characters."""
+"""The scanner: every dialect as a table of what models write and what must come out, whole and in single
+characters.
+"""
 
 from __future__ import annotations
 
@@ -109,19 +111,22 @@ CALLS = [
         id="a name inside the arguments",
     ),
     pytest.param(
-        '<tool_call>{"type":"tool_call","id":"call_1","name":"get_weather","arguments":"{\\"city\\": \\"Paris\\"}"}</tool_call>',
+        '<tool_call>{"type":"tool_call","id":"call_1","name":"get_weather","arguments":"{\\"city\\": '
+        '\\"Paris\\"}"}</tool_call>',
         "",
         OK,
         id="the object with a string of arguments",
     ),
     pytest.param(
-        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": "Paris"}}}</tool_call>',
+        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": '
+        '"Paris"}}}</tool_call>',
         "",
         OK,
         id="OpenAI's own shape",
     ),
     pytest.param(
-        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": "}"}]}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": '
+        '"}"}]}</tool_call>',
         "",
         OK,
         id="a further key",
@@ -200,7 +205,8 @@ CALLS = [
         id="a raw newline",
     ),
     pytest.param(
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>!",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
+        "</tool_call>!",
         "!",
         OK,
         id="qwen_xml",
@@ -280,7 +286,8 @@ TEXTS = [
     "<tool_call>",
     "<tool_call>{",
     '<tool_call>{"name": "get_weather"',
-    '<tool_call>{"name": "nobody", "arguments": {"x": "<tool_call>{\\"name\\": \\"write\\"}</tool_call>"}}</tool_call>',
+    '<tool_call>{"name": "nobody", "arguments": {"x": "<tool_call>{\\"name\\": '
+    '\\"write\\"}</tool_call>"}}</tool_call>',
     '<tool_call>{"arguments": {"a": 1}}</tool_call>',
     '<tool_call>{"name": 5}</tool_call>',
     '<tool_call>{"name": "write", "name": "get_weather"}</tool_call>',

@@ -119,8 +119,14 @@ async def test_a_run_continues_on_responses_by_items_and_by_previous_response_id
     assert dict(answer.headers)[b"x-toolwire-turn"] == b"resumed" and "It is sunny." in answer.body.decode()
 
 
-BETWEEN = 'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}.'
-BEHIND = "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}."
+BETWEEN = (
+    'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\n'
+    "call get_time\nsay Four.\n---\nsay Done: {result}."
+)
+BEHIND = (
+    "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\n"
+    "say Done: {result}."
+)
 FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time")]
 
 

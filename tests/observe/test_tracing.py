@@ -203,7 +203,10 @@ async def test_a_collector_that_is_not_there_costs_no_turn() -> None:
 @pytest.mark.process
 def test_without_the_setting_the_sdk_is_not_even_loaded() -> None:
     assert tracing_of(Settings()) is None
-    program = "import sys, toolwire.gateway.pipeline; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    program = (
+        "import sys, toolwire.gateway.pipeline; sys.exit(any(name.startswith('opentelemetry') for name in "
+        "sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

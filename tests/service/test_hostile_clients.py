@@ -431,13 +431,15 @@ class Flood(threading.Thread):
 
 
 HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\n"
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
 
 async def _work(server: Watched) -> float:
-    """What the server works between a request and its answer, in seconds of its event loop: the 90th percentile.
+    """What the server works between a request and its answer, in seconds of its event loop: the 90th
+    percentile.
 
     Other work of the machine delays an answer, but does not count here. What the server does for other
     connections before it answers counts.

@@ -355,7 +355,8 @@ def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_us
         [
             sys.executable,
             "-c",
-            f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()",
+            f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', "
+            "flush=True); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,7 +1,9 @@
-"""The pages as a person sees them: a real `toolwire serve` process, and Debian's Chromium driven by Playwright.
+"""The pages as a person sees them: a real `toolwire serve` process, and Debian's Chromium driven by
+Playwright.
 
-`site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an error, or that its policy stops, fails its
-test. The browser itself is started once for all files of this folder that a worker runs one after another.
+`site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an
+error, or that its policy stops, fails its test. The browser itself is started once for all files of this
+folder that a worker runs one after another.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def chromium() -> Browser:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """No browser outlives its files: Playwright holds the event loop of the thread, which tests elsewhere need."""
+    """No browser outlives its files: Playwright holds the event loop of the thread, which tests elsewhere
+    need.
+    """
     yield
     if nextitem is None or not nextitem.path.is_relative_to(HERE):
         _kept.close()
@@ -182,7 +186,9 @@ NOTES = {
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[OpenSite]:
-    """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server; `on`: tool calling is on in the file."""
+    """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server; `on`: tool
+    calling is on in the file.
+    """
     started: list[Site] = []
 
     def open_site(
@@ -241,7 +247,9 @@ class Browsing:
         return page
 
     def shown(self) -> str:
-        """For who reads of a failure: where each tab is, its words and what stands in its fields, and the server's log."""
+        """For who reads of a failure: where each tab is, its words and what stands in its fields, and the
+        server's log.
+        """
         told = []
         for page in self.context.pages:
             fields = page.evaluate(
@@ -259,7 +267,10 @@ Browse = Callable[..., Browsing]
 
 
 def _sign_in(context: BrowserContext, site: Site) -> None:
-    """By the one-time link. What the page behind it would keep is kept without drawing that page, which no test would look at."""
+    """By the one-time link.
+
+    What the page behind it would keep is kept without drawing that page, which no test would look at.
+    """
     answer = context.request.get(site.link, max_redirects=0)
     name, _, key = urlsplit(answer.headers["location"]).fragment.partition("=")
     assert (answer.status, name) == (303, "page") and key, answer.headers

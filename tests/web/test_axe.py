@@ -1,7 +1,8 @@
-"""No page breaks a rule of accessibility that axe-core can find, in any state, in both themes, on a wide screen and on a phone.
+"""No page breaks a rule of accessibility that axe-core can find, in any state, in both themes, on a wide
+screen and on a phone.
 
-The states are the scenes of docs/screenshots.py, and some more that make no picture. TOOLWIRE_AXE_LOOKS=4 looks at every theme on every screen; the
-short version at light on the wide one and dark on the phone.
+The states are the scenes of docs/screenshots.py, and some more that make no picture. TOOLWIRE_AXE_LOOKS=4
+looks at every theme on every screen; the short version at light on the wide one and dark on the phone.
 """
 
 from __future__ import annotations
@@ -163,7 +164,10 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def check(stage: Any, scene: Any, axe: str) -> None:
-    """Plays a scene, and asks axe-core in every look. It is run by the debugger, which no policy binds: the pages keep theirs."""
+    """Plays a scene, and asks axe-core in every look.
+
+    It is run by the debugger, which no policy binds: the pages keep theirs.
+    """
     stage.page.set_viewport_size(WIDE)
     scene.act(stage)
     stage.page.evaluate(axe)

@@ -86,7 +86,8 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     ):
         expect(dialog).to_contain_text(words)
     expect(dialog).to_contain_text(
-        "Privacy Note: This tool will access your vault data. Only approve if you understand and trust this action. "
+        "Privacy Note: This tool will access your vault data. Only approve if you understand and trust "
+        "this action. "
         "Nothing has been read yet. m sees what you approve, and nothing else."
     )
     expect(dialog).to_contain_text("Expires in 10 min")
@@ -232,7 +233,9 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     here = site(
         models={
             "m": {
-                "script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n---\nsay Told: {{result}}"
+                "script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n"
+                "---\n"
+                "say Told: {result}"
             }
         }
     )
@@ -260,7 +263,10 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
 
 
 def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(site: Any, browse: Any) -> None:
-    read = 'call file_read {"filePaths": ["Tea.md"]}\n---\ncall file_read {"filePaths": ["Coffee.md"]}\n---\nsay Told: {result}'
+    read = (
+        'call file_read {"filePaths": ["Tea.md"]}\n---\ncall file_read {"filePaths": ["Coffee.md"]}\n---\n'
+        "say Told: {result}"
+    )
     page = browse(site(models={"m": {"script": f"{read}\n---\n{read}"}})).tab()
     send(page)
     dialog = asked(page)
@@ -321,7 +327,10 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     assert (here.vault / "Mug.md").exists() and not (here.vault / "Cup.md").exists()
 
 
-INSIDE = "() => { const held = document.activeElement; return held === document.body || held.closest('dialog') !== null }"
+INSIDE = (
+    "() => { const held = document.activeElement; return held === document.body || held.closest('dialog') "
+    "!== null }"
+)
 
 
 def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_returns(

@@ -50,7 +50,10 @@ def settled(page: Page, title: str) -> None:
 def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded(
     site: Any, browse: Any
 ) -> None:
-    script = f"think **Which** tea?\nchunk 3\nsay {json.dumps(MARKDOWN)}\nchunk 0\nsay {json.dumps('```python' + chr(10) + 'brew(80)')}\nhang"
+    script = (
+        f"think **Which** tea?\nchunk 3\nsay {json.dumps(MARKDOWN)}\nchunk 0\n"
+        f"say {json.dumps('```python' + chr(10) + 'brew(80)')}\nhang"
+    )
     page = browse(site(models={"m": {"script": script}})).tab()
     send(page, "Which **teas** are there?")
     told = answer(page)
@@ -264,7 +267,8 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     jump = page.get_by_role("button", name="Jump to the end")
     expect(jump).to_be_visible()
     page.wait_for_function(
-        "node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === node.dataset.was }",
+        "node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === "
+        "node.dataset.was }",
         arg=handle,
     )
     place, height = view.evaluate("node => [node.scrollTop, node.scrollHeight]")

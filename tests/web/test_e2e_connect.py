@@ -1,4 +1,6 @@
-"""Connecting a client, in a real Chromium: what is shown is what is copied, and the test tells the truth about the model."""
+"""Connecting a client, in a real Chromium: what is shown is what is copied, and the test tells the truth
+about the model.
+"""
 
 from __future__ import annotations
 

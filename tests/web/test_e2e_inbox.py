@@ -1,4 +1,6 @@
-"""The inbox in a real Chromium: questions from a chat and from another process, what is decided, what is remembered, and the log of it."""
+"""The inbox in a real Chromium: questions from a chat and from another process, what is decided, what is
+remembered, and the log of it.
+"""
 
 from __future__ import annotations
 

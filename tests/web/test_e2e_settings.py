@@ -1,4 +1,6 @@
-"""The settings in a real Chromium: the switch for tool calling, the models that may use tools, sign-in and the theme."""
+"""The settings in a real Chromium: the switch for tool calling, the models that may use tools, sign-in and
+the theme.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(page.get_by_text(WARNING)).to_be_visible()
     expect(page.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup. ⚠️ "
-        + WARNING
+        "Allow the AI to use tools like vault search and file reading. All tool calls require your "
+        "explicit approval via popup. ⚠️ " + WARNING
     )
     vault = section(page, "Vault")
     for words in (

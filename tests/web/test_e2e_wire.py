@@ -1,4 +1,6 @@
-"""The window into the wire, in a real Chromium: turns that a client makes appear as they happen, and can be looked into, taken along and replayed."""
+"""The window into the wire, in a real Chromium: turns that a client makes appear as they happen, and can be
+looked into, taken along and replayed.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,8 @@ def total(page: Page, name: str) -> Locator:
 
 def told(page: Page, path: str) -> Any:
     return page.evaluate(
-        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
+        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': "
+        "localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
         path,
     )
 

@@ -1,4 +1,6 @@
-"""The pages by the keyboard alone: everything can be reached and used, what has the focus can be seen, and nothing but a dialog holds it."""
+"""The pages by the keyboard alone: everything can be reached and used, what has the focus can be seen, and
+nothing but a dialog holds it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ PAGES = {
 SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
 SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
 
-# What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it, and which of the page's stops it is.
+# What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it,
+# and which of the page's stops it is.
 FOCUSED = """() => {
   const node = document.activeElement
   if (!node || node === document.body) return null
@@ -54,7 +57,9 @@ def pressed(page: Page, *keys: str) -> None:
 
 
 def walk(page: Page, where: str) -> list[dict[str, Any]]:
-    """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the order of the page."""
+    """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the
+    order of the page.
+    """
     told: dict[str, Any] = {"count": 0}
     seen: list[dict[str, Any]] = []
     while told["count"] != page.evaluate(
@@ -189,7 +194,8 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     expect(page.get_by_role("main")).to_be_focused()
     pressed(page, "Tab")
     assert page.evaluate(
-        "document.querySelector('main').contains(document.activeElement) && document.activeElement !== document.querySelector('main')"
+        "document.querySelector('main').contains(document.activeElement) && document.activeElement !== "
+        "document.querySelector('main')"
     )
 
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Inbox").focus()

@@ -1,10 +1,12 @@
-"""Long turns stay smooth: no task of a page holds the browser up longer than three times what a plain page needs to show the same text.
+"""Long turns stay smooth: no task of a page holds the browser up longer than three times what a plain page
+needs to show the same text.
 
-Tasks are those of the page's own thread, and they are measured by the time that this thread was computing, as the browser's trace tells it: what
-other work on the machine takes from a task is not the page's. Below 50 ms a task is no long one: that is the least a page is held to. Both
-pages are measured in the same run, round by round, for the same time: ours in use, the plain one being read from its top to its end. The
-quietest round counts, since other work on the machine only adds: one is enough if it is smooth, and `TRIES` are made; of many
-(TOOLWIRE_SMOOTH_ROUNDS) it is the middle one.
+Tasks are those of the page's own thread, and they are measured by the time that this thread was computing, as
+the browser's trace tells it: what other work on the machine takes from a task is not the page's. Below 50 ms
+a task is no long one: that is the least a page is held to. Both pages are measured in the same run, round by
+round, for the same time: ours in use, the plain one being read from its top to its end. The quietest round
+counts, since other work on the machine only adds: one is enough if it is smooth, and `TRIES` are made; of
+many (TOOLWIRE_SMOOTH_ROUNDS) it is the middle one.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ ANSWERED = """() => {
   const answer = [...document.querySelectorAll('article')].at(-1)
   return answer?.textContent.includes('The end.') && [...answer.querySelectorAll('button')].some((one) => one.textContent === 'Retry')
 }"""
-"""Looked up by hand: to find an element by its role is a long task of its own in a large page, and not the page's."""
+"""Looked up by hand: to find an element by its role is a long task of its own in a large page, and not the
+page's.
+"""
 
 
 def written(length: int) -> str:
     """Markdown of every kind, of so many characters."""
     block = (
-        "## Part {n}\n\nThe greenhouse wants **water** every second day, and `daily` in July; see [the plan](https://example.org/{n}).\n\n"
-        "- sow in *February*\n- plant out in May\n  1. harden off\n  2. water\n\n```python\nfor day in range({n}):\n    water(day)\n```\n\n"
+        "## Part {n}\n\nThe greenhouse wants **water** every second day, and `daily` in July; see [the "
+        "plan](https://example.org/{n}).\n\n"
+        "- sow in *February*\n- plant out in May\n  1. harden off\n  2. water\n\n```python\n"
+        "for day in range({n}):\n    water(day)\n```\n\n"
         "| month | litres |\n|---|---:|\n| May | {n} |\n| July | 12 |\n\n> So much for part {n}.\n\n"
     )
     text = ""
@@ -77,7 +83,8 @@ def plain() -> Iterator[Callable[[str], str]]:
 
     def serve(text: str) -> str:
         pages.append(
-            f"<!doctype html><html lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode()
+            "<!doctype html><html "
+            f"lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode()
         )
         return f"http://127.0.0.1:{server.server_address[1]}/{len(pages) - 1}"
 
@@ -93,7 +100,9 @@ STUCK = """() => new Promise((done) => setTimeout(() => {
     for (let n = 0; n < 1e8; n++) window.sum = (window.sum * 31 + n) % 65521
   })))
 }))"""
-"""One long task that has told its end before it comes to it: what the test waited for does not say that the task is over."""
+"""One long task that has told its end before it comes to it: what the test waited for does not say that the
+task is over.
+"""
 READ = """(ms) => new Promise((done) => {
   const end = performance.now() + ms
   const step = () => {

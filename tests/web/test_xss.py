@@ -1,4 +1,6 @@
-"""Whatever a model, a note, a tool or a person writes stays text: no markup, no script, no request comes of it, on any page."""
+"""Whatever a model, a note, a tool or a person writes stays text: no markup, no script, no request comes of
+it, on any page.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, Request, expect
 
-# Each would call xss(), fetch from evil.example, or put an element where none belongs, if anything took it for more than text.
+# Each would call xss(), fetch from evil.example, or put an element where none belongs, if anything took it
+# for more than text.
 SCRIPTS = [
     "<script>xss()</script>",
     "<ScRiPt src=//evil.example/a.js></sCrIpT>",
@@ -152,7 +155,8 @@ WATCH = """() => {
   for (const name of ['alert', 'confirm', 'prompt', 'print']) window[name] = () => { window.__xss = name }
   document.addEventListener('securitypolicyviolation', (event) => window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
 }"""
-# What must not be there. Own forms have no action; own pictures are the icon; SVG is drawn by the pages themselves, but never these parts of it.
+# What must not be there. Own forms have no action; own pictures are the icon; SVG is drawn by the pages
+# themselves, but never these parts of it.
 LOOK = """() => {
   const found = [...window.__news]
   if (window.__xss) found.push(window.__xss)
@@ -176,7 +180,10 @@ TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, text
 
 
 def squeezed(text: str) -> str:
-    """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what cannot be seen is written out."""
+    """What of a text must be seen: letters and digits.
+
+    Marks may be read as Markdown, and what cannot be seen is written out.
+    """
     return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|\\[fnt]|[^A-Za-z0-9]", "", text)
 
 
@@ -214,7 +221,9 @@ class Watched:
         return self.page
 
     def inert(self, where: str, *payloads: str, within: Locator | None = None) -> None:
-        """These can be read, at the latest when the page has painted all that it got, and nothing came of anything."""
+        """These can be read, at the latest when the page has painted all that it got, and nothing came of
+        anything.
+        """
         missing, until = [*payloads], time.monotonic() + PAINTED_S
         while missing:
             text = squeezed((within or self.page.locator("body")).evaluate(TEXT))
@@ -278,7 +287,8 @@ def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> Non
     here = site(
         models={
             "says": {
-                "script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"
+                "script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\n"
+                f"raw {json.dumps(chr(10) * 2 + 'The end.')}"
             },
             "nests": {
                 "script": "\n---\n".join(
@@ -441,7 +451,8 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
 def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, watched: Any) -> None:
     models = {
         name: {
-            "script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}"
+            "script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\n"
+            f"call get_weather {json.dumps({'city': PAYLOADS})}"
         }
         for name in MODELS[:2]
     }
@@ -464,7 +475,10 @@ def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, wa
         "user": "</script><script>xss()</script>",
     }
     text = json.dumps({**body, "messages": [{"role": "user", "content": payload} for payload in PAYLOADS]})
-    odd = ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": "<img src=x onerror=xss()>", "model": '
+    odd = (
+        ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": '
+        '"<img src=x onerror=xss()>", "model": '
+    )
     hostile = text.replace('"get_weather"', '"<img src=x onerror=xss()>"')
     for name, sent in (
         *((name, text) for name in models),

@@ -1,6 +1,8 @@
-"""Malformed requests, as data: what a client may send wrongly, and the error object it must get, from the decoders and from the served gateway.
+"""Malformed requests, as data: what a client may send wrongly, and the error object it must get, from the
+decoders and from the served gateway.
 
-Every case has the model `MODEL`, except those about the model itself. Load this module by its path: tests are not a package.
+Every case has the model `MODEL`, except those about the model itself. Load this module by its path: tests are
+not a package.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def call(id: str = "call_1", arguments: str = "{}", name: str = "look") -> dict[
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-# --- the body, on both endpoints ---------------------------------------------------------------------------------------------------------------
+# --- the body, on both endpoints ---
 
 for where, path in (("chat", CHAT), ("responses", RESPONSES)):
     raw(f"{where}-empty-body", path, b"", None, JSON)
@@ -90,7 +92,7 @@ for where, path in (("chat", CHAT), ("responses", RESPONSES)):
     raw(f"{where}-string-body", path, b'"hello"', None, TYPE)
     raw(f"{where}-null-body", path, b"null", None, TYPE)
 
-# --- single fields, on both endpoints ----------------------------------------------------------------------------------------------------------
+# --- single fields, on both endpoints ---
 
 for about in (chat, responses):
     about("model-missing", "model", MISSING, model=None)
@@ -144,7 +146,7 @@ for about in (chat, responses):
         tool_choice="required",
     )
 
-# --- chat: fields ------------------------------------------------------------------------------------------------------------------------------
+# --- chat: fields ---
 
 chat("messages-missing", "messages", MISSING, messages=None)
 chat("messages-empty", "messages", VALUE, messages=[])
@@ -192,7 +194,7 @@ chat(
     response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": []}},
 )
 
-# --- chat: tools -------------------------------------------------------------------------------------------------------------------------------
+# --- chat: tools ---
 
 chat("tool-without-function", "tools[0].function", MISSING, tools=[{"type": "function"}])
 chat("tool-function-a-string", "tools[0].function", TYPE, tools=[{"type": "function", "function": "look"}])
@@ -320,7 +322,7 @@ chat(
 )
 chat("function-call-required", "function_call", VALUE, functions=[{"name": "look"}], function_call="required")
 
-# --- chat: messages ----------------------------------------------------------------------------------------------------------------------------
+# --- chat: messages ---
 
 messages("role-missing", "messages[1].role", MISSING, {"content": "x"})
 messages("role-unknown", "messages[1].role", VALUE, {"role": "wizard", "content": "x"})
@@ -409,7 +411,7 @@ messages(
     {"role": "function", "name": "look", "content": "y"},
 )
 
-# --- Responses: fields -------------------------------------------------------------------------------------------------------------------------
+# --- Responses: fields ---
 
 responses("input-missing", "input", MISSING, input=None)
 responses("input-empty", "input", MISSING, input=[])
@@ -442,7 +444,7 @@ responses(
 )
 responses("verbosity-unknown", "text.verbosity", VALUE, text={"verbosity": "chatty"})
 
-# --- Responses: tools --------------------------------------------------------------------------------------------------------------------------
+# --- Responses: tools ---
 
 responses("tool-without-name", "tools[0].name", MISSING, tools=[{"type": "function"}])
 responses("tool-name-invalid", "tools[1].name", VALUE, tools=[FLAT, {"type": "function", "name": 'a"b'}])
@@ -495,7 +497,7 @@ responses(
     tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
 )
 
-# --- Responses: items --------------------------------------------------------------------------------------------------------------------------
+# --- Responses: items ---
 
 items("item-a-string", "input[1]", TYPE, "Hi")
 items("item-without-type", "input[1].type", MISSING, {"content": "x"})

@@ -1,4 +1,6 @@
-"""The aggregator: payloads of every known shape become immutable records, and deltas a client can concatenate."""
+"""The aggregator: payloads of every known shape become immutable records, and deltas a client can
+concatenate.
+"""
 
 from __future__ import annotations
 
@@ -465,7 +467,7 @@ def test_records_and_deltas_are_immutable() -> None:
     assert earlier[0].arguments == "" and aggregator.snapshot()[0].arguments == "{}"
 
 
-# --- text --------------------------------------------------------------------------------------------------------------------------------------
+# --- text ---
 
 BLOCK = "<use_tool>\n  <name>localSearch</name>\n  <query>Rust &amp; C</query>\n</use_tool>"
 
@@ -529,7 +531,7 @@ def test_a_record_can_be_written_as_a_block_and_read_back() -> None:
     assert block.name == "localSearch" and json.loads(block.arguments) == {"query": "a < b"}
 
 
-# --- properties --------------------------------------------------------------------------------------------------------------------------------
+# --- properties ---
 
 leaves = (
     st.none()
@@ -538,7 +540,8 @@ leaves = (
     | st.sampled_from(["", "f", "c1", "{", "{}", "function_call", "response.output_item.done", ARGUMENTS])
 )
 keys = st.sampled_from(
-    "type id call_id item_id index name arguments function tool_calls function_call delta message item items choices params msg content output tool "
+    "type id call_id item_id index name arguments function tool_calls function_call delta message item "
+    "items choices params msg content output tool "
     "custom parallel_tool_calls".split()
 )
 payloads = st.recursive(
@@ -576,7 +579,7 @@ def test_any_split_of_any_text_reassembles(text: str, cuts: list[int]) -> None:
     assert aggregator.snapshot()[0].arguments == text == heard(updates)[0][2]
 
 
-# --- what strangers send -----------------------------------------------------------------------------------------------------------------------
+# --- what strangers send ---
 
 
 def _nested(depth: int, wrap: str | None = None) -> Any:

@@ -1,8 +1,10 @@
-"""The histories that Haystack, semantic-kernel and TanStack AI really send become what a model can go on from.
+"""The histories that Haystack, semantic-kernel and TanStack AI really send become what a model can go on
+from.
 
-captures/clients holds the requests of whole tool loops, recorded by tests/clients/capture.py; on Responses also the answers, which the
-server stores. Each loop has words beside its calls. Some send the words after the calls, and semantic-kernel's agent sends the question
-again before the results. The clients themselves run in tests/conform; here their shapes are tested without them.
+captures/clients holds the requests of whole tool loops, recorded by tests/clients/capture.py; on Responses
+also the answers, which the server stores. Each loop has words beside its calls. Some send the words after the
+calls, and semantic-kernel's agent sends the question again before the results. The clients themselves run in
+tests/conform; here their shapes are tested without them.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def test_words_that_come_after_the_calls_stand_beside_them(client: str) -> None:
 
 
 def test_a_question_that_is_sent_again_does_not_come_after_the_results() -> None:
-    """The agent of semantic-kernel with the server's store: the last message before the calls is the question, the last of all a result."""
+    """The agent of semantic-kernel with the server's store: the last message before the calls is the
+    question, the last of all a result.
+    """
     loops = [loop for loop in CAPTURES["semantic-kernel"]["loops"] if loop["api"] == "responses"]
     assert len(loops) == 4
     for loop in loops:

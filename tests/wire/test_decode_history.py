@@ -12,8 +12,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Call, Item, Message, Reasoning, Result, TextPart
 from toolwire.wire.history import LEGACY_ID, NO_RESULT, pair
 
-# A history is written as words: `A` is a call with the id A, `a` its result, `a2` another one, `u` a user message, `s` an assistant's, `r` reasoning,
-# `-a` the result that pairing inserts.
+# A history is written as words: `A` is a call with the id A, `a` its result, `a2` another one, `u` a user
+# message, `s` an assistant's, `r` reasoning, `-a` the result that pairing inserts.
 
 
 def item(word: str) -> Item:
@@ -252,7 +252,9 @@ def is_legal(items: list[Item]) -> bool:
 
 
 def assert_legal(items: list[Item]) -> None:
-    """Each step (reasoning, texts, calls) is followed by the results of its calls, in call order, unless it ends the history."""
+    """Each step (reasoning, texts, calls) is followed by the results of its calls, in call order, unless it
+    ends the history.
+    """
     waiting: list[str] = []
     answering = False
     for one in items:

@@ -1,4 +1,6 @@
-"""Every malformed request of the table is refused with the status, type, param and code that the table states, in one clear line."""
+"""Every malformed request of the table is refused with the status, type, param and code that the table
+states, in one clear line.
+"""
 
 from __future__ import annotations
 

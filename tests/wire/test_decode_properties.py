@@ -1,4 +1,6 @@
-"""Whatever JSON object arrives, decoding gives a Turn or a `ToolwireError`, and never touches what it was given."""
+"""Whatever JSON object arrives, decoding gives a Turn or a `ToolwireError`, and never touches what it was
+given.
+"""
 
 from __future__ import annotations
 

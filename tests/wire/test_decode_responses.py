@@ -311,7 +311,7 @@ def test_nothing_is_echoed_that_was_not_sent() -> None:
     assert decode().echo == {}
 
 
-# --- what Obsidian Copilot sends -------------------------------------------------------------------------------------
+# --- what Obsidian Copilot sends ---
 
 
 def parsed(request: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_a_tool_of_an_unknown_type_is_skipped_without_repeating_the_clients_word
     assert decode(tools=[{"type": "tele\r\npathy"}]).notes == (("tools.unknown", "ignored"),)
 
 
-# --- the choice --------------------------------------------------------------------------------------------------------------------------------
+# --- the choice ---
 
 
 @both

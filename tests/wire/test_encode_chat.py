@@ -178,7 +178,9 @@ def test_a_call_behind_thoughts_opens_without_a_second_role() -> None:
 
 
 def test_a_custom_call_has_its_own_form_in_a_stream_and_in_a_body() -> None:
-    """OpenAI sends it so in streams too, although the SDK's type of a delta lists `function` alone; its accumulator takes both."""
+    """OpenAI sends it so in streams too, although the SDK's type of a delta lists `function` alone; its
+    accumulator takes both.
+    """
     events: list[Event] = [
         CallBegin(0, "patch", "call_a", "custom"),
         CallArgs(0, "*** Be"),

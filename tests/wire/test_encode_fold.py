@@ -1,4 +1,7 @@
-"""One path: what a client accumulates from the stream is what the body says, whatever the run did. And real clients accumulate it."""
+"""One path: what a client accumulates from the stream is what the body says, whatever the run did.
+
+And real clients accumulate it.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +160,9 @@ def test_a_chat_body_is_what_the_client_accumulates(
 
 
 def responses_client(stream: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What a Responses client makes of a stream: the items from their deltas alone, and the terminal response."""
+    """What a Responses client makes of a stream: the items from their deltas alone, and the terminal
+    response.
+    """
     reader = SseReader()
     items: list[dict[str, Any]] = []
     terminal: dict[str, Any] = {}

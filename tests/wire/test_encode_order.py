@@ -26,7 +26,9 @@ from toolwire.wire.order import EMPTY_ARGUMENTS, TABLE, Close, Delta, End, Fail,
 
 
 def run(*events: Event, single_call: bool = False) -> tuple[Order, str]:
-    """The steps of a run, written short: `text[ab c]` is an item with two deltas, `!` marks an incomplete one, the end stands behind."""
+    """The steps of a run, written short: `text[ab c]` is an item with two deltas, `!` marks an incomplete
+    one, the end stands behind.
+    """
     order = Order(counting_ids(), single_call=single_call)
     out = ""
     for step in [*order.feed(events), *order.finish()]:

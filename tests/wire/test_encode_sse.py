@@ -1,4 +1,6 @@
-"""Server-sent events: frames that nothing breaks, and a reader that gives the same events however the bytes are cut."""
+"""Server-sent events: frames that nothing breaks, and a reader that gives the same events however the bytes
+are cut.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whatever order of texts, reasoning, calls and results a client sends, the upstream gets a legal conversation.
+"""Whatever order of texts, reasoning, calls and results a client sends, the upstream gets a legal
+conversation.
 
 Each history is sent through the decoder of its API and through the renderer for OpenAI-compatible servers.
 """
@@ -69,7 +70,10 @@ def called(id: str) -> Body:
 
 
 def assert_legal(messages: list[Body]) -> None:
-    """OpenAI's rule: the results of a message's calls directly follow it. Only the last message may wait for its results."""
+    """OpenAI's rule: the results of a message's calls directly follow it.
+
+    Only the last message may wait for its results.
+    """
     waiting: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -130,7 +134,9 @@ def follows(order: list[str], word: str) -> bool:
 
 
 def legal_already(order: list[str], field: str) -> bool:
-    """Whether each call's result follows its step: on Responses a step is any run of the assistant's items, on chat one message."""
+    """Whether each call's result follows its step: on Responses a step is any run of the assistant's items,
+    on chat one message.
+    """
     waiting: set[str] = set()
     answering = False
     for word in order:
@@ -168,7 +174,9 @@ def test_texts_and_calls_of_one_step_are_one_message(decoded: Any) -> None:
 
 @pytest.mark.parametrize(("decoded", "report"), [(on_responses, "input"), (on_chat, "messages")])
 def test_a_conversation_that_ends_with_a_result_still_does(decoded: Any, report: str) -> None:
-    """Semantic Kernel asks again before it sends the result; a simple model that finds the question last calls for ever."""
+    """Semantic Kernel asks again before it sends the result; a simple model that finds the question last
+    calls for ever.
+    """
     turn, _ = decoded(["A", "user1", "a"])
     messages = render(turn, "m")["messages"]
     assert [message["content"] for message in messages] == ["go", "user1", None, "result a"]

@@ -19,8 +19,8 @@ Level = Literal["required", "optional"]
 class Check:
     """One row of the catalogue. A failed `required` check breaks clients; `optional` ones are refinements.
 
-    `demands` says what must hold, `source` where that comes from, `fails` what goes wrong for a client otherwise.
-    `asks` names the questions whose exchanges `judge` gets, in this order.
+    `demands` says what must hold, `source` where that comes from, `fails` what goes wrong for a client
+    otherwise. `asks` names the questions whose exchanges `judge` gets, in this order.
     """
 
     id: str
@@ -103,7 +103,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "stream.sse",
-            "a stream is server-sent events in UTF-8: one data line an event, JSON in it, a blank line after it",
+            "a stream is server-sent events in UTF-8: one data line an event, JSON in it, a blank line "
+            "after it",
             "the SSE standard",
             "the client's parser drops or joins events",
             streams(api),
@@ -216,7 +217,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "loop",
-            "the result of a tool reaches the model: the second answer repeats what the result said, streamed and not",
+            "the result of a tool reaches the model: the second answer repeats what the result said, "
+            "streamed and not",
             "claude-code#13964; OmniRoute#4413: results that are lost",
             "the model answers as if the tool had never run, and calls it again",
             both(api, "loop.second"),
@@ -225,7 +227,8 @@ def alike(api: Api) -> list[Check]:
         Check(
             "loop.clients",
             "calls and results are accepted in the shapes that clients send",
-            'LangChain sends content "" and a name beside a result; AI SDK sends items without id and status; results may be lists of parts',
+            'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
+            "status; results may be lists of parts",
             "the second step of these clients is refused",
             asks(api, "loop.clients"),
             say.each(say.clean),
@@ -243,7 +246,8 @@ def alike(api: Api) -> list[Check]:
         Check(
             "structured",
             "a strict json_schema is kept: the text is JSON that fits it, streamed and not",
-            f"{SCHEMAS}{'ResponseFormatJsonSchema' if chat else 'TextResponseFormatJsonSchema'}; ollama#10001; llama.cpp#10732",
+            f"{SCHEMAS}{'ResponseFormatJsonSchema' if chat else 'TextResponseFormatJsonSchema'}; "
+            "ollama#10001; llama.cpp#10732",
             "the client parses prose",
             both(api, "structured"),
             say.each(say.fits_schema),
@@ -291,7 +295,8 @@ def alike(api: Api) -> list[Check]:
         Check(
             "errors.in-stream",
             "a stream ends with its end mark or with OpenAI's error object; it is never just cut",
-            "openai-python and AI SDK take a bare end of the stream for success; mistral.rs#1874; tracker#544",
+            "openai-python and AI SDK take a bare end of the stream for success; mistral.rs#1874; "
+            "tracker#544",
             "half an answer, or half a call, is taken for a whole one",
             (*streams(api), *both(api, "loop.second")[1:]),
             say.ends_in_band,
@@ -339,8 +344,10 @@ HTTP = [
     ),
     Check(
         "http.cors.preflight",
-        "a preflight from app://obsidian.md is answered 2xx without a key, allowing the origin and every header that is asked for",
-        "Fetch standard; logancyang/obsidian-copilot#2810, logancyang/obsidian-copilot#2877; bramses/chatgpt-md#176",
+        "a preflight from app://obsidian.md is answered 2xx without a key, allowing the origin and every "
+        "header that is asked for",
+        "Fetch standard; logancyang/obsidian-copilot#2810, logancyang/obsidian-copilot#2877; "
+        "bramses/chatgpt-md#176",
         "no page and no Obsidian plugin reaches the endpoint",
         ("http.preflight",),
         keeping.preflight_allows,

@@ -14,7 +14,8 @@ _CALLS = _STREAMS[1:]
 CHAT = [
     Check(
         "chat.body.shape",
-        "a completion has id, object, created, model and choices; a choice index, message, logprobs and finish_reason; a message content and refusal",
+        "a completion has id, object, created, model and choices; a choice index, message, logprobs and "
+        "finish_reason; a message content and refusal",
         COMPLETION,
         "typed clients raise",
         _BODIES,
@@ -30,7 +31,8 @@ CHAT = [
     ),
     Check(
         "chat.body.finish",
-        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
+        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named "
+        "the tool",
         f"{COMPLETION}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
         "agents that go by it stop before the tool runs",
         _BODIES,
@@ -46,7 +48,8 @@ CHAT = [
     ),
     Check(
         "chat.body.no-extras",
-        "there are no keys that OpenAI does not have, and none that are null or empty where they should be left out",
+        "there are no keys that OpenAI does not have, and none that are null or empty where they should be "
+        "left out",
         COMPLETION,
         "clients that send answers back are refused for the extra keys",
         _BODIES,
@@ -104,8 +107,10 @@ CHAT = [
     ),
     Check(
         "chat.stream.index",
-        "every delta of a call has its index; indexes count from 0 without a gap, and calls come one after the other",
-        f"{SCHEMAS}ChatCompletionMessageToolCallChunk; ollama#7881; openai/openai-python#2806; apache/maka#1967",
+        "every delta of a call has its index; indexes count from 0 without a gap, and calls come one after "
+        "the other",
+        f"{SCHEMAS}ChatCompletionMessageToolCallChunk; ollama#7881; openai/openai-python#2806; "
+        "apache/maka#1967",
         "Obsidian Copilot merges two calls into one; the SDK raises on an index from 1",
         _CALLS,
         say.wire_of_calls("call_index", "calls_mixed", "call_reopened"),
@@ -144,7 +149,8 @@ CHAT = [
     ),
     Check(
         "chat.stream.finish",
-        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named the tool",
+        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named "
+        "the tool",
         f"{CHUNK}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
         "agents that go by it stop before the tool runs",
         _STREAMS,
@@ -169,7 +175,8 @@ CHAT = [
     ),
     Check(
         "chat.stream.no-extras",
-        "there are no keys that OpenAI does not have, none that are null or empty where they should be left out, and no type twice",
+        "there are no keys that OpenAI does not have, none that are null or empty where they should be "
+        "left out, and no type twice",
         CHUNK,
         "the client stores them and sends them back, to be refused",
         (*_STREAMS, "chat.usage.stream"),
@@ -203,7 +210,8 @@ CHAT = [
     ),
     Check(
         "chat.legacy",
-        "functions are answered with function_call and finish_reason function_call, or stop where the request named it, streamed and not",
+        "functions are answered with function_call and finish_reason function_call, or stop where the "
+        "request named it, streamed and not",
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
         "clients of the old dialect get nothing that they can read",
         ("chat.legacy.body", "chat.legacy.stream"),

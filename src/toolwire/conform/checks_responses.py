@@ -88,7 +88,8 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.opening",
-        "a stream opens with response.created and response.in_progress, with status in_progress and no output",
+        "a stream opens with response.created and response.in_progress, with status in_progress and no "
+        "output",
         f"{SCHEMAS}ResponseCreatedEvent; BerriAI/litellm#19368",
         "clients that wait for the id never get it",
         _STREAMS,
@@ -105,7 +106,8 @@ RESPONSES = [
     Check(
         "responses.stream.nesting",
         "items come one after the other: added, part added, deltas, text done, part done, item done",
-        "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; mnfst/llm-gateway#1900",
+        "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; "
+        "mnfst/llm-gateway#1900",
         "openai-python raises: unfinished output items",
         _STREAMS,
         say.wire(
@@ -128,7 +130,8 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.ids",
-        "every event names the id of its item; ids are given once and never change; a call has a call_id that is not its id",
+        "every event names the id of its item; ids are given once and never change; a call has a call_id "
+        "that is not its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56; llama.cpp's own tests demand it",
         "deltas are lost, results cannot be matched",
         _STREAMS,

@@ -1,9 +1,9 @@
 """Asks each question once and judges each check by the answers.
 
-Questions are asked when the first check needs them, and their answers are kept for later checks. A family that the
-endpoint does not have is reported once: it answers every request with HTTP 404, 405 or 501, or with HTTP 200 and an
-error, a web page or another object. The same holds for a family that refuses the key. An endpoint that runs into
-the time limit repeatedly is not asked any more.
+Questions are asked when the first check needs them, and their answers are kept for later checks. A family
+that the endpoint does not have is reported once: it answers every request with HTTP 404, 405 or 501, or with
+HTTP 200 and an error, a web page or another object. The same holds for a family that refuses the key. An
+endpoint that runs into the time limit repeatedly is not asked any more.
 """
 
 from __future__ import annotations
@@ -171,7 +171,10 @@ async def conform(
 
 
 async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
-    """Why the API is absent; None: it exists. Two invalid requests and a valid one must all say that it is absent."""
+    """Why the API is absent; None: it exists.
+
+    Two invalid requests and a valid one must all say that it is absent.
+    """
     absence = None
     for request in (
         ProbeRequest(PATHS[family], {"model": model}),
@@ -214,7 +217,10 @@ assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
 def chosen(patterns: str) -> tuple[Check, ...]:
-    """The checks with these ids or beginnings of ids: `chat.stream,http`. Raises KeyError if one matches none."""
+    """The checks with these ids or beginnings of ids: `chat.stream,http`.
+
+    Raises KeyError if one matches none.
+    """
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
         if not any(_matches(check.id, pattern) for check in CATALOGUE):

@@ -1,4 +1,7 @@
-"""A request and its answer, read as a client reads it. Pure; reading never raises, whatever an endpoint sends."""
+"""A request and its answer, read as a client reads it.
+
+Pure; reading never raises, whatever an endpoint sends.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def family_of(name: str) -> Family:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """`body`: a value for JSON, or bytes. `leave`: disconnect after the first bytes. `bare`: without the key."""
+    """`body`: a value for JSON, or bytes.
+
+    `leave`: disconnect after the first bytes. `bare`: without the key.
+    """
 
     path: str
     body: Any = None
@@ -76,8 +82,8 @@ class ClientAnswer:
 class ProbeExchange:
     """One exchange. `status` 0: no answer.
 
-    `trouble`: why the answer is not whole; `late`: because of the time limit. `wanting`: what the model did not do
-    although it was asked to, in all attempts.
+    `trouble`: why the answer is not whole; `late`: because of the time limit. `wanting`: what the model did
+    not do although it was asked to, in all attempts.
     """
 
     question: str

@@ -28,7 +28,8 @@ JudgeOne = Callable[[ProbeExchange], "Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seen` is one sentence; `question` names the request, `excerpt` begins the frame or body it was seen in.
+    """`seen` is one sentence; `question` names the request, `excerpt` begins the frame or body it was seen
+    in.
 
     `busy`: not run because the endpoint had no time, so another run may find more.
     """

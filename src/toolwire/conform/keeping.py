@@ -1,4 +1,7 @@
-"""Verdicts on what an endpoint stores and lists (models, responses), on CORS, and on a disconnected client. Pure."""
+"""Verdicts on what an endpoint stores and lists (models, responses), on CORS, and on a disconnected client.
+
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Asks an endpoint over HTTP. Every exchange is limited in time and size; a failure is a sentence, never raised.
+"""Asks an endpoint over HTTP.
+
+Every exchange is limited in time and size; a failure is a sentence, never raised.
 
 The key is sent in requests only: it is masked in everything that comes back before anything reads it.
 """
@@ -95,7 +97,10 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             await self._session.close()
 
     async def ask(self, question: str, request: ProbeRequest) -> ProbeExchange:
-        """One exchange. A busy server is asked again after the time it names, if that is within the time limit."""
+        """One exchange.
+
+        A busy server is asked again after the time it names, if that is within the time limit.
+        """
         exchange, waits = await self._once(question, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
             wait_s = retry_after(exchange.headers)
@@ -152,7 +157,10 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                     return
 
     def masked(self, text: str) -> str:
-        """Without the secrets. Findings are masked again: an endpoint may escape the key or send it in pieces."""
+        """Without the secrets.
+
+        Findings are masked again: an endpoint may escape the key or send it in pieces.
+        """
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text

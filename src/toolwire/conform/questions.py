@@ -1,9 +1,9 @@
 """What an endpoint is asked: requests as data, for both APIs.
 
-A question builds its request from the model's name and the answers to earlier questions. Where a model must do
-something, the question says so in plain words, lists `variants` (fields laid over the request, tried in order)
-and knows whether it was `done`. The words spell calls out (`Call the tool NAME with the arguments {…}`): any
-model understands that, and a scripted one can read it.
+A question builds its request from the model's name and the answers to earlier questions. Where a model must
+do something, the question says so in plain words, lists `variants` (fields laid over the request, tried in
+order) and knows whether it was `done`. The words spell calls out (`Call the tool NAME with the arguments
+{…}`): any model understands that, and a scripted one can read it.
 """
 
 from __future__ import annotations

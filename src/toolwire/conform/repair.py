@@ -1,9 +1,9 @@
 """Repairs small deviations, so that one of them does not hide everything after it.
 
-The judge stops looking at an object that lacks a key it needs, so an endpoint that leaves out `logprobs` would learn
-nothing about its calls. Here missing keys are filled in and empty ones removed. The shape is judged on the answer as
-it was sent, the order on the repaired one. What only repairing can see (`null_key`, a wrong index or sequence
-number) is reported here. Pure.
+The judge stops looking at an object that lacks a key it needs, so an endpoint that leaves out `logprobs`
+would learn nothing about its calls. Here missing keys are filled in and empty ones removed. The shape is
+judged on the answer as it was sent, the order on the repaired one. What only repairing can see (`null_key`, a
+wrong index or sequence number) is reported here. Pure.
 """
 
 from __future__ import annotations

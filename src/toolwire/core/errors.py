@@ -14,7 +14,10 @@ from toolwire.core.events import Failure
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of failure on the wire. `response_code` is the code in `response.failed`, an enum of OpenAI's."""
+    """A kind of failure on the wire.
+
+    `response_code` is the code in `response.failed`, an enum of OpenAI's.
+    """
 
     status: int
     type: str

@@ -48,7 +48,10 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks. `run` consumes text and returns where it stopped; `out` collects strict JSON."""
+    """One JSON value in chunks.
+
+    `run` consumes text and returns where it stopped; `out` collects strict JSON.
+    """
 
     def __init__(self) -> None:
         self.state = VALUE

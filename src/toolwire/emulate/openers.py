@@ -158,7 +158,8 @@ def _fill(opener: Opener, nonce: str) -> Opener:
 
 # --- quotations (law 12) ---
 #
-# A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON, as
+# A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON,
+# as
 # HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both sides
 # are compared without white space, escapes, entities and quote marks. Brackets stay, because a name in a
 # sentence is not a call. Linear.

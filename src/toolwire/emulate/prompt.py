@@ -39,7 +39,10 @@ BARE = ""
 """Instead of a dialect's name: the whole answer is one call as JSON."""
 
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
-"""Our own markup up to the token. Small models copy it with mistakes, so a constrained decoder bars it from text."""
+"""Our own markup up to the token.
+
+Small models copy it with mistakes, so a constrained decoder bars it from text.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,10 @@ def _join(parts: list[Part]) -> tuple[Part, ...]:
 
 
 def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message, ...]:
-    """The whole request as alternating messages. The system message has the client's text first, then ours."""
+    """The whole request as alternating messages.
+
+    The system message has the client's text first, then ours.
+    """
     head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
     groups: list[tuple[Role, list[Part]]] = []
     for message in _messages(turn, form):

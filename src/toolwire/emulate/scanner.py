@@ -110,7 +110,10 @@ class ToolCallParser(Scan):
         return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
-        """Ends the text and returns the events that were held back. `reason`: `eof`, `length`, `cancelled`."""
+        """Ends the text and returns the events that were held back.
+
+        `reason`: `eof`, `length`, `cancelled`.
+        """
         if self._machine is None or self._finished:
             return []
         self._finished = True
@@ -284,7 +287,10 @@ class ToolCallParser(Scan):
         return False
 
     def reread(self, text: str) -> Generator[None, None, None]:
-        """The answer ended inside a thought: scans its end, `text`, for calls. What precedes them is thought."""
+        """The answer ended inside a thought: scans its end, `text`, for calls.
+
+        What precedes them is thought.
+        """
         before = self._taken()
         self.buffer, self.position, self._thought_may_open = text, 0, False
         yield from self._scan()

@@ -91,7 +91,10 @@ def opening(scan: ToolCallParser) -> Reading:
 
 
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
-    """Reads a thought and the white space after it. Its text is sent at once, up to the first possible call."""
+    """Reads a thought and the white space after it.
+
+    Its text is sent at once, up to the first possible call.
+    """
     closer = markers.closer
     yield from peek(scan)
     while True:

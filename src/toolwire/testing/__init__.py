@@ -1,4 +1,7 @@
-"""Public test doubles: a scripted model and a fake upstream. `toolwire.conform.judge` judges what they produce."""
+"""Public test doubles: a scripted model and a fake upstream.
+
+`toolwire.conform.judge` judges what they produce.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
         ...  # talk to upstream.base_url
         assert upstream.requests[0].body["messages"]
 
-An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` turns it into the same answer as a server
-with that deviation sends it. Faults of the connection (cuts, resets, silence) are fields of `Reply`.
+An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` turns it into the same answer as a
+server with that deviation sends it. Faults of the connection (cuts, resets, silence) are fields of `Reply`.
 """
 
 from __future__ import annotations
@@ -255,9 +255,10 @@ def _bytes(value: Any) -> bytes:
 class Reply:
     """One scripted answer.
 
-    `ending`: `eof` ends the body properly, `cut` closes the connection in the middle, `reset` aborts it, `hang`
-    sends nothing more. `write_size` cuts the body into writes of that many bytes (0: one write per frame);
-    `gate` is awaited before the last frame; `refuse_reused` closes a connection that has served before.
+    `ending`: `eof` ends the body properly, `cut` closes the connection in the middle, `reset` aborts it,
+    `hang` sends nothing more. `write_size` cuts the body into writes of that many bytes (0: one write per
+    frame); `gate` is awaited before the last frame; `refuse_reused` closes a connection that has served
+    before.
     """
 
     frames: tuple[bytes, ...] = ()
@@ -309,8 +310,8 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 class FakeUpstream:
     """Plays its replies in order and repeats the last one.
 
-    `pages` are the answers of other paths, by path: a text, or a value for JSON; None is a 404. `port` 0: any free
-    port. `gone` is set when a client disconnects before its answer has ended.
+    `pages` are the answers of other paths, by path: a text, or a value for JSON; None is a 404. `port` 0: any
+    free port. `gone` is set when a client disconnects before its answer has ended.
     """
 
     def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:

@@ -38,7 +38,8 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         raise ToolwireError(
             "body_too_large",
-            f"The request's body holds more than {nodes:,} JSON values, this server's limit (limits.body_nodes).",
+            f"The request's body holds more than {nodes:,} JSON values, this server's limit "
+            "(limits.body_nodes).",
         )
     body = _decode(raw)
     for member in LISTS:
@@ -47,7 +48,10 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
             and type(given := body[member]) is list
             and len(given) > (most := tools if LISTS[member] else messages) > 0
         ):
-            told = f"Expected an array with maximum length {most}, but got an array with length {len(given)} instead."
+            told = (
+                f"Expected an array with maximum length {most}, but got an array with length {len(given)} "
+                "instead."
+            )
             raise ToolwireError(
                 "invalid_value",
                 f"Invalid '{member}': array too long. {told}",

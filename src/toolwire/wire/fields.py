@@ -20,8 +20,9 @@ from toolwire.wire.checks import MOST_NOTES, is_safe
 Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused", "passed"]
 Rule = Literal["gateway", "backend", "tools", "choice", "format", "chat_only", "responses_only"]
 
-# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind. `backend`: where the backend lists it.
-# `tools`, `choice`, `format`: by the strategy of the plan. `chat_only`, `responses_only`: by Toolwire on that API, on the other one by the backend.
+# How each known field of both APIs is served. `gateway`: by Toolwire itself, whatever stands behind.
+# `backend`: where the backend lists it. `tools`, `choice`, `format`: by the strategy of the plan.
+# `chat_only`, `responses_only`: by Toolwire on that API, on the other one by the backend.
 FIELDS: dict[str, Rule] = {
     "model": "gateway",
     "messages": "gateway",

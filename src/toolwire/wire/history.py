@@ -264,9 +264,15 @@ class _Pairing:
 
     def _orphan(self, i: int, item: Result) -> ToolwireError:
         if item.call_id == LEGACY_ID:
-            message = f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this message with role 'function'."
+            message = (
+                f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this "
+                "message with role 'function'."
+            )
         elif self.field == "messages":
-            message = "Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+            message = (
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
+                "with 'tool_calls'."
+            )
         else:
             output = "custom tool call output" if item.kind == "custom" else "function call output"
             message = f"No tool call found for {output} with call_id {shown(item.call_id)}."

@@ -223,7 +223,10 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def fragments(node: Payload, whole: bool) -> list[Fragment]:
-    """The fragments of calls in one object. `whole`: it is part of a final message with complete arguments."""
+    """The fragments of calls in one object.
+
+    `whole`: it is part of a final message with complete arguments.
+    """
     read = next((read for fits, read in SHAPES if fits(node)), None)
     return [] if read is None else read(node, whole)
 

@@ -1,4 +1,7 @@
-"""The life of an agent's process: nothing of it outlives its session, and nothing of ours leaks into it. The long versions run in `make evidence`."""
+"""The life of an agent's process: nothing of it outlives its session, and nothing of ours leaks into it.
+
+The long versions run in `make evidence`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ def gone(living: Living) -> Gone:
 async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills(
     agent: Agent, talk: Talks, tmp_path: Path, living: Living, gone: Gone
 ) -> None:
-    """In each round an agent with children is ended in another way: by itself, by a kill, by the client, by the backend."""
+    """In each round an agent with children is ended in another way: by itself, by a kill, by the client, by
+    the backend.
+    """
     rounds = int(os.environ.get("TOOLWIRE_ACP_ROUNDS", "5"))
     chance = random.Random(5)
     groups, folders = [], []

@@ -59,7 +59,9 @@ def opencode(real_agent: Callable[[str, str], str], backends: list[AcpBackend]) 
 
 
 class Model:
-    """A model that first makes the client's calls, and those that it should not be able to make, and then tells what it got."""
+    """A model that first makes the client's calls, and those that it should not be able to make, and then
+    tells what it got.
+    """
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -102,7 +104,9 @@ def model(tmp_path: Path) -> Model:
 async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
     opencode: Any, talk: Talks, model: Model
 ) -> None:
-    """Six agents at once, for each takes seconds to start: both APIs, streamed and not, and two calls at a time with a follow-up in the session."""
+    """Six agents at once, for each takes seconds to start: both APIs, streamed and not, and two calls at a
+    time with a follow-up in the session.
+    """
 
     async def one_call(backend: AcpBackend, api: str, stream: bool) -> None:
         client = talk(backend, api, stream, ("get_weather", "bash"))
@@ -288,7 +292,10 @@ async def test_codex_acp_calls_the_clients_tool_and_no_shell(
         "content": [{"type": "output_text", "text": "It is cold.", "annotations": []}],
     }
     async with responses_provider(calls, [said]) as (base_url, seen):
-        provider = f'model_providers.p={{name="p", base_url="{base_url}", wire_api="responses", env_key="PROVIDER_KEY", stream_max_retries=0}}'
+        provider = (
+            f'model_providers.p={{name="p", base_url="{base_url}", wire_api="responses", '
+            'env_key="PROVIDER_KEY", stream_max_retries=0}'
+        )
         command = (real_agent("codex-acp", "codex-acp"), "-c", 'model_provider="p"', "-c", provider)
         env = {"PROVIDER_KEY": "key-0123456789", "OPENAI_API_KEY": "sk-0123456789"}
         backends.append(AcpBackend("m", AcpOptions(command, env=env, start_timeout_s=120)))

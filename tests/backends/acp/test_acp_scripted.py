@@ -163,7 +163,9 @@ SEED_HISTORY = [
 
 
 async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_socket: Any) -> None:
-    """A streamed request with a tool, then the follow-up with the client's own ids, without `tools` and with them."""
+    """A streamed request with a tool, then the follow-up with the client's own ids, without `tools` and with
+    them.
+    """
     call = {"call": "read", "arguments": {"filePath": "README.md"}}
     backend = agent(
         [{"when": "# README", "then": [{"say": "It is a readme."}], "else": [call, {"say": "{result}"}]}]

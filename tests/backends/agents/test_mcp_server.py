@@ -1,4 +1,6 @@
-"""The loopback MCP server that offers a client's tools to an agent: judged by the official client, and by hand where that is too polite."""
+"""The loopback MCP server that offers a client's tools to an agent: judged by the official client, and by
+hand where that is too polite.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ async def test_calls_that_wait_when_the_server_closes_are_cancelled(server: Tool
             await _post(http, server, _call("get_weather", {}))
 
 
-# --- by hand ----------------------------------------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def _call(name: Any, arguments: Any) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The real Codex binaries, and a provider on loopback that plays what a test says and remembers what Codex asked."""
+"""The real Codex binaries, and a provider on loopback that plays what a test says and remembers what Codex
+asked.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ PINNED = Path(__file__).resolve().parents[2] / "codex"
 Answer = Callable[["Exchange"], Awaitable[web.StreamResponse]]
 
 
-# --- the binaries ------------------------------------------------------------------------------------------------------------------------------
+# --- the binaries ---
 
 
 def _binary(age: str) -> str:
@@ -30,7 +32,10 @@ def _binary(age: str) -> str:
     found = str(pinned) if pinned.exists() and shutil.which("node") else named
     if found and Path(found).exists():
         return found
-    missing = f"the {age} Codex is missing: npm ci --prefix tests/codex/{age}, or set TOOLWIRE_TEST_CODEX_{age.upper()}"
+    missing = (
+        f"the {age} Codex is missing: npm ci --prefix tests/codex/{age}, or set "
+        f"TOOLWIRE_TEST_CODEX_{age.upper()}"
+    )
     pytest.skip(missing)
 
 
@@ -46,7 +51,7 @@ def old_codex() -> str:
     return _binary("old")
 
 
-# --- the provider ------------------------------------------------------------------------------------------------------------------------------
+# --- the provider ---
 
 
 @dataclass
@@ -284,7 +289,7 @@ async def provider() -> AsyncIterator[Provider]:
     await runner.cleanup()
 
 
-# --- the backend -------------------------------------------------------------------------------------------------------------------------------
+# --- the backend ---
 
 
 @pytest.fixture(scope="session")
@@ -297,7 +302,10 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def make(
     provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., CodexBackend]]:
-    """`make(binary, **options)`: a backend whose Codex talks to the test's provider. Closed when the test ends."""
+    """`make(binary, **options)`: a backend whose Codex talks to the test's provider.
+
+    Closed when the test ends.
+    """
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
     made: list[CodexBackend] = []

@@ -1,4 +1,6 @@
-"""The real Codex with native tools, against a provider that plays a script: what the client gets, and what the provider was asked."""
+"""The real Codex with native tools, against a provider that plays a script: what the client gets, and what
+the provider was asked.
+"""
 
 from __future__ import annotations
 
@@ -614,7 +616,9 @@ async def test_a_parked_run_that_is_cancelled_is_over(make: Make, new_codex: str
 async def test_a_run_that_is_over_before_codex_asks_for_its_call_does_not_go_on(
     make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any answer to the call, also a refusal, would make Codex ask the model once more before it is interrupted."""
+    """Any answer to the call, also a refusal, would make Codex ask the model once more before it is
+    interrupted.
+    """
     held: list[tuple[Thread, RpcMessage]] = []
     deliver, interrupt = Thread.deliver, Thread._interrupt
 

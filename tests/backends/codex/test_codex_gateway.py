@@ -1,4 +1,6 @@
-"""The whole gateway with real Codex: both APIs, streamed and not, parked and replayed, killed, and with real Codex as the client too."""
+"""The whole gateway with real Codex: both APIs, streamed and not, parked and replayed, killed, and with real
+Codex as the client too.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,8 @@ def written(*calls: tuple[str, str], before: str = "") -> Any:
             found = re.search(r"<tool_call:([0-9a-z]+)>", json.dumps(exchange.body, ensure_ascii=False))
             assert found is not None
             blocks = "".join(
-                f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call:{found[1]}>\n'
+                f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n'
+                f"</tool_call:{found[1]}>\n"
                 for name, text in calls
             )
             response: web.StreamResponse = await provider.stream(exchange, provider.text(before + blocks))
@@ -133,7 +136,7 @@ def written(*calls: tuple[str, str], before: str = "") -> Any:
 EVERYWHERE = [(api, stream) for api in ("chat", "responses") for stream in (False, True)]
 
 
-# --- today's Codex -------------------------------------------------------------------------------------------------------------------------------
+# --- today's Codex ---
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
@@ -401,7 +404,7 @@ def _codexes() -> set[str]:
     return {pid for pid in children if "codex" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")}
 
 
-# --- the Codex of the first proxies ----------------------------------------------------------------------------------------------------------------
+# --- the Codex of the first proxies ---
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
@@ -457,7 +460,7 @@ async def test_names_that_codex_does_not_take_travel_under_another(
     assert sorted(replayed) == sorted(provider.seen[-1].tool_names())
 
 
-# --- names ------------------------------------------------------------------------------------------------------------------------------------------
+# --- names ---
 
 
 async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies(
@@ -482,7 +485,7 @@ async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies
         await table.body("chat", {"model": "codex-9000", "messages": [{"role": "user", "content": "?"}]})
 
 
-# --- Codex on both sides ----------------------------------------------------------------------------------------------------------------------------
+# --- Codex on both sides ---
 
 
 async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
@@ -507,9 +510,12 @@ async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
     async with on_a_socket(Gateway(settings, backends={"codex": make(new_codex)}), settings) as root:
         url = root + "/v1"
         (home / "config.toml").write_text(
-            'model = "codex"\nmodel_provider = "toolwire"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
-            f'check_for_update_on_startup = false\n[model_providers.toolwire]\nname = "Toolwire"\nbase_url = "{url}"\nwire_api = "responses"\n'
-            "request_max_retries = 0\nstream_max_retries = 0\n[features]\nplugins = false\n[analytics]\nenabled = false\n"
+            'model = "codex"\nmodel_provider = "toolwire"\napproval_policy = "never"\n'
+            'sandbox_mode = "danger-full-access"\n'
+            'check_for_update_on_startup = false\n[model_providers.toolwire]\nname = "Toolwire"\n'
+            f'base_url = "{url}"\nwire_api = "responses"\n'
+            "request_max_retries = 0\nstream_max_retries = 0\n[features]\nplugins = false\n[analytics]\n"
+            "enabled = false\n"
         )
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)}
         child = await asyncio.create_subprocess_exec(

@@ -1,4 +1,6 @@
-"""Processes and homes: what happens when Codex dies, is missing, grows old, or is not logged in; and that nothing is left behind."""
+"""Processes and homes: what happens when Codex dies, is missing, grows old, or is not logged in; and that
+nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def worker_of(backend: CodexBackend) -> CodexWorker:
     return backend.pool.workers[0]
 
 
-# --- death -------------------------------------------------------------------------------------------------------------------------------------
+# --- death ---
 
 
 async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_works(
@@ -231,7 +233,7 @@ async def test_the_servers_own_event_loop_serves_as_well(
     assert not living(int(said.split()[-1]))
 
 
-# --- what Codex asks of us ---------------------------------------------------------------------------------------------------------------------
+# --- what Codex asks of us ---
 
 
 @pytest.fixture
@@ -453,7 +455,7 @@ async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(
     assert str(backend.home.version) == "0.167.1"
 
 
-# --- age -------------------------------------------------------------------------------------------------------------------------------------------
+# --- age ---
 
 
 async def test_an_old_process_finishes_its_threads_and_ends(
@@ -498,7 +500,7 @@ async def test_more_workers_start_one_after_another_in_a_fresh_home(
         await run.cancel()
 
 
-# --- home and login --------------------------------------------------------------------------------------------------------------------------------
+# --- home and login ---
 
 
 async def test_a_missing_binary_is_one_clear_line(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""JSON-RPC without I/O: the same messages however the bytes are cut, and nothing that Codex could write is fatal."""
+"""JSON-RPC without I/O: the same messages however the bytes are cut, and nothing that Codex could write is
+fatal.
+"""
 
 from __future__ import annotations
 

@@ -221,7 +221,10 @@ async def test_the_gateway_finds_the_calls_in_its_text(
         prompt = "\n".join(exchange.texts("developer"))
         token = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
         assert token is not None and '"look"' in prompt
-        block = f'Looking. <tool_call:{token[1]}>{{"name": "look", "arguments": {{"q": "a"}}}}</tool_call:{token[1]}>'
+        block = (
+            f'Looking. <tool_call:{token[1]}>{{"name": "look", "arguments": {{"q": '
+            f'"a"}}}}</tool_call:{token[1]}>'
+        )
         done = any("result 1" in text for text in exchange.texts("user"))
         return await provider.stream(exchange, provider.text("It is result 1." if done else block, size=3))
 

@@ -39,7 +39,10 @@ async def bridge() -> AsyncIterator[FakeCursorBridge]:
 
 @pytest.fixture
 async def make(bridge: FakeCursorBridge) -> AsyncIterator[Callable[..., CursorBackend]]:
-    """`make(**options)`: a backend that is attached to `bridge`, unless the options say otherwise. Closed when the test ends."""
+    """`make(**options)`: a backend that is attached to `bridge`, unless the options say otherwise.
+
+    Closed when the test ends.
+    """
     made: list[CursorBackend] = []
 
     def build(**options: Any) -> CursorBackend:

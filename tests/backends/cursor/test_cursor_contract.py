@@ -1,4 +1,5 @@
-"""The scripted bridge is a bridge to the official client, and Toolwire a client to the real bridge, as far as that goes without a network.
+"""The scripted bridge is a bridge to the official client, and Toolwire a client to the real bridge, as far as
+that goes without a network.
 
 Needs the package `cursor-sdk`. Where it is missing these tests are skipped; under CI=true that is a failure.
 """

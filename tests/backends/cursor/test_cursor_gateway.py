@@ -1,4 +1,6 @@
-"""The whole gateway with Cursor's agents: both APIs, streamed and not, parked, continued, cancelled, and everything that can go wrong."""
+"""The whole gateway with Cursor's agents: both APIs, streamed and not, parked, continued, cancelled, and
+everything that can go wrong.
+"""
 
 from __future__ import annotations
 

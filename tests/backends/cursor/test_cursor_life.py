@@ -1,4 +1,6 @@
-"""The bridge's process and folder: what it gets to see, how it says that it is ready, what happens when it dies, and that nothing is left behind."""
+"""The bridge's process and folder: what it gets to see, how it says that it is ready, what happens when it
+dies, and that nothing is left behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The quick tests of the first Cursor proxy, with their bodies as written, over HTTP against a scripted agent; and its multi-step flow."""
+"""The quick tests of the first Cursor proxy, with their bodies as written, over HTTP against a scripted
+agent; and its multi-step flow.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from toolwire.settings.types import ModelSettings, Settings
 Make = Callable[..., CursorBackend]
 
 FIRST = (
-    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read README.md"}],"tools":[{"type":"function","function":{"name":"read",'
+    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
+    'README.md"}],"tools":[{"type":"function","function":{"name":"read",'
     '"description":"Read file","parameters":{"type":"object","properties":{"filePath":{"type":"string"}},"required":["filePath"]}}}],"stream":true}'
 )
 FOLLOW_UP = (
-    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read README.md"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_0",'
+    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
+    'README.md"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_0",'
     '"type":"function","function":{"name":"read","arguments":"{\\"filePath\\":\\"README.md\\"}"}}]},{"role":"tool","tool_call_id":"call_0",'
     '"content":"# README\\n..."}],"stream":true}'
 )

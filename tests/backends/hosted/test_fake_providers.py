@@ -48,7 +48,7 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"model": "claude-haiku-4-5", "max_tokens": 4000, "messages": [USER], "tools": [TOOL], **fields}
 
 
-# --- Anthropic ---------------------------------------------------------------------------------------------------------------------------------
+# --- Anthropic ---
 
 
 async def test_anthropics_sdk_accumulates_the_fakes_stream_to_the_fakes_body() -> None:
@@ -234,7 +234,7 @@ async def test_a_wrong_key_and_an_unknown_model_are_refused() -> None:
                 await client.messages.create(**asked())
 
 
-# --- Google ------------------------------------------------------------------------------------------------------------------------------------
+# --- Google ---
 
 CALLS = Answer(
     Thought("Let me see."),

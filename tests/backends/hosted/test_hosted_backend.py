@@ -70,7 +70,9 @@ async def events(backend: HostedBackend, asked: Turn | None = None) -> list[Even
 
 
 def told(run: list[Event]) -> dict[str, Any]:
-    """What a run says, and a check that its order is legal: one call open at a time, numbered from 0, one end."""
+    """What a run says, and a check that its order is legal: one call open at a time, numbered from 0, one
+    end.
+    """
     out: dict[str, Any] = {"text": "", "thought": "", "calls": []}
     open_call: int | None = None
     for event in run[:-1]:
@@ -93,7 +95,7 @@ def told(run: list[Event]) -> dict[str, Any]:
     return out
 
 
-# --- events ------------------------------------------------------------------------------------------------------------------------------------
+# --- events ---
 
 
 async def test_a_claude_answer_comes_out_in_its_order_with_verbatim_increments(serving: Any) -> None:
@@ -210,7 +212,7 @@ async def test_a_malformed_gemini_call_and_a_blocked_prompt_are_failures(serving
     assert blocked == Failure("content_filter", "The provider refused the request (PROHIBITED_CONTENT).")
 
 
-# --- what the provider is asked ----------------------------------------------------------------------------------------------------------------
+# --- what the provider is asked ---
 
 
 async def asked_of(serving: Any, provider: str, asked: Turn, **options: Any) -> dict[str, Any]:
@@ -457,7 +459,7 @@ async def test_the_cache_is_asked_for_where_the_options_say_so(serving: Any) -> 
     assert "cache_control" not in str(await asked_of(serving, "anthropic", turn()))
 
 
-# --- thinking ----------------------------------------------------------------------------------------------------------------------------------
+# --- thinking ---
 
 THINKING: list[tuple[str, str, dict[str, Any], str | None, Any]] = [
     ("anthropic", "claude-haiku-4-5", {}, None, None),
@@ -669,7 +671,7 @@ def test_the_memory_of_calls_has_limits() -> None:
     assert len(memory) == 2
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"
 TOO_MANY = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
@@ -901,7 +903,7 @@ async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
     assert sorted(texts) == sorted(f"Answer {number}." for number in range(20))
 
 
-# --- options, loading, listing -----------------------------------------------------------------------------------------------------------------
+# --- options, loading, listing ---
 
 
 @pytest.mark.parametrize(

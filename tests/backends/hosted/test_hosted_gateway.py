@@ -1,4 +1,6 @@
-"""The gateway with Claude and Gemini: whole tool loops on both endpoints, streamed and not, judged by all judges."""
+"""The gateway with Claude and Gemini: whole tool loops on both endpoints, streamed and not, judged by all
+judges.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,7 @@ async def ask(table: Any, judge: Judge, api: Api, request: dict[str, Any], strea
     return fold(raw, api)
 
 
-# --- loops -------------------------------------------------------------------------------------------------------------------------------------
+# --- loops ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -302,7 +304,7 @@ async def test_emulated_tools_work_where_someone_wants_them(
         )
 
 
-# --- the rest of a turn ------------------------------------------------------------------------------------------------------------------------
+# --- the rest of a turn ---
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -447,7 +449,7 @@ async def test_two_callers_are_served_at_once(table: Any, serving: Any) -> None:
     assert sorted(text_of(body, "chat") for body in bodies) == [f"{number}" for number in range(8)]
 
 
-# --- tool_choice -------------------------------------------------------------------------------------------------------------------------------
+# --- tool_choice ---
 
 
 def one_call(provider: str, name: str) -> Any:

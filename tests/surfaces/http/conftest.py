@@ -116,7 +116,9 @@ async def _place(script: str, options: Body, server: Body, limits: Body) -> Asyn
 
 @pytest.fixture
 def place() -> Callable[..., Any]:
-    """`async with place("say Hi", tools="emulated", keys=("k",), slow_reader_s=1) as it`: options of model, server and limits by their names."""
+    """`async with place("say Hi", tools="emulated", keys=("k",), slow_reader_s=1) as it`: options of model,
+    server and limits by their names.
+    """
 
     def start(script: str = "", **options: Any) -> Any:
         model: Body = {name: options.pop(name) for name in ("tools", "writes", "dialects") if name in options}

@@ -49,7 +49,10 @@ def texts(turn: Any) -> list[str]:
 
 
 def problems(compacted: Body) -> list[Problem]:
-    """By the SDK's types. Its compacted response lacks the messages of users, which its conversations have."""
+    """By the SDK's types.
+
+    Its compacted response lacks the messages of users, which its conversations have.
+    """
     messages = [item for item in compacted["output"] if item["type"] == "message"]
     rest = [item for item in compacted["output"] if item["type"] != "message"]
     found = SdkJudge().validate({**compacted, "output": rest}, CompactedResponse)
@@ -233,7 +236,7 @@ async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: B
             assert (response.status, response.headers["x-toolwire-report"]) == (200, report)
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @pytest.mark.parametrize(
@@ -370,7 +373,7 @@ async def test_a_keys_limit_counts_a_compaction_once(place: Callable[..., Any]) 
         assert statuses == [200, 200, 429]
 
 
-# --- seals and memory --------------------------------------------------------------------------------------------------------------------------
+# --- seals and memory ---
 
 
 async def test_a_seal_outlives_the_process_and_is_shared_by_the_store(tmp_path: Any) -> None:

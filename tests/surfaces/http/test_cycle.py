@@ -250,7 +250,9 @@ STREAM = (b"content-type", b"text/event-stream")
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: bool) -> None:
-    """A head that waits for its piece must not wait for long: nothing else tells the client that its request was taken."""
+    """A head that waits for its piece must not wait for long: nothing else tells the client that its request
+    was taken.
+    """
     go_on = asyncio.Event()
     writes: list[bytes] = []
 
@@ -305,13 +307,15 @@ async def test_a_stream_that_breaks_before_its_first_piece_ends_the_connection()
     assert not is_open and (not got or b"transfer-encoding: chunked" in got)
 
 
-# --- the short ways: a whole answer, and a body that is there ------------------------------------------------------------------------------------
+# --- the short ways: a whole answer, and a body that is there ---
 
 TOLD = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
 
 
 class Short(App):
-    """Answers by one call where it is taken, and as any application does where it is not; `taken` says which it was, `bodies` what was asked."""
+    """Answers by one call where it is taken, and as any application does where it is not; `taken` says which
+    it was, `bodies` what was asked.
+    """
 
     def __init__(self, headers: list[tuple[bytes, bytes]], said: bytes = b"hello") -> None:
         self.taken: list[bool] = []
@@ -411,7 +415,7 @@ async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(as
     assert app.bodies == [None]
 
 
-# --- what the kernel is asked for ------------------------------------------------------------------------------------------------------------------
+# --- what the kernel is asked for ---
 
 
 async def test_every_connection_has_what_the_kernel_is_to_do_for_it() -> None:

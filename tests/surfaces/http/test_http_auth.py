@@ -168,7 +168,7 @@ def test_a_key_s_id_does_not_show_the_key() -> None:
     assert "secret" not in key_id_of("secret-key") and len(key_id_of("secret-key")) == 12
 
 
-# --- through the socket ------------------------------------------------------------------------------------------------------------------------
+# --- through the socket ---
 
 
 async def test_a_preflight_is_answered_before_anything_else_and_echoes_the_headers_it_asks_for(

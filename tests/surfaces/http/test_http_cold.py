@@ -60,7 +60,7 @@ def stored(id: str, key_id: str = "", items: int = 3) -> StoredResponse:
     )
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------------------------
+# --- models ---
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/"])
@@ -92,7 +92,7 @@ async def test_an_unknown_model_is_a_404_with_openai_s_code(site: Any) -> None:
         assert (await answer.json())["error"]["code"] == "model_not_found"
 
 
-# --- stored responses --------------------------------------------------------------------------------------------------------------------------
+# --- stored responses ---
 
 
 async def test_a_stored_response_comes_back_byte_for_byte_and_can_be_deleted(site: Any) -> None:
@@ -169,7 +169,7 @@ async def test_a_key_sees_only_its_own_responses(serving: Callable[..., Any]) ->
             assert answer.status == 200
 
 
-# --- health and metrics ------------------------------------------------------------------------------------------------------------------------
+# --- health and metrics ---
 
 
 async def test_readiness_follows_the_gateway(site: Any) -> None:

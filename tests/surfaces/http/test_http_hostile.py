@@ -1,4 +1,6 @@
-"""The whole server against bad input and bad clients: every malformed request over a real socket, garbage, and what must survive it."""
+"""The whole server against bad input and bad clients: every malformed request over a real socket, garbage,
+and what must survive it.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,8 @@ async def test_a_header_that_decides_may_stand_only_once(served: Served) -> None
         for twice in ("Host: localhost", "Origin: http://localhost", "Authorization: Bearer x"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(
-                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\nConnection: close\r\n\r\n".encode()
+                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\n"
+                "Connection: close\r\n\r\n".encode()
             )
             answer = await reader.read()
             writer.close()

@@ -92,7 +92,7 @@ def place(on_a_socket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return start
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------------------------------------
+# --- limits ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -226,7 +226,7 @@ async def test_a_key_without_limits_leaves_no_trace_in_the_limits(place: Serve) 
         assert p.gateway.limits._accounts == {}
 
 
-# --- budgets ---------------------------------------------------------------------------------------------------------------------------------------
+# --- budgets ---
 
 
 async def test_a_budget_that_is_used_up_is_a_quota_and_not_to_be_tried_again(
@@ -343,7 +343,7 @@ async def test_a_turn_that_never_ran_gives_its_part_of_the_budget_back(place: Se
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-# --- scopes ----------------------------------------------------------------------------------------------------------------------------------------
+# --- scopes ---
 
 
 async def test_a_key_sees_and_uses_its_own_models_alone(place: Serve, judge: Judge) -> None:
@@ -428,7 +428,7 @@ async def test_an_admin_key_opens_the_pages_until_it_is_revoked(place: Serve) ->
                 await asyncio.sleep(0.02)
 
 
-# --- usage -----------------------------------------------------------------------------------------------------------------------------------------
+# --- usage ---
 
 
 async def test_usage_is_told_by_hour_and_model_to_each_key_its_own_and_to_an_admin_all(place: Serve) -> None:
@@ -485,7 +485,9 @@ def told_id(key: str) -> str:
 async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
     place: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model is known by then, in the log, in metrics and in usage; one that is not there is still nobody's."""
+    """The model is known by then, in the log, in metrics and in usage; one that is not there is still
+    nobody's.
+    """
     async with place(models={"demo": "say hi\nusage 700 200"}) as p:
         key = await p.key(tokens_per_minute=900)
         with caplog.at_level("INFO", "toolwire.access"):
@@ -543,7 +545,7 @@ async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: 
         assert (await p.get("", "/usage"))[0] == 200
 
 
-# --- bodies ----------------------------------------------------------------------------------------------------------------------------------------
+# --- bodies ---
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"",', b'{"a":[]},'])

@@ -85,7 +85,8 @@ async def test_only_json_that_comes_as_it_is_is_taken(
 ) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     received = await site.raw(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n{lines}\r\n{{}}".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n"
+        f"{lines}\r\n{{}}".encode()
     )
     got, _, body = parse(received)
     assert got == status
@@ -159,7 +160,8 @@ async def test_a_client_that_sends_100_mb_before_it_reads_still_gets_its_413(
     size, piece = 100 * 1024 * 1024, b"x" * (1024 * 1024)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\nContent-Length: {size}\r\n\r\n".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n"
+        f"Content-Length: {size}\r\n\r\n".encode()
     )
     for _ in range(100):
         writer.write(piece)
@@ -187,7 +189,10 @@ async def test_a_refused_small_body_leaves_the_connection_usable(serving: Callab
 
 
 async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n\r\n"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n"
+        "\r\n"
+    )
     received = await site.raw(head.encode())
     assert b"100 Continue" not in received
     assert parse(received)[0] == 413
@@ -201,7 +206,8 @@ async def test_a_client_that_stops_sending_its_body_is_given_up(
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
     status, _, body = parse(
         await site.raw(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{{".encode()
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n"
+            "\r\n{".encode()
         )
     )
     assert status == 400 and "stopped arriving" in body["error"]["message"]
@@ -214,7 +220,8 @@ async def test_a_client_whose_body_drips_is_given_up_and_told_so(
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n{{".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n"
+        "{".encode()
     )
     answer = asyncio.ensure_future(reader.read(65536))
     async with asyncio.timeout(10):
@@ -231,7 +238,8 @@ async def leave_mid_body(site: Any, media: str = "application/json") -> None:
     """Sends half a request, and goes once it is being served."""
     _, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n\r\n{{".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n"
+        "\r\n{".encode()
     )
     await writer.drain()
     while not site.server.server_state.tasks:
@@ -273,8 +281,10 @@ async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) ->
     [
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n{}",
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n{}",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+        "Content-Length: 3\r\n\r\n{}",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        "Content-Length: 2\r\n\r\n{}",
         "GARBAGE\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
@@ -317,7 +327,10 @@ async def test_a_head_that_comes_too_slowly_is_cut_off(
 
 
 async def test_a_websocket_upgrade_is_answered_as_the_plain_request_it_is(site: Any) -> None:
-    head = "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n\r\n"
+    head = (
+        "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Key: eA==\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(head.encode())
     assert b" 405 " in await reader.readline()

@@ -1,4 +1,6 @@
-"""The two routes that carry turns: what the gateway is given, what the client gets, and what happens when either goes away."""
+"""The two routes that carry turns: what the gateway is given, what the client gets, and what happens when
+either goes away.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ async def test_a_turn_reaches_the_gateway_with_and_without_v1(site: Any, path: s
     [("abc.DEF_1-2", True), ("x" * 128, True), ("x" * 129, False), ("has space", False), ("ünï", False)],
 )
 async def test_a_client_s_request_id_is_echoed_if_it_is_plain(site: Any, given: str, kept: bool) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {given}\r\nContent-Length: 2\r\n\r\n{{}}"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {given}\r\n"
+        "Content-Length: 2\r\n\r\n{}"
+    )
     received = (await site.raw(head.encode())).decode("latin-1")
     sent_back = next(
         line.partition(": ")[2] for line in received.split("\r\n") if line.lower().startswith("x-request-id")

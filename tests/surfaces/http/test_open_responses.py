@@ -1,6 +1,7 @@
 """The Open Responses compliance suite's ids, each asked of the real server in our own words.
 
-The suite itself lives on GitHub only; docs/websocket.md says how to run it. `IDS` is its list, and every id has its test here.
+The suite itself lives on GitHub only; docs/websocket.md says how to run it. `IDS` is its list, and every id
+has its test here.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ IDS = (
     ),
 )
 DEMANDED = frozenset(
-    "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools tool_choice truncation "
-    "parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning usage max_output_tokens max_tool_calls "
+    "id object created_at completed_at status incomplete_details model previous_response_id instructions "
+    "output error tools tool_choice truncation "
+    "parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
+    "usage max_output_tokens max_tool_calls "
     "store background service_tier metadata safety_identifier prompt_cache_key".split()
 )
 """Keys that the specification's Response must have, of which OpenAI's may lack some."""
@@ -193,7 +196,7 @@ async def test_compact_missing_model(place: Callable[..., Any]) -> None:
         assert (status, body["error"]["param"]) == (400, "model")
 
 
-# --- over a WebSocket --------------------------------------------------------------------------------------------------------------------------
+# --- over a WebSocket ---
 
 
 async def test_websocket_response(place: Callable[..., Any], judge: Judge) -> None:

@@ -1,4 +1,6 @@
-"""HTTP/1.1 framing: which bytes are a request, its headers and its body, however the bytes are cut into reads."""
+"""HTTP/1.1 framing: which bytes are a request, its headers and its body, however the bytes are cut into
+reads.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,7 @@ def one_by_one(data: bytes) -> list[bytes]:
     return [data[place : place + 1] for place in range(len(data))]
 
 
-# --- every request is what its client framed ----------------------------------------------------------------------------------------------------
+# --- every request is what its client framed ---
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,7 @@ def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_
     assert seen.statuses == [200] and seen.closed
 
 
-# --- how large a head may be --------------------------------------------------------------------------------------------------------------------
+# --- how large a head may be ---
 
 
 def sized(size: int, before: bytes = b"", method: bytes = b"GET", more: bytes = b"") -> bytes:

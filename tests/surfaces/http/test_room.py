@@ -72,7 +72,7 @@ def test_a_key_with_its_share_is_told_that_it_is_its_own() -> None:
     assert not taken(room, whole // 4, "b")
 
 
-# --- served --------------------------------------------------------------------------------------------------------------------------------------
+# --- served ---
 
 
 def head(path: str, key: str, size: int) -> bytes:
@@ -205,7 +205,9 @@ def test_who_is_not_known_yet_has_one_share_with_all_others_like_that() -> None:
 
 @pytest.mark.usefixtures("small")
 async def test_others_are_as_fast_beside_a_key_that_holds_its_share(place: Callable[..., Any]) -> None:
-    """Side by side: a calm server and one under attack are asked in turns, so that both have the same machine."""
+    """Side by side: a calm server and one under attack are asked in turns, so that both have the same
+    machine.
+    """
     options: dict[str, Any] = {"keys": ("alice", "bob"), "max_body_mb": 4}
     async with (
         place("say fine", **options) as calm,

@@ -1,4 +1,6 @@
-"""WebSocket frames that flood, break the protocol, or come too early: each connection is bounded, and the log stays quiet."""
+"""WebSocket frames that flood, break the protocol, or come too early: each connection is bounded, and the log
+stays quiet.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ async def opened(port: int, more: str = "", behind: bytes = b"") -> AsyncIterato
         yield client
 
 
-# --- floods -------------------------------------------------------------------------------------------------------------------------------------
+# --- floods ---
 
 EMPTY = {
     "pings": frame(Opcode.PING),
@@ -166,7 +168,7 @@ async def test_pings_are_not_answered_while_nothing_is_read_and_the_last_one_is_
             assert await client.reader.readexactly(4) == b"\x8a\x0249"
 
 
-# --- the handshake ------------------------------------------------------------------------------------------------------------------------------
+# --- the handshake ---
 
 UNREADABLE = {
     "a long header": (f"X-A: {'a' * 9000}\r\n", 431),
@@ -221,7 +223,7 @@ async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(
             assert (await client.reader.readline()).startswith(b"HTTP/1.1 401")
 
 
-# --- frames that break the protocol -------------------------------------------------------------------------------------------------------------
+# --- frames that break the protocol ---
 
 BROKEN = {
     "an unknown opcode": (b"\x83\x80\0\0\0\0", 1002),
@@ -292,7 +294,7 @@ async def test_a_connection_that_the_server_gave_up_is_a_client_that_left(
             await connection.send({"type": f"websocket.{kind}", "text": "{}"})
 
 
-# --- where a frame ends -------------------------------------------------------------------------------------------------------------------------
+# --- where a frame ends ---
 
 
 @given(

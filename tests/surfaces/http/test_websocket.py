@@ -46,7 +46,7 @@ def problem(events: list[Body]) -> tuple[int, str]:
     return events[0]["status"], events[0]["error"]["code"]
 
 
-# --- turns -------------------------------------------------------------------------------------------------------------------------------------
+# --- turns ---
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
@@ -266,7 +266,7 @@ async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else
         assert [body["input"] for body in others.asked] == ["a", "c"]
 
 
-# --- what is wrong with a message --------------------------------------------------------------------------------------------------------------
+# --- what is wrong with a message ---
 
 WRONG: dict[str, tuple[Any, int, str]] = {
     "no JSON": ("nonsense", 400, "invalid_json"),
@@ -355,7 +355,7 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
         assert text_of(await client.turn()) == "fine"
 
 
-# --- who may ask -------------------------------------------------------------------------------------------------------------------------------
+# --- who may ask ---
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,10 @@ async def test_another_site_can_not_open_a_connection(
 ) -> None:
     async with place() as it:
         host = headers.pop("Host", "localhost")
-        head = f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        head = (
+            f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\n"
+        )
         head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + "".join(
             f"{name}: {value}\r\n" for name, value in headers.items()
         )
@@ -476,7 +479,7 @@ async def test_a_turn_is_logged_and_counted_as_a_post_is(
         assert 'toolwire_requests_total{api="responses",model="m",status="200",strategy="none"} 1.0' in page
 
 
-# --- ends --------------------------------------------------------------------------------------------------------------------------------------
+# --- ends ---
 
 
 async def test_a_client_that_leaves_cancels_its_run(place: Callable[..., Any]) -> None:
@@ -545,7 +548,7 @@ async def test_a_server_that_drains_ends_the_answer_first(place: Callable[..., A
         await draining
 
 
-# --- hostile clients ---------------------------------------------------------------------------------------------------------------------------
+# --- hostile clients ---
 
 
 async def test_a_message_above_the_body_limit_ends_the_connection(place: Callable[..., Any]) -> None:
@@ -626,7 +629,10 @@ async def test_a_client_that_reads_nothing_is_cut_off(
     async with place("say fine", slow_reader_s=1) as it:
         raw = socket.create_connection(("127.0.0.1", it.port))
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        head = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        head = (
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        )
         raw.sendall(head + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         loop = asyncio.get_running_loop()
         assert b" 101 " in await loop.run_in_executor(None, raw.recv, 4096)
@@ -654,10 +660,13 @@ async def test_a_handshake_behind_another_request_is_no_handshake(place: Callabl
     async with place("pause 200ms\nsay fine") as it:
         body = b'{"model":"m","input":"a"}'
         post = (
-            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
-        shake = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        shake = (
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
         writer.write(post + shake + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         answer = await asyncio.wait_for(reader.readuntil(b"method_not_supported"), 20)
@@ -676,7 +685,7 @@ async def test_another_path_speaks_no_websocket(place: Callable[..., Any]) -> No
             assert refused.value.response.status_code == status
 
 
-# --- the serving process -----------------------------------------------------------------------------------------------------------------------
+# --- the serving process ---
 
 
 def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
@@ -799,7 +808,10 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
 
 
 def test_a_server_that_starts_does_not_load_what_only_websockets_need() -> None:
-    told = "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] == 'websockets'])"
+    told = (
+        "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] "
+        "== 'websockets'])"
+    )
     assert (
         subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
         == "[]\n"

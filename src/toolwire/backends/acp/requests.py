@@ -1,7 +1,7 @@
 """What an agent requests besides the client's tools: permissions, files, terminals.
 
-A request for a file or a terminal becomes a call of the client's own tool for it, if the client declared one. Every
-other request gets an error at once. Nothing runs on the gateway's host.
+A request for a file or a terminal becomes a call of the client's own tool for it, if the client declared one.
+Every other request gets an error at once. Nothing runs on the gateway's host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What agent backends share: options, runs that outlive a request, prompts, processes. Standard library only."""
+"""What agent backends share: options, runs that outlive a request, prompts, processes.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 

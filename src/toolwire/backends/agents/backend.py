@@ -38,7 +38,8 @@ WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"content.?filter|safety|blocked", "content_filter"),
         (r"timed? ?out|timeout", "timeout"),
         (
-            r"econnrefused|enotfound|eai_again|connection (?:refused|failed|error)|(?:cannot|unable to|failed to) connect"
+            r"econnrefused|enotfound|eai_again|connection (?:refused|failed|error)|(?:cannot|unable "
+            r"to|failed to) connect"
             r"|fetch failed|network request failed|dns",
             "backend_unavailable",
         ),
@@ -56,7 +57,10 @@ class AgentSession(Protocol):
     def alive(self) -> bool: ...
 
     async def prompt(self, run: AgentRun, text: str, images: Sequence[ImagePart]) -> None:
-        """Sends a prompt, and reports to `run` until the answer is complete. Raises the failure of the run."""
+        """Sends a prompt, and reports to `run` until the answer is complete.
+
+        Raises the failure of the run.
+        """
         ...
 
     async def close(self) -> None:
@@ -187,7 +191,10 @@ class _Work(Generic[Session]):
             backend.idle.keep(history.fingerprint(run.turn, run.conversation), session)
 
     async def _continued(self, run: AgentRun) -> bool:
-        """Prompts the session that had this conversation. False: there is none, or it died before its answer."""
+        """Prompts the session that had this conversation.
+
+        False: there is none, or it died before its answer.
+        """
         turn, known = run.turn, len(run.conversation)
         self._session = session = self._backend.idle.take(history.fingerprint(turn, history.known_part(turn)))
         if session is None:

@@ -1,7 +1,7 @@
 """The conversation as a prompt for an agent, and the fingerprint that finds the session which had it. Pure.
 
-A fresh agent gets one prompt: the instructions, the conversation so far, and what to answer now. A session that
-already had the conversation gets only what is new.
+A fresh agent gets one prompt: the instructions, the conversation so far, and what to answer now. A session
+that already had the conversation gets only what is new.
 """
 
 from __future__ import annotations

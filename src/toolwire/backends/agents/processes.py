@@ -269,7 +269,8 @@ class Backoff:
 
 # --- folders ---
 #
-# A private folder is named after its gateway's process id, so that the folders of killed gateways can be removed.
+# A private folder is named after its gateway's process id, so that the folders of killed gateways can be
+# removed.
 
 
 def in_memory() -> Path:

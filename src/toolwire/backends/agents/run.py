@@ -1,8 +1,8 @@
 """A run of an agent, owned by a background task and never by an HTTP request.
 
 The agent's side (`text`, `thought`, `usage`, `call`) reports what happens, whether or not anybody reads. The
-gateway's side is a `LiveRun`. Calls that come within `settle_s` of each other belong to one response. An agent that
-repeats the same call over and over is stopped, because somebody pays for it.
+gateway's side is a `LiveRun`. Calls that come within `settle_s` of each other belong to one response. An
+agent that repeats the same call over and over is stopped, because somebody pays for it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class _Call:
 
 
 class AgentRun:
-    """`work` drives the agent to the end of its answer; what it raises fails the run. `stop` interrupts the agent.
+    """`work` drives the agent to the end of its answer; what it raises fails the run.
+
+    `stop` interrupts the agent.
 
     `repeats`: how often a run may make the same call. `timeout_s`: the longest silence while the agent works.
     """
@@ -134,8 +136,8 @@ class AgentRun:
     ) -> Result:
         """Calls a client's tool and returns the client's result. `order` sorts the calls of one response.
 
-        Raises `ToolwireError` if the run is over. In a failed run the call waits until it is cancelled: an agent
-        whose call is refused would ask its model how to go on.
+        Raises `ToolwireError` if the run is over. In a failed run the call waits until it is cancelled: an
+        agent whose call is refused would ask its model how to go on.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")

@@ -1,4 +1,5 @@
-"""Toolwire's own Codex home: a private folder with our config.toml, a patched model catalog, and the person's login.
+"""Toolwire's own Codex home: a private folder with our config.toml, a patched model catalog, and the person's
+login.
 
 - Codex becomes a bare pipe to a model: no own tools or prompts, no requests at start, no retries.
 - Toolwire never writes to the person's own home. The login (auth.json) is linked, never copied, read or logged, and not

@@ -78,7 +78,8 @@ class ThreadReader:
         """The model asked Codex for something on this machine."""
         self.complete = False
         self.answered = False
-        """The model's last response was counted and asks for nothing: the end of the turn follows, if at all."""
+        """The model's last response was counted and asks for nothing: the end of the turn follows, if at all.
+        """
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 

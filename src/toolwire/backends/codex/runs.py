@@ -1,8 +1,9 @@
 """One turn on Codex.
 
-With native tools (0.133 and later) the items are injected as they are, the turn begins without an input, and its calls
-stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the tools. If its model asks
-for a tool of Codex's own that reads files of this machine, the turn stops before the tool answers (law 9).
+With native tools (0.133 and later) the items are injected as they are, the turn begins without an input, and
+its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the tools.
+If its model asks for a tool of Codex's own that reads files of this machine, the turn stops before the tool
+answers (law 9).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One Codex thread: its messages in order, its tool calls and their answers, and its end.
 
-A thread serves one turn, and is never used again after an interruption, of which Codex keeps traces in the history.
-Codex may ask for a tool call before or after its answer is known, also while nobody reads the thread's messages.
+A thread serves one turn, and is never used again after an interruption, of which Codex keeps traces in the
+history. Codex may ask for a tool call before or after its answer is known, also while nobody reads the
+thread's messages.
 """
 
 from __future__ import annotations

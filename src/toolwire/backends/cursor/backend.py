@@ -17,7 +17,10 @@ from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import CursorSession
 from toolwire.core.errors import ToolwireError, unavailable
 
-NO_KEY = "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. Create one at cursor.com/dashboard."
+NO_KEY = (
+    "Cursor needs an API key: set CURSOR_API_KEY, or api_key of the model. Create one at "
+    "cursor.com/dashboard."
+)
 MODELS_FRESH_S = 300.0
 
 

@@ -1,7 +1,7 @@
 """One agent on a bridge: the bodies of its requests, the reader of its streams, and its session.
 
-The agent gets the client's tools as custom tools, and none of Cursor's own. It reads no settings of the person, and
-works in an empty folder.
+The agent gets the client's tools as custom tools, and none of Cursor's own. It reads no settings of the
+person, and works in an empty folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A model of pydantic-ai. Importing this module takes about two seconds, so `backend.load` does it in a thread."""
+"""A model of pydantic-ai.
+
+Importing this module takes about two seconds, so `backend.load` does it in a thread.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from toolwire.emulate.dialects import select
 
 # --- providers: what differs between them, as data ---
 #
-# Nothing else in this package branches on a provider's name, except two tables in `thinking.py`. Law 10: `fields` are
+# Nothing else in this package branches on a provider's name, except two tables in `thinking.py`. Law 10:
+# `fields` are
 # the request fields that reach the provider; the report shows every other field as ignored.
 
 LENGTH = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})

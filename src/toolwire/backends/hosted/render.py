@@ -1,8 +1,9 @@
 """Turn → messages, settings and tools of the library. Pure.
 
-Every provider takes these messages: the first and the last are the user's, roles alternate, results follow their
-calls directly, and nothing is empty. The assistant's text precedes its calls. Signed thoughts of earlier calls are
-sent back in their position; unsigned reasoning items are not, because no provider takes them.
+Every provider takes these messages: the first and the last are the user's, roles alternate, results follow
+their calls directly, and nothing is empty. The assistant's text precedes its calls. Signed thoughts of
+earlier calls are sent back in their position; unsigned reasoning items are not, because no provider takes
+them.
 """
 
 from __future__ import annotations
@@ -178,7 +179,10 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
-    """Whether the first call of the current tool loop has signed thoughts. Text beside results ends no loop."""
+    """Whether the first call of the current tool loop has signed thoughts.
+
+    Text beside results ends no loop.
+    """
     state: bool | None = None
     after_result = False
     for item in items:

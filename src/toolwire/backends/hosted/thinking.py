@@ -1,8 +1,9 @@
 """How much a request thinks, and the signed thoughts of earlier calls. Pure; standard library only.
 
-A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude models
-with a thinking budget do not think where they refuse to: with a forced call, in a tool loop whose signed thoughts
-are forgotten, and where `max_tokens` leaves no room. They also refuse sampling, see `_drops_sampling`.
+A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude
+models with a thinking budget do not think where they refuse to: with a forced call, in a tool loop whose
+signed thoughts are forgotten, and where `max_tokens` leaves no room. They also refuse sampling, see
+`_drops_sampling`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh":
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """`settings` for the library; `replay`: sends signed thoughts back; `drop_sampling`: drops temperature, top_p."""
+    """`settings` for the library; `replay`: sends signed thoughts back; `drop_sampling`: drops temperature,
+    top_p.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     replay: bool = True
@@ -81,7 +84,10 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude refuses this sampling while it thinks. Raises if the client itself asked for thoughts."""
+    """Whether Claude refuses this sampling while it thinks.
+
+    Raises if the client itself asked for thoughts.
+    """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
     if not name and top_p is not None and top_p < 0.95:
@@ -99,7 +105,8 @@ def _param(turn: Turn) -> str:
 # --- memory ------------------------------------------------------------
 #
 # Anthropic and Google sign what a model thought before a call, and want it back unchanged with the result.
-# OpenAI's wire has no field for it, so the backend remembers it by call id. Without it, Claude goes on without
+# OpenAI's wire has no field for it, so the backend remembers it by call id. Without it, Claude goes on
+# without
 # thoughts, and the library sends Google its documented dummy signature.
 
 MOST_CALLS = 4096

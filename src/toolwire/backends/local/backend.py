@@ -1,7 +1,7 @@
 """The embedded model as a backend: requests to llama.cpp's chat completions, and its answers as events.
 
-A batch contains all tokens that came while the loop was busy. Closing the iterator stops the decoding at the next
-token, or at the next batch of the prompt.
+A batch contains all tokens that came while the loop was busy. Closing the iterator stops the decoding at the
+next token, or at the next batch of the prompt.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ class LocalReader:
     def _failure(self, error: _Error) -> Failure:
         if error.type == "exceed_context_size_error":
             message = (
-                f"This model's maximum context length is {error.n_ctx} tokens. However, your messages resulted "
+                f"This model's maximum context length is {error.n_ctx} tokens. However, your messages "
+                "resulted "
                 f"in {error.n_prompt_tokens} tokens. Please reduce the length of the messages."
             )
             return Failure("context_length", message, MESSAGES[self._api])

@@ -1,6 +1,7 @@
 """A GGUF file in memory, and the options that choose it.
 
-All models with the same file and shape share it. It is loaded once, and unloaded when the last of them closes.
+All models with the same file and shape share it. It is loaded once, and unloaded when the last of them
+closes.
 
 - llama.cpp decodes in its own threads. A run occupies one thread of ours, which waits without the interpreter's lock.
 - A run is stopped by the result of its callback: after every token, and after every batch of the prompt.

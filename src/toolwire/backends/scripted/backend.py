@@ -1,6 +1,8 @@
-"""A model that plays a script, or the demo model without one: deterministic, offline, the default of `toolwire serve`.
+"""A model that plays a script, or the demo model without one: deterministic, offline, the default of
+`toolwire serve`.
 
-With `tools = "emulated"` it is a text-only model: it reads its prompt, and writes calls as text in the dialect `writes`.
+With `tools = "emulated"` it is a text-only model: it reads its prompt, and writes calls as text in the
+dialect `writes`.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def _split(text: str) -> list[str]:
 
 _COMMON = frozenset(
     (
-        "the and for you your with what how does are can this that from get set tool call use now has have not "
+        "the and for you your with what how does are can this that from get set tool call use now has have "
+        "not "
         "all any please about"
     ).split()
 )

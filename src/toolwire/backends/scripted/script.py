@@ -9,8 +9,9 @@
     say It is {result}.
     usage 9 5
 
-The first part answers the first turn, the second part the next turn (after the tool's result), and so on; the last
-part answers all further turns. A text in double quotes is a JSON string: `say "two\\nlines"`. Standard library only.
+The first part answers the first turn, the second part the next turn (after the tool's result), and so on; the
+last part answers all further turns. A text in double quotes is a JSON string: `say "two\\nlines"`. Standard
+library only.
 """
 
 from __future__ import annotations

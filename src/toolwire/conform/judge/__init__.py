@@ -1,7 +1,7 @@
 """The judge of wire streams: independent of the encoders, standard library only.
 
-It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own API may send
-and nothing else, and reports every departure with its position. `toolwire conform` and the tests use it.
+It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own API may
+send and nothing else, and reports every departure with its position. `toolwire conform` and the tests use it.
 """
 
 from __future__ import annotations

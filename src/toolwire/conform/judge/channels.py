@@ -1,8 +1,8 @@
 """The texts that grow in a Responses stream, as a table, and from it the shape of every event.
 
-A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and close it,
-and its key in the item. A call's arguments open with the item; the text of a message is in a part with its own
-events.
+A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and
+close it, and its key in the item. A call's arguments open with the item; the text of a message is in a part
+with its own events.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, Obje
 class Channel:
     """`stem` + .delta/.done are the events of the text, `frame` + .added/.done those of its part.
 
-    `field` is the key of the text in event, part and item. `bare`: the part's events may be left out, and the text
-    opens with its first delta.
+    `field` is the key of the text in event, part and item. `bare`: the part's events may be left out, and the
+    text opens with its first delta.
     """
 
     item: str
@@ -116,7 +116,10 @@ class Growing:
         self.text += fragment
 
     def verdict(self, *, json_expected: bool, cut: bool) -> tuple[str, str] | None:
-        """What is wrong with the whole text, as (code, message). `cut`: the model was stopped in the middle."""
+        """What is wrong with the whole text, as (code, message).
+
+        `cut`: the model was stopped in the middle.
+        """
         if not json_expected:
             return None
         if self.text == "":

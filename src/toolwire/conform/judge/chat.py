@@ -1,9 +1,9 @@
 """The order of a chat completions stream.
 
 Every chunk has the same envelope. Per choice, the role comes first and once; text, refusal and calls grow by
-increments; calls open one after the other with index, id, type and name, which are never sent again; one truthful
-finish_reason with an empty delta ends the choice. Then comes the usage chunk, exactly when it was asked for, and
-`[DONE]`. An error object ends the stream instead.
+increments; calls open one after the other with index, id, type and name, which are never sent again; one
+truthful finish_reason with an empty delta ends the choice. Then comes the usage chunk, exactly when it was
+asked for, and `[DONE]`. An error object ends the stream instead.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ class ChoiceJudge:
 
 
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
-    """`finish_reason` says calls exactly when there are calls; only a cut hides them, and `stop` where it may."""
+    """`finish_reason` says calls exactly when there are calls; only a cut hides them, and `stop` where it
+    may.
+    """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))
     findings.check(finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")

@@ -1,7 +1,7 @@
 """What a client holds when a stream is over: its frames folded into a body.
 
-The fold never raises and never judges. It trusts deltas over events that repeat them, because deltas are what a
-client shows and runs.
+The fold never raises and never judges. It trusts deltas over events that repeat them, because deltas are what
+a client shows and runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from toolwire.core.turn import Api
 # --- server-sent events as the two APIs use them ---
 #
 # An event is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
-# `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside one.
+# `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside
+# one.
 # The standard allows more, which other servers send and which harms no client: it is read in any case, and
 # reported unless `whole_standard` is set.
 
@@ -131,7 +132,10 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 
 
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
-    """Accumulates a stream as a client would; an error is under `error`. `api` None: found from the frames."""
+    """Accumulates a stream as a client would; an error is under `error`.
+
+    `api` None: found from the frames.
+    """
     frames = frames_of(raw)
     if api is None:
         api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
@@ -191,7 +195,10 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str,
 
 
 def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
-    """The position of a fragment's call. Without an index, an id begins a call and anything else extends the last."""
+    """The position of a fragment's call.
+
+    Without an index, an id begins a call and anything else extends the last.
+    """
     if fragment.get("index") is not None:
         return places.setdefault(str(fragment["index"]), count)
     place = count if fragment.get("id") or not count else count - 1

@@ -1,9 +1,9 @@
 """The order of a Responses stream.
 
-`response.created`, `response.in_progress`, then items one after the other, each nested exactly: item added, part
-added, deltas, text done, part done, item done. Every later event repeats what the deltas add up to, up to the
-output of the terminal response. Indexes count from 0 without a gap, ids are given once. One terminal event ends
-the stream, with truthful error, incompleteness and usage.
+`response.created`, `response.in_progress`, then items one after the other, each nested exactly: item added,
+part added, deltas, text done, part done, item done. Every later event repeats what the deltas add up to, up
+to the output of the terminal response. Indexes count from 0 without a gap, ids are given once. One terminal
+event ends the stream, with truthful error, incompleteness and usage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The keys of every object on the wire, as tables, and one engine that compares an object with its table.
 
-A table says which keys must be there, which may be there, and what each may hold. Keys in no table are reported as unknown.
+A table says which keys must be there, which may be there, and what each may hold. Keys in no table are
+reported as unknown.
 """
 
 from __future__ import annotations
@@ -337,7 +338,10 @@ class Findings:
         self._found.append(Problem(code, message, self.position))
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
-        """Reports every misfit. False: the value cannot be judged further (an unknown key alone does no harm)."""
+        """Reports every misfit.
+
+        False: the value cannot be judged further (an unknown key alone does no harm).
+        """
         found = list(misfits(shape, value, self.position))
         self._found += found
         return all(problem.code == "unknown_key" for problem in found)

@@ -187,7 +187,10 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 
 
 def _character(found: re.Match[str]) -> str | None:
-    """One character as the inside of a JSON string. Halves of a surrogate pair stay escapes; JSON joins them."""
+    """One character as the inside of a JSON string.
+
+    Halves of a surrogate pair stay escapes; JSON joins them.
+    """
     kind = str(found.lastgroup)
     code = found[kind]
     if kind == "N":

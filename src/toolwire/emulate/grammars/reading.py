@@ -276,7 +276,10 @@ def tag(scan: Scan) -> Reading:
 
 
 def string(scan: Scan, bare: bool = False) -> Reading:
-    """Consumes and decodes a short string; None if there is none. `bare`: a word without quotes counts too."""
+    """Consumes and decodes a short string; None if there is none.
+
+    `bare`: a word without quotes counts too.
+    """
     char = scan.buffer[scan.position]
     pattern = _LITERAL if char == '"' else _SINGLE if char == "'" else _WORD if bare else None
     if pattern is None:
@@ -349,7 +352,10 @@ def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
-    """Closes a call whose text ended inside it. `with_rest`: the rest of the text belongs to the arguments."""
+    """Closes a call whose text ended inside it.
+
+    `with_rest`: the rest of the text belongs to the arguments.
+    """
     if with_rest:
         scan.write(scan.buffer[scan.position :])
     scan.position = len(scan.buffer)

@@ -7,8 +7,8 @@
 - Finite: strings, arrays, free-form objects, digits and recursion end at `SchemaLimits`.
 - Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
 
-llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself, but
-bounds nothing. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`, `propertyNames`,
+llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself,
+but bounds nothing. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`, `propertyNames`,
 `dependentRequired`, broken references and keywords of the wrong type. Other engines do less. So all get the
 same narrowed schema, apart from a few keywords (`portable`).
 """

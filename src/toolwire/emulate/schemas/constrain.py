@@ -197,7 +197,8 @@ def _issue(error: Any) -> str:
 
 # --- what decoders enforce ---
 #
-# A schema with a keyword outside of `ENFORCED` is enforced only in part, so its calls are checked when they are
+# A schema with a keyword outside of `ENFORCED` is enforced only in part, so its calls are checked when they
+# are
 # complete.
 
 _ANNOTATIONS = """title description default examples example deprecated readOnly writeOnly

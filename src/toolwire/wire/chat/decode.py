@@ -260,7 +260,10 @@ def _result(message: dict[str, Any], role: str, path: str, notes: list[Note]) ->
 def _assistant(
     message: dict[str, Any], i: int, items: list[Item], paths: list[str], legacy_calls: int, notes: list[Note]
 ) -> int:
-    """Adds the reasoning, text and calls of an assistant message. Returns the number of legacy calls so far."""
+    """Adds the reasoning, text and calls of an assistant message.
+
+    Returns the number of legacy calls so far.
+    """
     path = f"messages[{i}]"
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)

@@ -84,7 +84,8 @@ ECHOED = (
     "user",
 )
 READ_HERE = frozenset(
-    "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning temperature top_p max_output_tokens stream "
+    "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning "
+    "temperature top_p max_output_tokens stream "
     "stream_options store generate metadata user include truncation".split()
 )
 """The fields that this module or the gateway reads. The others are kept in `Turn.rest`."""
@@ -137,9 +138,14 @@ READ = (
 )
 
 REFUSED = {
-    "background": "Unsupported parameter: 'background'. This gateway answers while the client waits; send the request without it.",
-    "conversation": "Unsupported parameter: 'conversation'. Continue a conversation with 'previous_response_id' or send its items as 'input'.",
-    "prompt": "Unsupported parameter: 'prompt'. Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
+    "background": "Unsupported parameter: 'background'. This gateway answers while the client waits; send "
+    "the "
+    "request without it.",
+    "conversation": "Unsupported parameter: 'conversation'. Continue a conversation with "
+    "'previous_response_id' or "
+    "send its items as 'input'.",
+    "prompt": "Unsupported parameter: 'prompt'. Prompt templates live at OpenAI; send their text as "
+    "'instructions' and 'input'.",
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
