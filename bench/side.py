@@ -99,7 +99,8 @@ def picture(sides: Sequence[Side]) -> str:
         "<title id='title'>CPU time relative to a byte relay</title>",
         "<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. "
         f"{html.escape(description)}</desc>",
-        "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}}</style>",
+        "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){tex"
+        "t{fill:#e5e7eb}}</style>",
     ]
     for at, (kind, words) in enumerate((("plain", "a plain request"), ("paced", "a paced stream"))):
         out.append(f'<rect x="{LEFT + at * 150}" y="10" width="12" height="12" fill="{COLOURS[kind]}"/>')

@@ -324,7 +324,10 @@ def test_a_half_that_stays_alone_in_arguments_becomes_a_replacement_character() 
     assert calls(streamed(opener, arguments(r"x\ud83d"), chunk({}, "length"))) == [
         ("c", "look", '{"a":"x\ufffd', "truncated")
     ]
-    raw = r'{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"look","arguments":{"a":"\ud800"}}}]}}]}'
+    raw = (
+        r'{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"look",'
+        r'"arguments":{"a":"\ud800"}}}]}}]}'
+    )
     assert calls(whole(raw.encode())) == [("c", "look", '{"a":"\ufffd"}', "ok")]
 
 

@@ -636,7 +636,8 @@ def calls(run: list[Event]) -> list[tuple[str | None, str, str]]:
 
 
 OLLAMA = (
-    '{"id":"chatcmpl-9","object":"chat.completion.chunk","created":1,"model":"q","system_fingerprint":"fp_ollama",'
+    '{"id":"chatcmpl-9","object":"chat.completion.chunk","created":1,"model":"q",'
+    '"system_fingerprint":"fp_ollama",'
     '"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}'
 )
 
@@ -645,10 +646,14 @@ OLLAMA = (
 @pytest.mark.parametrize("finish", ["tool_calls", "stop"])
 def test_ollama_counts_every_call_as_the_first(index: str, finish: str) -> None:
     one = (
-        '{"role":"assistant","content":"","tool_calls":[{"id":"call_a",%s"type":"function","function":{"name":"clock",'
+        '{"role":"assistant","content":"","tool_calls":[{"id":"call_a",%s"type":"function",'
+        '"function":{"name":"clock",'
         '"arguments":"{\\"city\\":\\"Rome\\"}"}}]}'
     )
-    two = '{"content":"","tool_calls":[{"id":"call_b",%s"type":"function","function":{"name":"clock","arguments":"{\\"city\\":\\"Oslo\\"}"}}]}'
+    two = (
+        '{"content":"","tool_calls":[{"id":"call_b",%s"type":"function","function":{"name":"clock",'
+        '"arguments":"{\\"city\\":\\"Oslo\\"}"}}]}'
+    )
     run = read(OLLAMA % (one % index, "null"), OLLAMA % (two % index, "null"), OLLAMA % ("{}", f'"{finish}"'))
     assert calls(run) == [("call_a", "clock", '{"city":"Rome"}'), ("call_b", "clock", '{"city":"Oslo"}')]
 
@@ -664,7 +669,8 @@ def test_lm_studio_repeats_an_empty_name() -> None:
     run = read(
         LM_STUDIO
         % (
-            '{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock","arguments":""}}]}',
+            '{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock",'
+            '"arguments":""}}]}',
             "null",
         ),
         *(LM_STUDIO % (piece % text, "null") for text in ('{\\"', "city", '\\":', '\\"Rome\\"}')),
@@ -687,7 +693,8 @@ def test_lm_studio_gives_no_id() -> None:
     run = read(
         LM_STUDIO
         % (
-            '{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock","arguments":"{}"}}]}',
+            '{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock",'
+            '"arguments":"{}"}}]}',
             "null",
         ),
         LM_STUDIO % ("{}", '"tool_calls"'),
@@ -697,19 +704,22 @@ def test_lm_studio_gives_no_id() -> None:
 
 def test_vllm_ends_a_named_call_with_stop() -> None:
     chunk = (
-        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,"delta":%s,'
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,'
+        '"delta":%s,'
         '"logprobs":null,"finish_reason":%s}]}'
     )
     run = read(
         chunk % ('{"role":"assistant","content":""}', "null"),
         chunk
         % (
-            '{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock","arguments":"{\\"city\\": "}}]}',
+            '{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock",'
+            '"arguments":"{\\"city\\": "}}]}',
             "null",
         ),
         chunk % ('{"tool_calls":[{"index":0,"function":{"arguments":"\\"Rome\\"}"}}]}', "null"),
         chunk % ('{"content":""}', '"stop"'),
-        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}',
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[],'
+        '"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}',
     )
     assert (
         calls(run) == [("chatcmpl-tool-7", "clock", '{"city": "Rome"}')]
@@ -720,7 +730,8 @@ def test_vllm_ends_a_named_call_with_stop() -> None:
 
 def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
     chunk = (
-        '{"id":"6b","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,"delta":%s,'
+        '{"id":"6b","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,'
+        '"delta":%s,'
         '"logprobs":null,"finish_reason":%s,"matched_stop":%s}],"usage":null}'
     )
     named = (
@@ -728,7 +739,8 @@ def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
         '"type":"function","function":{"name":"clock","arguments":""}}]}'
     )
     piece = (
-        '{"role":null,"content":null,"reasoning_content":null,"tool_calls":[{"id":null,"index":0,"type":"function",'
+        '{"role":null,"content":null,"reasoning_content":null,"tool_calls":[{"id":null,"index":0,'
+        '"type":"function",'
         '"function":{"name":null,"arguments":"%s"}}]}'
     )
     run = read(
@@ -741,7 +753,10 @@ def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
 
 
 def test_litellm_passes_objects_on_as_arguments() -> None:
-    chunk = '{"id":"chatcmpl-2","created":1,"model":"q","object":"chat.completion.chunk","choices":[{"index":0,"delta":%s,"finish_reason":%s}]}'
+    chunk = (
+        '{"id":"chatcmpl-2","created":1,"model":"q","object":"chat.completion.chunk","choices":[{"index":0,'
+        '"delta":%s,"finish_reason":%s}]}'
+    )
     call = (
         '{"role":"assistant","content":"","tool_calls":[{"id":"%s","function":{"arguments":{"city":"%s"},'
         '"name":"clock"},"type":"function","index":0}]}'
@@ -756,11 +771,13 @@ def test_litellm_passes_objects_on_as_arguments() -> None:
 
 def test_openrouter_says_that_it_waits_and_fails_in_the_middle() -> None:
     chunk = (
-        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P","choices":[{"index":0,'
+        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P",'
+        '"choices":[{"index":0,'
         '"delta":{"role":"assistant","content":"Hm"},"finish_reason":null,"native_finish_reason":null}]}'
     )
     error = (
-        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P","error":{"code":502,'
+        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P",'
+        '"error":{"code":502,'
         '"message":"Provider '
         'disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
     )
@@ -780,7 +797,8 @@ def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
         chunk
         % (
             "null",
-            '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock","arguments":"{"}}]}',
+            '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock",'
+            '"arguments":"{"}}]}',
         ),
         *(
             chunk

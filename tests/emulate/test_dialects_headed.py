@@ -266,7 +266,8 @@ CASES: list[Any] = [
     ),
     (
         "kimi",
-        '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
         "<|tool_calls_section_end|>",
         [call()],
         "the plain form",
@@ -282,7 +283,8 @@ CASES: list[Any] = [
     ),
     (
         "kimi",
-        '<|tool_call_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
+        "<|tool_call_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
         "<|tool_call_section_end|>",
         [call()],
         "a section of one",
@@ -550,7 +552,10 @@ def test_an_unknown_tool_behind_a_known_one_is_text_from_its_marker_on() -> None
         '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": '
         '"Paris"}<|tool_call_end|>'
     )
-    second = "<|tool_call_begin|>functions.nobody:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+    second = (
+        "<|tool_call_begin|>functions.nobody:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>"
+    )
     assert anyhow(f"<|tool_calls_section_begin|>{first}\n{second}") == [call(), ("text", "\n" + second)]
 
 
@@ -607,7 +612,8 @@ def test_sloppy_json_is_mended_behind_a_header_too() -> None:
 MARKERS = sorted({opener.marker for dialect in DIALECTS.values() for opener in dialect.openers})
 STRINGS = [
     "".join(MARKERS),
-    "<|call|><|end|><|message|><｜tool▁call▁end｜><｜tool▁calls▁end｜>```<|tool_call_end|><|END_ACTION|></s>[ARGS]{}]}",
+    "<|call|><|end|><|message|><｜tool▁call▁end｜><｜tool▁calls▁end｜>```<|tool_call_end|><|END_ACTION|>"
+    "</s>[ARGS]{}]}",
     'a "quoted \\"twice\\"" word, \\\\ and \\u0022',
     "\ud83d \ude00 😀 \x00\x1f\u2028",
     "]}\n```\n{",

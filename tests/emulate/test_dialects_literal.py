@@ -112,7 +112,8 @@ CALLS = [
         '<|tool_call>call:get_weather{"city": "Paris"}<tool_call|>', [PARIS], id="Gemma 4 with JSON"
     ),
     pytest.param(
-        'A<|tool_call>call:write{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>B',
+        'A<|tool_call>call:write{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>}'
+        "<tool_call|>B",
         [("text", "A"), EMPTY, PARIS, ("text", "B")],
         id="Gemma 4, two calls",
     ),
@@ -133,7 +134,8 @@ CALLS = [
         id="a string without marks",
     ),
     pytest.param(
-        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>3<escape>}<end_function_call>",
+        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>3<escape>}"
+        "<end_function_call>",
         [call('{"city": "Paris", "days": 3}')],
         id="FunctionGemma, typed by the schema",
     ),
@@ -310,7 +312,9 @@ FULL = {
     "pythonic between marks": "<|python_start|>[get_weather(city='Pa\\x72is', days=12)]<|python_end|>",
     "lfm2": '<|tool_call_start|>[get_weather(**{\'city\': """Paris""", \'days\': 1_2})]<|tool_call_end|>',
     "gemma": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:12}<tool_call|>',
-    "FunctionGemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>12<escape>}<end_function_call>",
+    "FunctionGemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>12"
+    "<escape>}"
+    "<end_function_call>",
 }
 
 

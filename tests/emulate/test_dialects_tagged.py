@@ -69,7 +69,8 @@ CALLS = [
     pytest.param("<tool_call>\nwrite\n</tool_call>", [EMPTY], id="GLM without arguments, in lines"),
     pytest.param('<tool_call>get_weather\n{"city": "Paris"}\n</tool_call>', [PARIS], id="GLM with JSON"),
     pytest.param(
-        "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>where</arg_key><arg_value>{'a': None}</arg_value></tool_call>",
+        "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>where</arg_key>"
+        "<arg_value>{'a': None}</arg_value></tool_call>",
         [call('{"days": 3, "where": {"a": null}}', status="repaired")],
         id="GLM typed by the schema, and mended",
     ),
@@ -340,7 +341,8 @@ HARD = {
     "all markers": " ".join(
         opener.marker for dialect in DIALECTS.values() for opener in dialect.openers
     ).replace("{tool}", "write"),
-    "all ends": '</arg_value></tool_call></invoke></｜DSML｜parameter><|close|>argument<|sep|></a></write>&lt;<|"|>',
+    "all ends": "</arg_value></tool_call></invoke></｜DSML｜parameter><|close|>argument<|sep|></a>"
+    '</write>&lt;<|"|>',
     "": ["", {"": None}, [[]], 1e-9, -0.0, True],
     "odd key <b>\n": {"a b": "c\\d\u2028\x00"},
 }

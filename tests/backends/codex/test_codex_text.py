@@ -20,7 +20,10 @@ from toolwire.core.events import Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import ImagePart, Item, Message, OutputFormat, Sampling, TextPart, Turn
 
 Make = Callable[..., CodexBackend]
-IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 LEFT_OVER_TOOLS = {
     "list_mcp_resources",
     "list_mcp_resource_templates",

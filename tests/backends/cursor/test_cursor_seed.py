@@ -23,12 +23,14 @@ Make = Callable[..., CursorBackend]
 FIRST = (
     '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
     'README.md"}],"tools":[{"type":"function","function":{"name":"read",'
-    '"description":"Read file","parameters":{"type":"object","properties":{"filePath":{"type":"string"}},"required":["filePath"]}}}],"stream":true}'
+    '"description":"Read file","parameters":{"type":"object","properties":{"filePath":{"type":"string"}},'
+    '"required":["filePath"]}}}],"stream":true}'
 )
 FOLLOW_UP = (
     '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
     'README.md"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_0",'
-    '"type":"function","function":{"name":"read","arguments":"{\\"filePath\\":\\"README.md\\"}"}}]},{"role":"tool","tool_call_id":"call_0",'
+    '"type":"function","function":{"name":"read","arguments":"{\\"filePath\\":\\"README.md\\"}"}}]},'
+    '{"role":"tool","tool_call_id":"call_0",'
     '"content":"# README\\n..."}],"stream":true}'
 )
 READ = {"call": "read", "args": {"filePath": "README.md"}}

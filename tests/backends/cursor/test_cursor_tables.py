@@ -166,10 +166,14 @@ def test_images_that_are_there_are_taken(url: str | None, found: tuple[str, str]
     [
         "[]",
         "{}",
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1","authTokenFile":"/nonexistent"}',
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://10.0.0.1:1","authToken":"secret-token"}',
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1","authToken":" "}',
-        '{"schemaVersion":1,"transport":"unix","protocol":"connect","url":"http://127.0.0.1:1","authToken":"secret-token"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authTokenFile":"/nonexistent"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://10.0.0.1:1",'
+        '"authToken":"secret-token"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authToken":" "}',
+        '{"schemaVersion":1,"transport":"unix","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authToken":"secret-token"}',
     ],
 )
 def test_a_ready_line_that_is_not_known_is_refused_without_its_secret(line: str) -> None:

@@ -46,7 +46,10 @@ DEMANDED = frozenset(
     "store background service_tier metadata safety_identifier prompt_cache_key".split()
 )
 """Keys that the specification's Response must have, of which OpenAI's may lack some."""
-HEART = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+HEART = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
 
 
 def user(text: Any) -> Body:

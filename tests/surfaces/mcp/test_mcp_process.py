@@ -111,7 +111,8 @@ async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> No
     )
     assert server.stdin is not None
     server.stdin.write(
-        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+        b'"capabilities":{},'
         b'"clientInfo":{"name":"raw","version":"1"}}}\n'
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
         b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n'

@@ -1,9 +1,10 @@
 """Servers on loopback that agents call for the client's tools; here the MCP server of one session.
 
-- It speaks streamable HTTP with one bearer token, and only what an agent needs to list and call tools. It refuses
-  foreign `Host` and `Origin` before it looks at the token, so that no page in a browser reaches it.
-- A call answers as an event stream if the agent accepts one: with headers at once, then keep-alives (a comment, or
-  `notifications/progress` if asked for) until the client's result arrives. So a call may wait for any time.
+- It speaks streamable HTTP with one bearer token, and only what an agent needs to list and call tools. It
+  refuses foreign `Host` and `Origin` before it looks at the token, so that no page in a browser reaches it.
+- A call answers as an event stream if the agent accepts one: with headers at once, then keep-alives (a
+  comment, or `notifications/progress` if asked for) until the client's result arrives. So a call may wait for
+  any time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 - A child leads its own process group, and the whole group ends with it.
 - A child gets exactly the environment that it is given, never the gateway's keys.
-- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure, without
-  paths of this machine, and never from a child that serves several clients.
+- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure,
+  without paths of this machine, and never from a child that serves several clients.
 """
 
 from __future__ import annotations

@@ -57,9 +57,10 @@ class Outdated(ToolwireError):
 class Pool:
     """The workers of one backend: started when needed, least busy first, replaced when they grow old.
 
-    - Workers start one after another, so that the first process fills a fresh home before the next one opens it.
-    - A process that cannot start, or dies before it has served, is started again after a growing pause. Requests
-      during the pause get an error with Codex's own words.
+    - Workers start one after another, so that the first process fills a fresh home before the next one opens
+      it.
+    - A process that cannot start, or dies before it has served, is started again after a growing pause.
+      Requests during the pause get an error with Codex's own words.
     - A worker that has begun many threads or uses much memory takes no more: Codex keeps threads in memory.
     """
 

@@ -2,11 +2,12 @@
 login.
 
 - Codex becomes a bare pipe to a model: no own tools or prompts, no requests at start, no retries.
-- Toolwire never writes to the person's own home. The login (auth.json) is linked, never copied, read or logged, and not
-  linked at all for another provider than OpenAI.
-- Files are written atomically, for their owner alone. Codex logs tool results into databases: they are in a scratch
-  folder for each process, in memory where possible.
-- A fresh home must be warmed by one process before others start: `warming` admits one at a time, of all gateways.
+- Toolwire never writes to the person's own home. The login (auth.json) is linked, never copied, read or
+  logged, and not linked at all for another provider than OpenAI.
+- Files are written atomically, for their owner alone. Codex logs tool results into databases: they are in a
+  scratch folder for each process, in memory where possible.
+- A fresh home must be warmed by one process before others start: `warming` admits one at a time, of all
+  gateways.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Codex's notifications and errors → events. Pure: the run decides what an end means.
 
-- Text and thoughts come from deltas; the raw items add what the deltas did not bring, unless they contradict (laws 5
-  and 6). Calls come from the raw items: in model order, with their arguments verbatim.
-- Only calls of a declared tool with a JSON object as arguments are passed on. The others are counted as dropped: Codex
-  answers most of them itself, and the model goes on.
-- Tokens come from the response's own usage if Codex reports it, else from the differences of the thread's totals.
+- Text and thoughts come from deltas; the raw items add what the deltas did not bring, unless they contradict
+  (laws 5 and 6). Calls come from the raw items: in model order, with their arguments verbatim.
+- Only calls of a declared tool with a JSON object as arguments are passed on. The others are counted as
+  dropped: Codex answers most of them itself, and the model goes on.
+- Tokens come from the response's own usage if Codex reports it, else from the differences of the thread's
+  totals.
 """
 
 from __future__ import annotations

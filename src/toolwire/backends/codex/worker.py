@@ -1,8 +1,10 @@
 """One `codex app-server` process, and the routing of its messages.
 
 - It ends when its stdin closes, so it cannot outlive the gateway.
-- Messages of a thread go to the sink that is attached under its id. Responses and notifications come in any order.
-- Every request of Codex is answered: a tool call by its thread, anything else (approvals, questions) by a refusal.
+- Messages of a thread go to the sink that is attached under its id. Responses and notifications come in any
+  order.
+- Every request of Codex is answered: a tool call by its thread, anything else (approvals, questions) by a
+  refusal.
 - When the process dies, every waiting request and every attached thread fails at once.
 """
 

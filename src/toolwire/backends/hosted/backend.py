@@ -1,8 +1,10 @@
 """A model at a hosted provider, and all models of a provider.
 
-- The provider always streams, whatever the client asked for: one path, which can be cancelled, without a limit on length.
+- The provider always streams, whatever the client asked for: one path, which can be cancelled, without a
+  limit on length.
 - The library loads with the first turn. Until then the capabilities are those of the provider.
-- Nothing is retried, except on a kept connection that the provider had closed: clients have their own retries.
+- Nothing is retried, except on a kept connection that the provider had closed: clients have their own
+  retries.
 """
 
 from __future__ import annotations

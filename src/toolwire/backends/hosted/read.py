@@ -1,7 +1,7 @@
 """The library's events and errors → events.
 
-- One call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that an API sends at
-  once or mixed. What the model says while a call is open follows the call.
+- One call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that an API
+  sends at once or mixed. What the model says while a call is open follows the call.
 - The end needs a reason: a stream that ends without one was cut, which is a failure, never `stop`.
 - The client gets the provider's error message if it is about the request, never if it is about credentials.
 """

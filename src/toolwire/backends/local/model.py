@@ -3,10 +3,12 @@
 All models with the same file and shape share it. It is loaded once, and unloaded when the last of them
 closes.
 
-- llama.cpp decodes in its own threads. A run occupies one thread of ours, which waits without the interpreter's lock.
+- llama.cpp decodes in its own threads. A run occupies one thread of ours, which waits without the
+  interpreter's lock.
 - A run is stopped by the result of its callback: after every token, and after every batch of the prompt.
 - llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once.
-- llama.cpp silently drops a grammar that llguidance cannot read. So every new one is tried first, on a single token.
+- llama.cpp silently drops a grammar that llguidance cannot read. So every new one is tried first, on a single
+  token.
 - Loading holds the interpreter's lock, so the file is read into the page cache before.
 """
 
