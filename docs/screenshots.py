@@ -560,7 +560,10 @@ QUANTISE = """async (picture) => {
   const counts = new Map()
   for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) ?? 0) + 1)
   const colours = [...counts].sort((one, other) => other[1] - one[1])
-    .map(([pixel, count]) => ({pixel, count, rgb: [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255], far: Infinity, place: 0}))
+    .map(([pixel, count]) => {
+      const rgb = [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255]
+      return {pixel, count, rgb, far: Infinity, place: 0}
+    })
   const palette = []
   const choose = ({rgb: [red, green, blue]}) => {
     const place = palette.push([red, green, blue]) - 1
@@ -577,7 +580,8 @@ QUANTISE = """async (picture) => {
     choose(worst)
   }
   const places = new Map(colours.map(({pixel, place}) => [pixel, place]))
-  return {width: bitmap.width, height: bitmap.height, palette, indices: Uint8Array.from(pixels, (pixel) => places.get(pixel)).toBase64()}
+  const indices = Uint8Array.from(pixels, (pixel) => places.get(pixel)).toBase64()
+  return {width: bitmap.width, height: bitmap.height, palette, indices}
 }"""
 
 
@@ -603,7 +607,8 @@ def small(told: dict[str, Any]) -> bytes:
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 <match target="pattern"><test qual="any" name="family" compare="not_contains"><string>Mono</string></test>
-<edit name="family" mode="prepend" binding="strong"><string>Inter</string><string>Noto Sans</string><string>Liberation Sans</string></edit></match>
+<edit name="family" mode="prepend" binding="strong">
+<string>Inter</string><string>Noto Sans</string><string>Liberation Sans</string></edit></match>
 </fontconfig>"""
 
 

@@ -34,7 +34,8 @@ LINE_START = frozenset(
 
 _NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
 _TAGS = re.compile(r"<\|open\|>.*?<\|sep\|>|<[^<>\n]+>|\[[A-Z_]+\]|\w+\(\w+=|call:\w+\{")
-_LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>|<q>|</q>|&lt;|&#x3c;|&#99999999;|assistant|</s>|**{|to=look"""
+_LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>|<q>|</q>\
+|&lt;|&#x3c;|&#99999999;|assistant|</s>|**{|to=look"""
 
 
 def _texts_of(shape: Any) -> Iterator[str]:
@@ -424,7 +425,8 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "<｜DSML｜tool_calls>\n",
-        '<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n'
+        '<｜DSML｜invoke name="NAME">\n'
+        '<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>",
         "\n",
         "</｜DSML｜tool_calls>",

@@ -315,7 +315,8 @@ class Table:
 
     def play(self, script: str, tools: str = "native", **options: Any) -> Table:
         """Puts a scripted model behind the gateway."""
-        self.backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools, **options))  # type: ignore[arg-type]
+        scripted = ScriptedOptions(script=script, tools=tools, **options)  # type: ignore[arg-type]
+        self.backend = ScriptedBackend("m", scripted)
         return self.serve(self.backend)
 
     def serve(self, backend: Backend) -> Table:

@@ -295,7 +295,8 @@ import os, signal, subprocess, sys
 words = sys.argv[1:]
 if words[:1] != ["serve"] and "--http" not in words:
     os.execv(sys.executable, [sys.executable, "-m", "toolwire", *words])
-run = subprocess.Popen([sys.executable, "-m", "toolwire", *words, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+command = [sys.executable, "-m", "toolwire", *words, "--port", "0"]
+run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 heard = next((line for line in run.stdout if "listening" in line), "")
 run.send_signal(signal.SIGTERM)
 run.stdout.read()
@@ -715,7 +716,9 @@ def tree(block: Block) -> Iterator[str]:
     """
     folders: list[str] = []
     for line in block.text.splitlines():
-        indent, name, words = re.fullmatch(r"((?:  )*)([\w/.]+)(?: +(\S.*))?", line).groups()  # type: ignore[union-attr]
+        found = re.fullmatch(r"((?:  )*)([\w/.]+)(?: +(\S.*))?", line)
+        assert found, f"{block}: {line!r} is not an entry of a tree"
+        indent, name, words = found.groups()
         folders[len(indent) // 2 :] = [name]
         assert words or name.endswith("/"), f"{block}: what is {name}?"
         yield "".join(folders)

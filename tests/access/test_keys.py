@@ -174,7 +174,7 @@ async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: S
 
 
 async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time) -> None:
-    """By one that is behind the machine that revoked it, and by one that goes back; lists tell when it was."""
+    """With a clock behind that of the revoking machine, and one that is set back. Lists show the time."""
     elsewhere = Time()
     elsewhere.now += 300
     records = KeyRecords(store, elsewhere)

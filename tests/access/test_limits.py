@@ -1,4 +1,4 @@
-"""Limits: what a key may use, on one node, on several that share a real Redis, and while that Redis is away."""
+"""Limits of a key: on one node, on several that share a real Redis, and while that Redis is down."""
 
 from __future__ import annotations
 

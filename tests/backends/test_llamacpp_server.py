@@ -47,7 +47,8 @@ TEMPLATE = """
 {%- if tools %}
 {{- '<|im_start|>system\\nYou call tools. Tools:\\n<tools>' }}
 {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
-{{- '\\n</tools>\\nEvery answer is\\n<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
+{{- '\\n</tools>\\nEvery answer is\\n<tool_call>\\n' }}
+{{- '{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
 {{- '<|im_start|>user\\nWhat is the time in Rome?<|im_end|>\\n<|im_start|>assistant\\n<tool_call>\\n' }}
 {{- '{"name": "clock", "arguments": {"place": "Rome"}}\\n</tool_call><|im_end|>\\n' }}
 {{- '<|im_start|>user\\nFind the mayor of Oslo.<|im_end|>\\n<|im_start|>assistant\\n<tool_call>\\n' }}
@@ -59,7 +60,8 @@ TEMPLATE = """
 {%- elif message.tool_calls %}
 {{- '<|im_start|>assistant\\n' }}{%- if message.content %}{{- message.content }}{%- endif %}
 {%- for call in message.tool_calls %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- else %}

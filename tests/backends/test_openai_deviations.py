@@ -115,7 +115,8 @@ def test_calls_with_deviations_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize("reason", ["tool_calls", "stop"])
 def test_arguments_that_go_on_after_the_finish_reason_are_all_there(reason: str) -> None:
     run = streamed(part('{"city": ', id="c", name="get_weather"), chunk({}, reason), part('"Paris"}'))
-    assert calls(run) == [("get_weather", PARIS, "ok")] and run[-1] == Finish(reason)  # type: ignore[arg-type]
+    assert calls(run) == [("get_weather", PARIS, "ok")]
+    assert run[-1] == Finish(reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", "length"])

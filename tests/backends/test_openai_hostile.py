@@ -344,7 +344,7 @@ def test_cumulative_arguments_may_be_cut_inside_a_surrogate_pair() -> None:
 
 @asynccontextmanager
 async def pinging() -> AsyncIterator[str]:
-    """The address of a server that answers, gives its finish reason, and then pings until the client leaves."""
+    """The address of a server that sends an answer with its finish reason, then pings until disconnected."""
     left = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -337,9 +337,7 @@ async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(
             await client.leave(None)
 
 
-async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> (
-    None
-):
+async def test_a_connection_is_not_reused_after_an_answer_to_a_partly_read_request() -> None:
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
         await reader.readuntil(b"\r\n\r\n")

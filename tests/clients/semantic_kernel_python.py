@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from openai import AsyncOpenAI
 from semantic_kernel import Kernel
@@ -31,17 +31,27 @@ from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, Api, Job, Step, await_on, main
 Rounds = dict[int, Step]
 
 
+Function = TypeVar("Function", bound=Callable[..., str])
+City = Annotated[str, "A city"]
+Days = list | None  # type: ignore[type-arg]
+
+
+def _tool(name: str) -> Callable[[Function], Function]:
+    decorate: Callable[[Function], Function] = kernel_function(name=name, description=DESCRIPTIONS[name])
+    return decorate
+
+
 class Tools:
     def __init__(self, job: Job) -> None:
         self.job = job
 
-    @kernel_function(name="get_weather", description=DESCRIPTIONS["get_weather"])  # type: ignore[untyped-decorator]
-    def get_weather(self, city: Annotated[str, "A city"], days: list | None = None) -> str:  # type: ignore[type-arg]
+    @_tool("get_weather")
+    def get_weather(self, city: City, days: Days = None) -> str:
         return run_tool(
             "get_weather", {"city": city} if days is None else {"city": city, "days": days}, self.job
         )
 
-    @kernel_function(name="list_notes", description=DESCRIPTIONS["list_notes"])  # type: ignore[untyped-decorator]
+    @_tool("list_notes")
     def list_notes(self) -> str:
         return run_tool("list_notes", {}, self.job)
 

@@ -291,10 +291,9 @@ def test_an_error_before_the_first_word_has_its_status_and_message(
 
 def test_a_result_for_a_call_that_nobody_made_is_refused_by_name_of_the_field(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(
-            model="weather-native",
-            messages=[QUESTION, {"role": "tool", "tool_call_id": "call_of_nobody", "content": "rain"}],  # type: ignore[list-item]
-        )
+        result = {"role": "tool", "tool_call_id": "call_of_nobody", "content": "rain"}
+        messages = [QUESTION, result]
+        client.chat.completions.create(model="weather-native", messages=messages)  # type: ignore[arg-type]
     assert refused.value.param == "messages[1].tool_call_id"
     with pytest.raises(openai.BadRequestError) as unknown:
         client.responses.create(

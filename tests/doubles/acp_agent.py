@@ -1,33 +1,34 @@
-"""A scripted ACP agent: a process that speaks the Agent Client Protocol on stdin and stdout and plays a
-script, for tests.
+"""A scripted ACP agent for tests: a process that speaks the Agent Client Protocol on stdin and stdout.
 
     python -m doubles.acp_agent script.json
 
-The script is a JSON object; every key may be left out:
+The script is a JSON object. Every key is optional:
 
-    prompts     a list, one entry per prompt: a list of steps. The last entry is repeated. Without it the agent repeats what it was told
-    log         a file to which every message that comes in, and every answer to what the agent asked, is appended as a line of JSON
-    initialize  what is merged into the answer to `initialize`
-    needs       the id of a method that must be authenticated with before a session opens
-    error       steps of their own for a session: {"code", "message", "data"} refuses `session/new`
+    prompts     a list of steps for each prompt; the last one is repeated. Default: echo the prompt
+    log         a file that gets each incoming message, and each response to the agent, as a line of JSON
+    initialize  merged into the response to `initialize`
+    needs       the id of the method that must authenticate before a session can open
+    error       {"code", "message", "data"}: the error with which `session/new` is refused
     silent      true: nothing is ever answered
-    deaf        true: it asks no MCP server for its tools
+    deaf        true: the agent does not ask the MCP server for its tools
 
 A step is an object with one of these keys:
 
-    say, think                 a piece of text, of thought. {result} is what the last call or question brought, {prompt} what the agent was told
-    call                       a client's tool by name, with `arguments`; it is announced, called by MCP and waited for. `announce`: false, or the id
-    parallel                   a list of calls that are made at once; `order` gives the order in which they reach the MCP server
-    ask                        a method of the client's, with `params`; {session} and {result} are filled in
-    update                     any session update, as it is
-    raw                        a line on stdout, as it is
-    note                       a line on stderr
-    error                      {"code", "message", "data"}: the prompt ends with this error
-    stop                       the stop reason; `usage` beside it is told too
-    crash                      the process ends with this exit status
-    hang                       true: nothing more is said until the prompt is cancelled
-    sleep                      seconds
-    when                       a piece of what the agent was told: `then` are the steps where it stands there, `else` those where it does not
+    say, think  a chunk of text or of a thought. {result} is the result of the last call or request, {prompt}
+                the prompt's text
+    call        calls a client's tool by name, with `arguments`: announced, sent over MCP and awaited.
+                `announce`: false, or the id to announce
+    parallel    a list of calls made at once; `order` is the order in which they reach the MCP server
+    ask         a request to the client with `params`; {session} and {result} are filled in
+    update      a session update, sent as it is
+    raw         a line on stdout, sent as it is
+    note        a line on stderr
+    error       {"code", "message", "data"}: the prompt ends with this error
+    stop        the stop reason; `usage` next to it is reported too
+    crash       the process ends with this exit status
+    hang        true: nothing is sent until the prompt is cancelled
+    sleep       seconds
+    when        a part of the prompt: `then` are the steps if the prompt contains it, `else` those if not
 
 Standard library only.
 """

@@ -1,13 +1,12 @@
-"""FakeAnthropic: a server on loopback that speaks the wire of Anthropic's Messages API and plays a script,
-for tests.
+"""FakeAnthropic: a scripted server on loopback for tests, with the wire format of the Messages API.
 
-    async with FakeAnthropic(Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))) as server:
+    answer = Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))
+    async with FakeAnthropic(answer) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["messages"]
 
-An answer goes out as a stream of events or as one body, as the request asks. What comes in is judged as the
-real service judges it, by the table `RULES`: a request that Anthropic would refuse gets the error that
-Anthropic would send, and the script does not move on.
+An answer is sent as a stream of events or as one body, as requested. The table `RULES` checks requests as the
+real service does: one that Anthropic would refuse gets Anthropic's error, and the script does not advance.
 """
 
 from __future__ import annotations

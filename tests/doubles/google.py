@@ -1,12 +1,13 @@
-"""FakeGoogle: a server on loopback that speaks the wire of the Gemini API and plays a script, for tests.
+"""FakeGoogle: a scripted server on loopback for tests, with the wire format of the Gemini API.
 
-    async with FakeGoogle(Answer(Said("Let me look."), Call("search", {"q": "Rust"}, signature="c2lnbmVk"))) as server:
+    answer = Answer(Said("Let me look."), Call("search", {"q": "Rust"}, signature="c2lnbmVk"))
+    async with FakeGoogle(answer) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["contents"]
 
-`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` gives it whole. What comes in is judged
-as the real service judges it, by the table `RULES`: a request that Google would refuse gets the error that
-Google would send, and the script does not move on.
+`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` returns it whole. The table
+`RULES` checks requests as the real service does: one that Google would refuse gets Google's error, and the
+script does not advance.
 """
 
 from __future__ import annotations

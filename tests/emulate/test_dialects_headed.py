@@ -240,8 +240,9 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v31",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>'
-        '<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{"zone": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}'
+        '<｜tool▁call▁end｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{"zone": 1}<｜tool▁call▁end｜>'
+        "<｜tool▁calls▁end｜>",
         BOTH,
         "two",
     ),

@@ -89,7 +89,8 @@ async def test_a_run_whose_continuation_is_never_admitted_is_cancelled(stream: b
 
     async def respond(body: dict[str, Any]) -> bytes:
         answer = await gateway.respond("chat", json.dumps({"model": "m", **body}).encode(), Caller())
-        return answer.body or b"".join([block async for block in answer.stream or ()])  # type: ignore[union-attr]
+        stream = answer.stream or ()
+        return answer.body or b"".join([block async for block in stream])  # type: ignore[union-attr]
 
     first = json.loads(await respond(request()))
     busy = gateway.queues.join("m", "other")

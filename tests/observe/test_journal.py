@@ -220,7 +220,7 @@ async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
 
 
 class Framed(ScriptedBackend):
-    """Reads two frames for every batch; the second half of them long after the request's first block is out."""
+    """Reads two frames per batch, the second half of them long after the request's first block was sent."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         tap = frame_tap()

@@ -106,7 +106,8 @@ async def test_each_tool_call_is_an_event_within_its_turn() -> None:
     span = await Watched(CALLS).ask(tools=TOOLS)
     events = [(event.name, dict(event.attributes or {})["gen_ai.tool.name"]) for event in span.events]
     assert events == [("gen_ai.tool.call", "get_weather"), ("gen_ai.tool.call", "get_time")]
-    assert all(span.start_time <= event.timestamp <= span.end_time for event in span.events)  # type: ignore[operator]
+    assert span.start_time is not None and span.end_time is not None
+    assert all(span.start_time <= event.timestamp <= span.end_time for event in span.events)
 
 
 async def test_nothing_that_was_said_stands_in_a_span() -> None:

@@ -47,7 +47,8 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
     taken = inspect.signature(test)
     named = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
-    run.__signature__ = taken.replace(parameters=[*taken.parameters.values(), named])  # type: ignore[attr-defined]
+    parameters = [*taken.parameters.values(), named]
+    run.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__name__ = test.__name__
     both: Callable[..., None] = pytest.mark.parametrize("loop", LOOPS)(run)
     return both

@@ -97,8 +97,8 @@ def fill_journal(folder: Path) -> None:
         "calls": ("look",),
     }
     past = (
-        TurnRecord(id=f"turn_{number:032x}", at=1e9 + number, request_id=f"req_{number:032x}", **said)  # type: ignore[arg-type]
-        for number in range(MOST_RECORDS)
+        TurnRecord(f"turn_{n:032x}", at=1e9 + n, request_id=f"req_{n:032x}", **said)  # type: ignore[arg-type]
+        for n in range(MOST_RECORDS)
     )
     Segments(folder, 64 * 1024 * 1024).append(past)
 

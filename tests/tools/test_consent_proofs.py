@@ -256,7 +256,8 @@ async def main():
     async with opened(Settings(), folder) as tools:
         backend = ScriptedBackend("m", ScriptedOptions(script=script))
         gateway = Gateway(Settings(), backends={"m": backend})
-        talk = Conversation(GatewayModel(gateway), "m", Executor(Toolbox(tools), approvals, Surface()), Asking("s", "m", "test"))
+        executor = Executor(Toolbox(tools), approvals, Surface())
+        talk = Conversation(GatewayModel(gateway), "m", executor, Asking("s", "m", "test"))
         mark("request")
         async for happening in talk.turn("Go on."):
             pass
@@ -522,7 +523,8 @@ from toolwire.tools.vault_tools import tools_of
 async def main(folder, cache, url):
     library = Library(Path(folder), cache=Path(cache))
     executor = Executor(Toolbox(tools_of(library)), Approvals(Store(url), lifetime_s=60), None)
-    await executor.execute([ToolCall("c", "note_write", '{"filePath": "New.md", "content": "x"}')], Asking("s", "m", "test"))
+    call = ToolCall("c", "note_write", '{"filePath": "New.md", "content": "x"}')
+    await executor.execute([call], Asking("s", "m", "test"))
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -50,7 +50,8 @@ class Talk:
         offered: bool = True,
         **options: Any,
     ) -> None:
-        self.backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))  # type: ignore[arg-type]
+        scripted = ScriptedOptions(script=script, tools=tools)  # type: ignore[arg-type]
+        self.backend = ScriptedBackend("m", scripted)
         self.gateway = Gateway(Settings(), backends={"m": self.backend})
         self.person = Person(approvals, *decisions)
         executor = Executor(Toolbox(notes.tools()), approvals, self.person) if offered else None

@@ -304,8 +304,9 @@ with Vault(sys.argv[1]) as vault:
     turn = 0
     while True:
         turn += 1
-        edits.apply(edits.plan_write("note.md", f"turn {turn}\\n" + f"line {turn}\\n" * 4000))
-        edits.apply(edits.plan_write(f"made {sys.argv[2]} {turn}.md", f"turn {turn}\\n" + f"line {turn}\\n" * 4000))
+        text = f"turn {turn}\\n" + f"line {turn}\\n" * 4000
+        edits.apply(edits.plan_write("note.md", text))
+        edits.apply(edits.plan_write(f"made {sys.argv[2]} {turn}.md", text))
 """
 
 

@@ -25,7 +25,8 @@ LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[
 RUN = """async () => {
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
   const found = await axe.run(document, {resultTypes: ['violations'], preload: false})
-  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join(' | '))
+  const described = (node) => `${node.target} ${node.failureSummary}`
+  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map(described).join(' | '))
 }"""
 
 

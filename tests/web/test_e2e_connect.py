@@ -12,8 +12,11 @@ from playwright.sync_api import Page, expect
 
 CALLS = 'call toolwire_check {"word": "ping"}\n---\nsay It said: {result}'
 KEY = "a-server-key-of-some-length"
-TOLD = """model => fetch('/ui/api/connect?model=' + encodeURIComponent(model), {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}})
-  .then(answer => answer.json())"""
+TOLD = """model => {
+  const headers = {'x-toolwire-page': localStorage.getItem('toolwire-page')}
+  const url = '/ui/api/connect?model=' + encodeURIComponent(model)
+  return fetch(url, {headers}).then(answer => answer.json())
+}"""
 
 
 def clients(page: Page) -> list[str]:

@@ -67,8 +67,9 @@ TRY = """async ([url, method]) => {
   const out = [];
   for (const mode of ['cors', 'no-cors']) {
     try {
-      const answer = await fetch(url, {method, mode, credentials: 'include', headers: mode === 'cors' ? {'content-type': 'application/json'} : {},
-                                       body: method === 'GET' ? undefined : '{"tool_calling": true}'});
+      const headers = mode === 'cors' ? {'content-type': 'application/json'} : {};
+      const body = method === 'GET' ? undefined : '{"tool_calling": true}';
+      const answer = await fetch(url, {method, mode, credentials: 'include', headers, body});
       out.push([mode, answer.type, answer.status, await answer.text()]);
     } catch (error) { out.push([mode, 'blocked', 0, '']); }
   }

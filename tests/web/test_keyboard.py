@@ -26,11 +26,14 @@ SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
 FOCUSED = """() => {
   const node = document.activeElement
   if (!node || node === document.body) return null
-  const box = node.getBoundingClientRect(), place = window.stops().indexOf(node) // lists may be drawn anew meanwhile
+  const box = node.getBoundingClientRect()
+  const place = window.stops().indexOf(node) // computed now, because lists may have been redrawn
   const inside = box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight
-  const name = `${node.tagName.toLowerCase()} ${node.getAttribute('aria-label') ?? node.textContent.trim().slice(0, 40)}`
+  const label = node.getAttribute('aria-label') ?? node.textContent.trim().slice(0, 40)
+  const name = `${node.tagName.toLowerCase()} ${label}`
   const ring = window.lookOf(node) !== window.looks[place]
-  return {name, ring, inside, sized: box.width > 0 && box.height > 0, dialog: node.closest('dialog') !== null, place}
+  const sized = box.width > 0 && box.height > 0
+  return {name, ring, inside, sized, dialog: node.closest('dialog') !== null, place}
 }"""
 STOPS = """() => {
   const able = 'a[href], button, input, select, textarea, summary, [tabindex]'
@@ -41,13 +44,15 @@ STOPS = """() => {
   }).join()
   document.activeElement.blur()
   window.stops = () => [...document.querySelectorAll(able)].filter((node) => {
-    if (node.tabIndex < 0 || node.disabled || !node.checkVisibility({visibilityProperty: true}) || node.closest('[inert]')) return false
+    if (node.tabIndex < 0 || node.disabled || node.closest('[inert]')) return false
+    if (!node.checkVisibility({visibilityProperty: true})) return false
     if (node.type !== 'radio') return true
     const chosen = document.querySelector(`input[name="${CSS.escape(node.name)}"]:checked`)
     return chosen === null || chosen === node // of a group, the one that is chosen
   })
   window.looks = window.stops().map(window.lookOf)
-  return {count: window.looks.length, ordered: document.querySelectorAll('[tabindex]:not([tabindex="0"]):not([tabindex="-1"])').length === 0}
+  const reordered = document.querySelectorAll('[tabindex]:not([tabindex="0"]):not([tabindex="-1"])')
+  return {count: window.looks.length, ordered: reordered.length === 0}
 }"""
 
 

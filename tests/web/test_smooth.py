@@ -40,7 +40,8 @@ TRACE = {
 
 ANSWERED = """() => {
   const answer = [...document.querySelectorAll('article')].at(-1)
-  return answer?.textContent.includes('The end.') && [...answer.querySelectorAll('button')].some((one) => one.textContent === 'Retry')
+  const buttons = [...(answer?.querySelectorAll('button') ?? [])]
+  return answer?.textContent.includes('The end.') && buttons.some((one) => one.textContent === 'Retry')
 }"""
 """Looked up by hand: to find an element by its role is a long task of its own in a large page, and not the
 page's.
@@ -134,7 +135,7 @@ def compared(
 
 
 def measured(browsing: Any, use: Callable[[Page], None]) -> float:
-    """The longest task of a fresh page, in ms of its own computing; 0 where none reaches what counts as long."""
+    """The CPU time of the longest task of a fresh page, in ms; 0 if no task is a long one."""
     events: list[dict[str, Any]] = []
     complete: list[Any] = []
     session = browsing.context.browser.new_browser_cdp_session()

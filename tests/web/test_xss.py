@@ -153,7 +153,8 @@ WATCH = """() => {
   window.__news = []
   window.xss = () => { window.__xss = 'a script ran'; }
   for (const name of ['alert', 'confirm', 'prompt', 'print']) window[name] = () => { window.__xss = name }
-  document.addEventListener('securitypolicyviolation', (event) => window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
+  document.addEventListener('securitypolicyviolation', (event) =>
+    window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
 }"""
 # What must not be there. Own forms have no action; own pictures are the icon; SVG is drawn by the pages
 # themselves, but never these parts of it.
@@ -162,21 +163,27 @@ LOOK = """() => {
   if (window.__xss) found.push(window.__xss)
   if ({}.polluted !== undefined || [].polluted !== undefined) found.push('prototype polluted')
   for (const one of document.querySelectorAll('details')) one.open = true
-  const banned = 'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, form[action], marquee, ' +
-    'audio, video, source, math, foreignObject, animate, set, use, image, svg a, svg script, svg style, [srcdoc], [formaction], [ping], ' +
-    '[popover], [contenteditable], body script, img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b'
+  const banned =
+    'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, ' +
+    'form[action], marquee, audio, video, source, math, foreignObject, animate, set, use, image, svg a, ' +
+    'svg script, svg style, [srcdoc], [formaction], [ping], [popover], [contenteditable], body script, ' +
+    'img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b'
   for (const one of document.querySelectorAll(banned)) found.push(`element: ${one.outerHTML.slice(0, 120)}`)
   for (const one of document.querySelectorAll('*')) {
     for (const { name, value } of one.attributes) {
       if (name.startsWith('on')) found.push(`handler: ${name} of ${one.tagName}`)
       if (name === 'style' && /url\\(|expression|import|position/i.test(value)) found.push(`style: ${value}`)
-      if ((name === 'href' || name === 'xlink:href') && !/^(https?:\\/\\/|mailto:|\\/(?!\\/)|#)/.test(value)) found.push(`href: ${value}`)
+      const safe = /^(https?:\\/\\/|mailto:|\\/(?!\\/)|#)/.test(value)
+      if ((name === 'href' || name === 'xlink:href') && !safe) found.push(`href: ${value}`)
     }
   }
   return found
 }"""
 PAINTED_S = 20.0
-TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, textarea, option')].map((one) => one.value)].join('\\n')"""
+TEXT = """(node) => {
+  const fields = [...node.querySelectorAll('input, textarea, option')]
+  return [node.textContent, ...fields.map((one) => one.value)].join('\\n')
+}"""
 
 
 def squeezed(text: str) -> str:

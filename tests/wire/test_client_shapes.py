@@ -107,7 +107,7 @@ def test_a_question_that_is_sent_again_does_not_come_after_the_results() -> None
 
 
 def test_the_captures_hold_the_orders_that_they_are_kept_for() -> None:
-    """If a client changes what it sends, this says so, and the other tests here may have lost their subject."""
+    """Fails if a client changes what it sends: the other tests in this file may then test nothing."""
 
     def shapes(client: str, api: str) -> set[str]:
         letters = {"function_call": "C", "function_call_output": "R"}

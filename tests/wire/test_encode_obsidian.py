@@ -1,4 +1,4 @@
-"""The output mode obsidian-xml: a block for each completed call, and nothing lost whatever the arguments are."""
+"""The output mode obsidian-xml: one block per completed call, and no argument is lost."""
 
 from __future__ import annotations
 

@@ -115,14 +115,14 @@ def test_an_event_over_the_limit_is_the_backends_failure(stream: bytes) -> None:
 def test_a_block_of_whole_events_goes_on_with_what_is_pending(
     pending: bytes, expected: list[bytes | SseEvent]
 ) -> None:
-    """Such blocks are read by a shortcut, which must not be taken while anything before them is incomplete."""
+    """A shortcut reads such blocks. It must not be taken while an event before them is incomplete."""
     assert read(pending, b"data: b\n\n") == read(pending + b"data: b\n\n") == expected
     both = [*expected, b"c"]
     assert read(pending, b"data: b\n\ndata: c\n\n") == both
 
 
 def test_a_line_feed_after_a_carriage_return_is_swallowed_once() -> None:
-    """Also where a block of whole events comes between the two: that line feed ends an event of its own line."""
+    """Also if a block of whole events comes between the two: its line feed ends an event."""
     reader = SseReader()
     assert reader.feed(b"data: a\r\r") == [b"a"]
     assert reader.feed(b"data: b\n\n") == [b"b"]

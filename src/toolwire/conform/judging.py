@@ -207,9 +207,9 @@ def answered(exchange: ProbeExchange) -> Verdict:
 
 GRAVE = tuple(
     """call_shape call_id call_index call_repeated call_id_repeated cumulative_arguments invalid_arguments
-    empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool terminal_missing
-    item_open not_open text_open text_differs output id_repeated output_index item_id done_missing
-    null_content""".split()
+    empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool
+    terminal_missing item_open not_open text_open text_differs output id_repeated output_index item_id
+    done_missing null_content""".split()
 )
 
 

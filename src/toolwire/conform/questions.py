@@ -134,7 +134,7 @@ def repeats_result(exchange: ProbeExchange) -> bool:
 
 
 def with_results(api: Api, first: str, *, as_clients_do: bool = False) -> Build:
-    """The conversation with the results: as the documentation shows it, or in the other shapes clients send."""
+    """The conversation with the results, as documented or in the other shapes that clients send."""
     extend = _chat_with_results if api == "chat" else _responses_with_results
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:

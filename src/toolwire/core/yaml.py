@@ -1,8 +1,8 @@
 """Reads a small part of YAML: tool arguments that models write between tags, and the properties of notes.
 
-    key: plain text, a number, true, false, null, nothing     key: "double" or 'single' quotes, on one line
-    key: | and > with - or +, then deeper lines               key: [flow, "of", 1] and {like: JSON}, on one line
-    key: with a deeper mapping, or a list of `- ` items       # a comment on a line of its own
+    key: plain text, a number, true, false, null, nothing   key: "double" or 'single' quotes, on one line
+    key: | and > with - or +, then deeper lines             key: [flow, "of", 1] and {like: JSON}, on one line
+    key: with a deeper mapping, or a list of `- ` items     # a comment on a line of its own
 
 `Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags,
 text over several lines, comments after a value, tabs as indentation and repeated keys are outside this part

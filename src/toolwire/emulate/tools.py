@@ -1,4 +1,4 @@
-"""The tools of one request: how a name that a model wrote is matched to them, and custom tools as functions."""
+"""The tools of one request: how names in calls are matched to them, and custom tools as functions."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 
 
 def _tell_apart(entries: list[Fragment]) -> None:
-    """Makes every entry of a message its own call: one that repeats an id or index is known by its position."""
+    """Makes every entry of a message its own call. A repeated id or index is replaced by the position."""
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
     for entry in entries:

@@ -105,7 +105,9 @@ from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 async def main():
     backend = AcpBackend("m", AcpOptions((sys.executable, acp_agent.__file__, sys.argv[1])))
-    live = backend.open(Turn("chat", "m", (Message("user", (TextPart("x"),)),), tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto")))
+    messages = (Message("user", (TextPart("x"),)),)
+    turn = Turn("chat", "m", messages, tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto"))
+    live = backend.open(turn)
     async for batch in live.segment():
         pass
     (session,) = backend.live

@@ -206,7 +206,7 @@ def status(code: int, body: dict[str, Any] | None = None) -> Answer:
 
 
 class Provider:
-    """Answers in the order of `script`, the last one for ever; an entry is a list of events, or a function."""
+    """Answers with the entries of `script` (events or a function) in order, and repeats the last one."""
 
     def __init__(self) -> None:
         self.script: list[Answer | list[dict[str, Any]]] = []

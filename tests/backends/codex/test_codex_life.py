@@ -178,7 +178,9 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
         from toolwire.backends.codex.worker import CodexWorker
 
         async def main():
-            options = CodexOptions(bin={new_codex!r}, home={str(homes / "killed")!r}, provider={{"base_url": "http://127.0.0.1:9/v1"}})
+            provider = {{"base_url": "http://127.0.0.1:9/v1"}}
+            home = {str(homes / "killed")!r}
+            options = CodexOptions(bin={new_codex!r}, home=home, provider=provider)
             worker = CodexWorker(await prepare_home(options))
             await worker.start(20)
             print(worker.pid, flush=True)
@@ -207,10 +209,13 @@ async def test_the_servers_own_event_loop_serves_as_well(
         from toolwire.core.turn import *
 
         async def main():
-            options = CodexOptions(bin={new_codex!r}, home={str(homes / "uvloop")!r}, provider={{"base_url": {provider.base_url!r}}})
+            provider = {{"base_url": {provider.base_url!r}}}
+            home = {str(homes / "uvloop")!r}
+            options = CodexOptions(bin={new_codex!r}, home=home, provider=provider)
             backend = CodexBackend("codex", options)
             await backend.prepare()
-            turn = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+            messages = (Message("user", (TextPart("hi"),)),)
+            turn = Turn("chat", "m", messages, tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
             live = backend.open(turn)
             print([event async for batch in live.segment() for event in batch])
             await live.answer({{"call_a": Result("call_a", (TextPart("x"),))}})
@@ -261,7 +266,8 @@ async def test_an_approval_that_codex_asks_for_is_refused_at_once(
         hello = hear()
         say(id=hello["id"], result={"userAgent": "toolwire/0.166.0"})
         hear()
-        say(id=7, method="item/commandExecution/requestApproval", params={"threadId": "t", "command": "rm -rf /"})
+        command = {"threadId": "t", "command": "rm -rf /"}
+        say(id=7, method="item/commandExecution/requestApproval", params=command)
         say(id="x", method="item/tool/call", params={"threadId": "nobody's", "callId": "c"})
         heard = [hear(), hear(), hear()]
         ask = next(one for one in heard if "method" in one)
@@ -354,7 +360,9 @@ async def test_a_codex_that_cannot_start_shows_a_client_no_paths(
 ) -> None:
     binary = imitation("""
         long = "/home/alice/" + "x" * 300
-        sys.exit(f'WARN {long}\\nno "/home/alice/.ssh": see {os.environ["CODEX_HOME"]}/config.toml:3 and https://a.example/b/c, ~/x or w/o it')
+        home = os.environ["CODEX_HOME"]
+        seen = f"{home}/config.toml:3 and https://a.example/b/c, ~/x or w/o it"
+        sys.exit(f'WARN {long}\\nno "/home/alice/.ssh": see {seen}')
     """)
     backend = await ready(make, binary, home=str(tmp_path / "home"))
     assert backend.pool is not None
@@ -397,7 +405,9 @@ async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process
         say(id=hear()["id"], result={{"turn": {{"id": "0"}}}})
         def news(method, **params): say(method=method, params={{"threadId": "t", "turnId": "0", **params}})
         def item(type, **fields): news("rawResponseItem/completed", item={{"type": type, **fields}})
-        def counted(n): news("thread/tokenUsage/updated", tokenUsage={{"total": {{"inputTokens": n, "outputTokens": n}}}})
+        def counted(n):
+            total = {{"inputTokens": n, "outputTokens": n}}
+            news("thread/tokenUsage/updated", tokenUsage={{"total": total}})
         news("turn/started", turn={{"id": "0"}})
         item("message", role="user")
         news("item/agentMessage/delta", itemId="a", delta="I plan.")

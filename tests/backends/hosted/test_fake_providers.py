@@ -130,10 +130,9 @@ async def test_anthropics_sdk_raises_an_error_event_in_the_stream() -> None:
                     pass
 
 
-USES = {
-    "role": "assistant",
-    "content": [{"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}],
-}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}
+USES = {"role": "assistant", "content": [USE]}
+INVALID_ID = {"role": "assistant", "content": [{**USE, "id": "a.b"}]}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}]}
 THINKS = {"type": "enabled", "budget_tokens": 2000}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -146,10 +145,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, USES, USER]}, "without `tool_result`"),
     ({"messages": [USER, RESULT]}, "unexpected `tool_use_id`"),
     ({"messages": [USER, USES, RESULT], "tools": []}, "must define tools"),
-    (
-        {"messages": [USER, {**USES, "content": [{**USES["content"][0], "id": "a.b"}]}, RESULT]},  # type: ignore[dict-item]
-        "unexpected|match pattern",
-    ),
+    ({"messages": [USER, INVALID_ID, RESULT]}, "unexpected|match pattern"),
     ({"messages": [USER, USES, RESULT, USES, RESULT]}, "ids must be unique"),
     ({"tools": [TOOL, TOOL]}, "names must be unique"),
     ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "match pattern"),
@@ -332,7 +328,9 @@ async def test_googles_sdk_knows_the_fakes_errors(status: int, name: str) -> Non
 
 
 ASKS = {"role": "user", "parts": [{"text": "hi"}]}
-CALLED = {"role": "model", "parts": [{"function_call": {"name": "search", "args": {}}}]}
+CALL_PART = {"function_call": {"name": "search", "args": {}}}
+CALLED = {"role": "model", "parts": [CALL_PART]}
+FORGED = {"role": "model", "parts": [{**CALL_PART, "thought_signature": b"forged"}]}
 ANSWERED = {
     "role": "user",
     "parts": [{"function_response": {"name": "search", "response": {"result": "ok"}}}],
@@ -362,12 +360,7 @@ GEMINI_REFUSED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("gemini-2.5-flash", [ASKS], {"thinking_config": {"thinking_level": "LOW"}}, "not supported"),
     ("gemini-2.5-pro", [ASKS], {"thinking_config": {"thinking_budget": 0}}, "Budget 0 is invalid"),
     ("gemini-3-pro-preview", [ASKS, CALLED, ANSWERED], {}, "missing a thought_signature"),
-    (
-        "gemini-3-pro-preview",
-        [ASKS, {**CALLED, "parts": [{**CALLED["parts"][0], "thought_signature": b"forged"}]}, ANSWERED],  # type: ignore[dict-item]
-        {},
-        "Corrupted",
-    ),
+    ("gemini-3-pro-preview", [ASKS, FORGED, ANSWERED], {}, "Corrupted"),
 ]
 
 

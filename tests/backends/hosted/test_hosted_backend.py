@@ -1,4 +1,4 @@
-"""The hosted backend against the fake providers: events, what the providers are asked, failures, cancelling."""
+"""The hosted backend against fake providers: events, requests to the provider, failures, cancellation."""
 
 from __future__ import annotations
 

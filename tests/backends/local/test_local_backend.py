@@ -484,7 +484,8 @@ from toolwire.core.turn import Message, Sampling, TextPart, Turn
 
 async def main():
     backend = LocalBackend("m", LocalOptions(gguf=sys.argv[1], context=1024))
-    turn = Turn("chat", "m", (Message("user", (TextPart("Tell me a story."),)),), sampling=Sampling(max_tokens=900, logit_bias={"2": -100}))
+    messages = (Message("user", (TextPart("Tell me a story."),)),)
+    turn = Turn("chat", "m", messages, sampling=Sampling(max_tokens=900, logit_bias={"2": -100}))
     run = backend.run(turn)
     await anext(run)
     return run

@@ -1,23 +1,24 @@
-"""A scripted stand-in for Cursor's bridge: the published protocol `sdk.v1`, without Cursor.
+"""A scripted Cursor bridge for tests: it implements the published protocol `sdk.v1` without Cursor.
 
-The official client takes it for a bridge.
+The official client accepts it as a bridge.
 
-In a test:      async with FakeCursorBridge([{"call": "look", "args": {}}, {"text": "It was {result}."}]) as bridge: bridge.url, bridge.token
+In a test:      steps = [{"call": "look", "args": {}}, {"text": "It was {result}."}]
+                async with FakeCursorBridge(steps) as bridge: bridge.url, bridge.token
 As a process:   python -m doubles.cursor_bridge --script FILE [--log FILE] …
 
-A script is a list. An entry that is a list of steps is played by the next Send, the last of them for ever;
+A script is a list. An entry that is a list of steps is played by the next Send; the last one is repeated.
 {"when": PATTERN, "steps": […]} is played by every Send whose text matches. A step is an object whose first
 key says what the agent does:
 
 {"text": "…"} · {"think": "…"}              speaks; {prompt}, {tools}, {result} and {results} are filled in
-{"call": NAME, "args": {…}, "id": ID}       calls a tool and waits; "within": so many seconds, then it gives up
-{"calls": [{"call": …}, …]}                 several at once
-{"usage": {…}}                              tokens
-{"own": NAME}                               says that it uses a tool of its own
-{"status": "ERROR", "message", "code"}      ends the run in this way
+{"call": NAME, "args": {…}, "id": ID}       calls a tool and waits, at most "within" seconds
+{"calls": [{"call": …}, …]}                 several calls at once
+{"usage": {…}}                              reports tokens
+{"own": NAME}                               reports that the agent uses a built-in tool
+{"status": "ERROR", "message", "code"}      ends the run with this status
 {"error": CODE, "message", "sdk", "retry"}  ends the stream with an error
-{"sleep": S} · {"hang": true}               waits, with signs of life
-{"drop": true} · {"die": true}              breaks the stream off, or kills the process
+{"sleep": S} · {"hang": true}               waits, with keep-alives
+{"drop": true} · {"die": true}              cuts the stream, or kills the process
 """
 
 from __future__ import annotations

@@ -403,7 +403,8 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     memory = Memory(most=2 * ITEM_BYTES + 10)
     memory.begin((Message("user", (TextPart("before"),)),))
     memory.keep("a", (Message("user", (TextPart("now"),)),))
-    assert [item.parts[0].text for item in memory.recall("a") or ()] == ["before", "now"]  # type: ignore[union-attr]
+    recalled = memory.recall("a") or ()
+    assert [item.parts[0].text for item in recalled] == ["before", "now"]  # type: ignore[union-attr]
     memory.forget("b")
     assert memory.recall("a") is not None
     memory.forget("a")

@@ -36,7 +36,8 @@ class Slow(Gateway):
         return Answer([(b"content-type", b"text/event-stream; charset=utf-8")], stream=blocks())
 
 server = ServerSettings(port=0, drain_s=float(sys.argv[1]))
-sys.exit(serve(Settings(server=server, store=StoreSettings("sqlite://"), models=(ModelSettings("demo", "scripted"),)), Slow))
+models = (ModelSettings("demo", "scripted"),)
+sys.exit(serve(Settings(server=server, store=StoreSettings("sqlite://"), models=models), Slow))
 """
 
 

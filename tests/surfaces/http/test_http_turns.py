@@ -190,7 +190,8 @@ class Slow:
             self.ended.set()
 
     def open(self) -> float | None:
-        return self.site.app.metrics.registry.get_sample_value("toolwire_streams_open")  # type: ignore[no-any-return]
+        registry = self.site.app.metrics.registry
+        return registry.get_sample_value("toolwire_streams_open")  # type: ignore[no-any-return]
 
 
 async def one_block() -> AsyncIterator[bytes]:

@@ -56,7 +56,8 @@ async def decide(url, id):
     store = Store(url)
     approvals = Approvals(store)
     found = await approvals.records.get(id)
-    await approvals.decide(id, found.token, Decision(True, picked=tuple(one.key for one in found.shown.touched)), by="shell")
+    picked = tuple(one.key for one in found.shown.touched)
+    await approvals.decide(id, found.token, Decision(True, picked=picked), by="shell")
     await store.close()
 
 asyncio.run(decide(*sys.argv[1:]))

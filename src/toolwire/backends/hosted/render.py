@@ -131,7 +131,7 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model: its options, the library's profile of it, and the names that mark the library's signatures."""
+    """The model: its options, its profile in the library, and the names that mark signatures."""
 
     options: HostedOptions
     profile: Mapping[str, Any]

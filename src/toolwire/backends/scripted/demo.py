@@ -30,7 +30,7 @@ def users_text(turn: Turn) -> str:
 
 
 def demo(turn: Turn) -> Iterator[Step]:
-    """Calls a tool that fits, or answers with text: a sample of the output schema, the results, or an echo."""
+    """Calls a tool that fits, or answers: a sample of the output schema, the results, or an echo."""
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")

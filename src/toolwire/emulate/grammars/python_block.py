@@ -277,7 +277,7 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def first_argument(scan: Scan) -> Reading:
-    """Reads the beginning of the arguments: `keyword`'s result, `**` before a dict, or "" without arguments."""
+    """Reads the start of the arguments: `keyword`'s result, `**` before a dict, or "" if there are none."""
     char = yield from peek(scan)
     if char == ")":
         return ""

@@ -227,9 +227,8 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
                 items.append(Message(role, (TextPart(text),) if text else ()))  # type: ignore[arg-type]
             else:
                 parts, refusal = content.read(text, f"messages[{i}].content", notes)
-                items.append(
-                    Message(role, parts, optional_string(message, "name", f"messages[{i}]"), refusal)  # type: ignore[arg-type]
-                )
+                name = optional_string(message, "name", f"messages[{i}]")
+                items.append(Message(role, parts, name, refusal))  # type: ignore[arg-type]
             paths.append("")
         elif role == "assistant":
             legacy_calls = _assistant(message, i, items, paths, legacy_calls, notes)

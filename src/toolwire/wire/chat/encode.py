@@ -153,7 +153,7 @@ class ChatEncoder(_ChatAnswer):
             return b"%b%b%b" % (before, json_bytes(scrub(text)), behind)
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: comment, usage if requested, and `[DONE]`; or the error that ended the run."""
+        """The end of the stream: comment, usage if requested and `[DONE]`, or the error of the run."""
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))

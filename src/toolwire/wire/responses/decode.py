@@ -411,7 +411,8 @@ def _message(entry: dict[str, Any], path: str, notes: list[Note]) -> Message:
     if text is None and role == "assistant":
         text = ""
     parts, refusal = content.read(text, f"{path}.content", notes)
-    return Message(role, parts, None, refusal, optional_string(entry, "phase", path))  # type: ignore[arg-type]
+    phase = optional_string(entry, "phase", path)
+    return Message(role, parts, None, refusal, phase)  # type: ignore[arg-type]
 
 
 def _result(entry: dict[str, Any], kind: str, path: str, notes: list[Note]) -> Result:
