@@ -143,7 +143,7 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
                     enemy.terminate()
                     enemy.wait(10)
                 left = await settled(server, held.descriptors)
-            traced = server.told().count("Traceback")
+            traced = server.logged().count("Traceback")
     return _rows(calm, hostile, before, left, traced), _notes(calm, hostile, descriptors)
 
 

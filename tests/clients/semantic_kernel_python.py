@@ -1,9 +1,8 @@
-"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent with and
-without a store.
+"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent.
 
-Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the
-function's own name. With the server's store, its default, the agent sends the question again with every
-result, beside `previous_response_id`.
+Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the plain
+name. With the server's store (its default) the agent sends the question again with every result, together
+with `previous_response_id`. It also runs without a store.
 """
 
 from __future__ import annotations
@@ -74,18 +73,19 @@ def step(message: ChatMessageContent) -> Step:
 
 
 def usage_of(message: ChatMessageContent) -> dict[str, Any]:
-    """On chat completions it gives an object with names of its own, on Responses a copy of what the server
-    said.
-    """
-    told = message.metadata.get("usage")
-    if isinstance(told, dict):
-        return {"input": told["input_tokens"], "output": told["output_tokens"]}
-    return {"input": getattr(told, "prompt_tokens", None), "output": getattr(told, "completion_tokens", None)}
+    """Usage: an object with other names on chat completions, a copy of the server's on Responses."""
+    usage = message.metadata.get("usage")
+    if isinstance(usage, dict):
+        return {"input": usage["input_tokens"], "output": usage["output_tokens"]}
+    return {
+        "input": getattr(usage, "prompt_tokens", None),
+        "output": getattr(usage, "completion_tokens", None),
+    }
 
 
 async def gather(chunks: AsyncIterator[StreamingChatMessageContent], rounds: Rounds) -> None:
     async for chunk in chunks:
-        # chat completions count the rounds here, Responses there
+        # Chat completions and Responses count the rounds in different places.
         answer = rounds[(chunk.function_invoke_attempt or 0) + chunk.choice_index]
         if chunk.role == "assistant":
             answer["text"] += chunk.content
@@ -95,7 +95,7 @@ async def gather(chunks: AsyncIterator[StreamingChatMessageContent], rounds: Rou
 
 
 def equipped(job: Job, rounds: Rounds) -> Kernel:
-    """A kernel that tells of each call before it makes it: what it streams does not always."""
+    """A kernel that reports each call before it runs, because its streams do not always."""
     kernel = Kernel()
     kernel.add_plugin(Tools(job), "tools")
 
@@ -175,7 +175,7 @@ async def loop(ask: Any, steps: list[Step]) -> None:
             steps += answers
     except Exception as error:
         raised: BaseException = error
-        while raised.__cause__ is not None:  # it wraps what the openai package raised
+        while raised.__cause__ is not None:  # wraps the exception of the openai package
             raised = raised.__cause__
         raise raised from None
 

@@ -25,7 +25,7 @@ SEARCHED = json.dumps({"query": "tea", "salientTerms": ["tea"]})
 
 @pytest.fixture
 def send(gateway: str, codex_gateway: str, judge: Judge) -> Any:
-    """Sends a body as it is, but for the model; the answer is judged."""
+    """Sends a body unchanged except for the model, and judges the answer."""
 
     def go(api: Api, backend: str, script: str, body: dict[str, Any]) -> dict[str, Any]:
         base = codex_gateway if backend == "codex" else gateway

@@ -1,6 +1,4 @@
-"""Which versions the real clients have is said in one file, tests/clients/versions.toml; everything that
-installs them agrees with it.
-"""
+"""tests/clients/versions.toml is the only list of client versions, and all installers agree with it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The openai package for Python through whole tool loops against the running gateway: every way it has to
-ask, on both APIs.
+"""The openai package for Python in whole tool loops against the running gateway, on both APIs.
 
-Every assertion is about what the package's own objects and exceptions say. The loops stand in
-tests/clients/openai_python.py, and `scripts` beside it holds what the models do.
+Assertions are about the package's own objects and exceptions. The loops are in
+tests/clients/openai_python.py, the models in tests/clients/scripts.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def client(gateway: str) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-# --- what works ---
+# --- successes ---
 
 
 def told(steps: list[Step]) -> list[tuple[str, Any]]:
@@ -230,7 +229,7 @@ async def test_the_asynchronous_client_goes_through_a_loop_on_both_apis(gateway:
         assert (await client.responses.retrieve(last.id)).output_text == last.output_text
 
 
-# --- what fails ---
+# --- failures ---
 
 BROKEN = {
     "breaks": "The engine lost power.",

@@ -1,7 +1,6 @@
-"""Every check of `toolwire conform` passes on Toolwire, and every one of them can fail: an endpoint with that
-one fault is told of it.
+"""Every check of `toolwire conform` passes on Toolwire, and each one can fail.
 
-`DAMAGES` has a row for each check. The manifest test sees to it that no check is without one.
+`DAMAGES` has a fault for each check, which must find it. The manifest test ensures that no check is left out.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def told(outcome: ConformOutcome) -> list[str]:
     ]
 
 
-# --- they pass ---
+# --- checks pass ---
 
 
 @pytest.mark.parametrize("model", ["native", "emulated", "parked", "constrained"])
@@ -119,11 +118,11 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
     assert told(outcome) == []
 
 
-# --- they can fail ---
+# --- checks fail ---
 
 
 def stream(mutate: Mutate) -> Damage:
-    """Damages every stream that it fits."""
+    """Damages every stream to which it applies."""
 
     def damage(passing: Passing) -> None:
         frames = parse(passing.raw) if passing.streamed else None
@@ -149,7 +148,7 @@ def body(change: Callable[[dict[str, Any]], None], method: str = "POST") -> Dama
 def where(
     test: Callable[[Passing], Any], status: int, answer: Any = None, content_type: str = "application/json"
 ) -> Damage:
-    """Another answer, where the test holds."""
+    """Replaces the answer if the test holds."""
 
     def damage(passing: Passing) -> None:
         if test(passing):
@@ -176,7 +175,7 @@ def raw(old: bytes, new: bytes, count: int = -1) -> Damage:
 
 
 def every(key: str, value: Any) -> Callable[[Any], None]:
-    """The key has this value, wherever it stands."""
+    """Sets the key to this value everywhere."""
 
     def change(entry: Any) -> None:
         for inner in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
@@ -188,7 +187,7 @@ def every(key: str, value: Any) -> Callable[[Any], None]:
 
 
 def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """The value at a path of keys and indexes; DROP takes it away."""
+    """Sets the value at a path of keys and indexes; DROP deletes it."""
 
     def change(entry: Any) -> None:
         *steps, last = path.split(".")
@@ -231,7 +230,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 def calling(api: Api, legacy: bool = False) -> Damage:
-    """A call more than the model made."""
+    """Adds a call that the model did not make."""
 
     def change(value: dict[str, Any]) -> None:
         if api == "responses":
@@ -258,7 +257,7 @@ def without_calls(api: Api) -> Damage:
 
 
 def saying(api: Api, words: str) -> Damage:
-    """Other words than the model wrote."""
+    """Replaces the model's text."""
 
     def change(value: dict[str, Any]) -> None:
         if api == "chat":
@@ -303,7 +302,7 @@ def says(passing: Passing, *words: str) -> bool:
 
 
 def alike(api: Api) -> dict[str, Damage]:
-    """The faults that both APIs can have."""
+    """The faults of both APIs."""
     chat = api == "chat"
     result = '"role": "tool"' if chat else "function_call_output"
     return {
@@ -409,14 +408,14 @@ DAMAGES: dict[str, Damage] = {
         lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}
     ),
 }
-"""For each check the fault that it must find."""
+"""For each check, the fault that it must find."""
 
 
 ERROR_TEXT = {"error": "Unexpected endpoint or method. (POST)"}
 
 
 def asking(test: Callable[[dict[str, Any]], Any], damage: Damage) -> Damage:
-    """The damage, where the request is of this kind."""
+    """The damage, limited to requests of this kind."""
     return lambda passing: damage(passing) if test(passing.asked) else None
 
 
@@ -429,7 +428,7 @@ def without_tools(asked: dict[str, Any]) -> bool:
 
 
 def objects(value: Any) -> None:
-    """Arguments as objects, wherever they stand."""
+    """Turns all arguments into objects."""
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         objects(inner)
     if isinstance(value, dict) and isinstance(value.get("arguments"), str):
@@ -464,7 +463,7 @@ TOLD: dict[str, tuple[str, Damage, str]] = {
         "Something",
     ),
 }
-"""Faults beside those of `DAMAGES`, each with the check that must find it and what it says."""
+"""Faults in addition to `DAMAGES`, each with the check that must find it and its message."""
 
 
 @pytest.mark.check(

@@ -1,6 +1,4 @@
-"""`toolwire conform` as a person or a script runs it: the table, JSON, JUnit, exit status, keys, and
-endpoints that misbehave.
-"""
+"""`toolwire conform` as a command: the table, JSON, JUnit, exit status, keys, misbehaving endpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ async def run(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 @asynccontextmanager
 async def serving(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """The base of an endpoint that answers everything in one way."""
+    """The base URL of an endpoint that always answers in one way."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, access_log=None)
@@ -57,7 +55,7 @@ CALL = answer(calls=[("call_1", "get_weather", '{"city": "Paris"}')])
 
 
 def reply(request: Any, chunks: list[dict[str, Any]] = CALL) -> Reply:
-    """The same call, whatever is asked; errors are not its strength."""
+    """Answers everything with the same call, even invalid requests."""
     if not isinstance(request.body, dict):
         return Reply.error(400, "no JSON")
     if "/responses" in request.path:
@@ -71,7 +69,7 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
         yield made
 
 
-# --- what is shown ---
+# --- output ---
 
 
 @pytest.mark.check("chat.stream.names-once")
@@ -172,7 +170,7 @@ async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
         )
         asked = len(upstream.requests)
     rows = {row["id"]: row for row in json.loads(done.stdout)["checks"]}
-    assert done.returncode == 1  # the ids of this fake are always the same
+    assert done.returncode == 1  # this fake always uses the same ids
     assert rows["chat.parallel"]["result"] == "not-run"
     assert rows["chat.parallel"]["seen"] == "the model would not make two calls in one turn, in 3 attempts"
     assert rows["chat.stream.index"]["result"] == "not-run"
@@ -271,7 +269,7 @@ async def test_an_endpoint_that_has_no_time_at_all_can_not_be_judged() -> None:
 
 
 def busy_from(first: int, until: int, **headers: str) -> Any:
-    """An endpoint that has no time for its requests from the first to the last of these."""
+    """An endpoint that is busy from the first to the last of these requests."""
     count = iter(range(10_000))
 
     def tell(request: Any) -> Reply:
@@ -296,9 +294,7 @@ async def test_a_rate_limit_is_waited_for() -> None:
     ("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)]
 )
 async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
-    """Who does not say when it has time is not waited for, nor who has none for long; and who has none after
-    all is not for ever.
-    """
+    """A busy server is not retried without a Retry-After, after a long one, or forever."""
     async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
         done = await run(upstream.base_url, *CHECKED)
     *waited, last = done.stderr.splitlines()

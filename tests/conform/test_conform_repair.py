@@ -1,4 +1,4 @@
-"""One fault is one failure: a small deviation is reported once and hides nothing of what comes after it."""
+"""One fault is one failure: a small deviation is reported once and hides nothing after it."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(quirk: str,
 @pytest.mark.check("chat.stream-is-body", "chat.stream.opener", "chat.stream.ids", "chat.stream.finish")
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str | None) -> None:
-    """Many servers send an empty or null name with each later delta; a name that never comes is one fault of
-    the opener.
-    """
+    """Many servers send an empty or null name with later deltas. A name that is never sent is one fault."""
     later, opener = copy.deepcopy(TWO), copy.deepcopy(TWO)
     deltas = [
         call

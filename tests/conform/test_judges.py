@@ -1,4 +1,4 @@
-"""The judges accept what is right, and say precisely what is wrong."""
+"""The judges accept correct streams and report precisely what is wrong with others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def codes(raw: bytes, api: Api, **options: Any) -> list[str]:
     return [problem.code for problem in judge_sse(raw, api, **options)]
 
 
-# --- streams that are right, made by hand ---
+# --- correct streams, written by hand ---
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def event(kind: str, index: int, **more: Any) -> dict[str, Any]:
 
 
 def message(index: int, *texts: str) -> tuple[Frames, dict[str, Any]]:
-    """A message whose every text is a part of its own, and the item it ends as."""
+    """A message in which every text is its own part, and the final item."""
     item = {
         "id": f"msg_{index}",
         "type": "message",
@@ -294,7 +294,7 @@ def test_only_declared_tools_may_be_called(golden: str) -> None:
     assert "undeclared_tool" in codes(GOLDEN[golden], api_of(golden), **{**options, "tools": ["h"]})
 
 
-# --- what is wrong, by its name ---
+# --- problems, by code ---
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_a_failed_stream_matches_the_http_error_of_the_same_failure() -> None:
     assert same(GOLDEN["chat_error"], {"error": {"message": "other"}}, "chat") != []
 
 
-# --- the single judges ---
+# --- single judges ---
 
 
 def test_the_sdk_types_take_null_where_openai_sends_it() -> None:

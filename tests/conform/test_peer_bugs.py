@@ -1,5 +1,4 @@
-"""The reproduced bugs of an earlier proxy (codex-completions-api), each as a test that shows the right
-behaviour.
+"""The reproduced bugs of an earlier proxy (codex-completions-api) do not occur here.
 
 Numbers are those of its published list.
 """

@@ -1,6 +1,4 @@
-"""Every scenario of the wire, on each API that has it, streamed and not, for native and for emulated tools,
-judged by all judges.
-"""
+"""Every wire scenario on each API, streamed and not, native and emulated, checked by all judges."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the model does, what the client asks beyond a plain message with two tools, and what must come
-    out.
-    """
+    """What the model does, what the client adds to a plain request with two tools, and the result."""
 
     id: str
     script: str
@@ -235,7 +231,7 @@ CASES = [
 
 
 def _told(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str, str]], str]:
-    """Text, refusal, thoughts, calls and finish of a body, in the words of `Scenario`."""
+    """Text, refusal, thoughts, calls and finish of a body, as in `Scenario`."""
     if api == "chat":
         choice = body["choices"][0]
         message = choice["message"]

@@ -58,9 +58,9 @@ class Stopped(Exception):
 
 
 class Tools:
-    """The client's tools, by the MCP server that session/new named.
+    """The client's tools, on the MCP server that session/new named.
 
-    Every call has its own thread, so that it may wait.
+    Every call has its own thread, so that it can block.
     """
 
     def __init__(self, server: Mapping[str, Json]) -> None:
@@ -108,14 +108,14 @@ class Tools:
                 return json.loads(body) if body else None
             for line in answer:
                 if line.startswith(b"data: "):
-                    told = json.loads(line[6:])
-                    if told.get("id") == message.get("id"):
-                        return told
+                    received = json.loads(line[6:])
+                    if received.get("id") == message.get("id"):
+                        return received
         return None
 
 
 class ScriptedAgent:
-    """Reads messages, plays the script. `write` takes a line for stdout."""
+    """Reads messages and plays the script. `write` sends a line to stdout."""
 
     def __init__(self, script: Mapping[str, Json]) -> None:
         self._script = script
@@ -215,31 +215,31 @@ class ScriptedAgent:
             self.log({"tools": await self._tools.start()})
         return {"sessionId": "session-1"}
 
-    async def _prompt(self, told: str) -> Json:
+    async def _prompt(self, prompt: str) -> Json:
         self._cancelled.clear()
         steps = self._prompts[min(self._told, len(self._prompts) - 1)]
         self._told += 1
         for step in steps:
-            await self._play(step, told)
+            await self._play(step, prompt)
         return {"stopReason": "end_turn"}
 
     # --- the script ---
 
-    def _filled(self, value: Json, told: str) -> Json:
+    def _filled(self, value: Json, prompt: str) -> Json:
         if isinstance(value, str):
-            known = {"result": self._result, "prompt": told, "session": "session-1"}
+            known = {"result": self._result, "prompt": prompt, "session": "session-1"}
             return re.sub(r"\{(result|prompt|session)\}", lambda found: known[found[1]], value)
         if isinstance(value, dict):
-            return {key: self._filled(one, told) for key, one in value.items()}
-        return [self._filled(one, told) for one in value] if isinstance(value, list) else value
+            return {key: self._filled(one, prompt) for key, one in value.items()}
+        return [self._filled(one, prompt) for one in value] if isinstance(value, list) else value
 
-    async def _play(self, step: Json, told: str) -> None:
+    async def _play(self, step: Json, prompt: str) -> None:
         if "when" in step:
-            for chosen in step.get("then" if step["when"] in told else "else", ()):
-                await self._play(chosen, told)
+            for chosen in step.get("then" if step["when"] in prompt else "else", ()):
+                await self._play(chosen, prompt)
             return
         kind = next(key for key in _STEPS if key in step)
-        await _STEPS[kind](self, self._filled(step, told))
+        await _STEPS[kind](self, self._filled(step, prompt))
 
     async def _say(self, step: Json) -> None:
         self.update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": step["say"]})
@@ -341,7 +341,7 @@ _STEPS = {
 
 
 async def serve(script: Mapping[str, Json]) -> None:
-    """Plays the script until stdin ends; then the process is over, whatever still waits."""
+    """Plays the script until stdin ends, then ends the process even if calls are pending."""
     agent = ScriptedAgent(script)
     reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
     await asyncio.get_running_loop().connect_read_pipe(

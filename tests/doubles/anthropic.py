@@ -65,7 +65,7 @@ class Redacted:
 
 @dataclass(frozen=True)
 class Use:
-    """A tool_use block. `input` goes out verbatim, in pieces, as `input_json_delta` events."""
+    """A tool_use block. `input` is sent verbatim, in chunks, as `input_json_delta` events."""
 
     id: str
     name: str
@@ -76,8 +76,11 @@ Block = Said | Thinking | Redacted | Use
 
 
 class Answer:
-    """A message: its blocks and how it ends. `stop` None: what the blocks call for; "": the stream ends
-    before it says. `error`: an error event, as (type, message), takes the place of the end."""
+    """A message: its blocks and how it ends.
+
+    `stop` None: the reason that fits the blocks; "": the stream ends without one. `error`: the message ends
+    with an error event, given as (type, message).
+    """
 
     def __init__(
         self,
@@ -190,7 +193,7 @@ def _deltas(block: Block, size: int) -> Iterator[Body]:
 
 
 def error(status: int, message: str, type: str | None = None, **fields: Any) -> Reply:
-    """An error answer in Anthropic's shape."""
+    """An error response in Anthropic's format."""
     found = {"type": type or STATUS_TYPES[status], "message": message}
     headers = {"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy", **fields.pop("headers", {})}
     return Reply.body(
@@ -206,7 +209,7 @@ def error(status: int, message: str, type: str | None = None, **fields: Any) -> 
 
 @dataclass
 class _Issued:
-    """What the service has signed: it knows its own blocks again."""
+    """What the service has signed, so that it recognises its own blocks."""
 
     thinking: set[tuple[str, str]] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
@@ -232,7 +235,7 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """Messages and models, as in `FakeProvider`."""
+    """Messages and models, see `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

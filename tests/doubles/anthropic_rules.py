@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API asks of a request: `RULES`, in the order it is asked. Pure."""
+"""The rules by which Anthropic's Messages API checks a request, in the order of `RULES`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIELDS = frozenset(
 )
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 SYSTEM_ROLE = ("claude-opus-4-8", "claude-opus-5", "claude-sonnet-5-5", "claude-haiku-5-5")
-"""Models that take instructions in the middle of a conversation."""
+"""Models that accept instructions in the middle of a conversation."""
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _DOCS = "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
@@ -26,7 +26,7 @@ def blocks_of(message: Body) -> list[Body]:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """The messages with consecutive ones of a role joined, as the service reads them."""
+    """The messages with consecutive ones of the same role joined, as the service does."""
     turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
@@ -111,7 +111,7 @@ def contents(body: Body) -> Problem:
 
 
 def pairs(body: Body) -> Problem:
-    """Every tool_use is answered at the start of the next user message, and nothing else is."""
+    """The next user message starts with the result of every tool_use, and has no other results."""
     turns = _turns(body)
     ids: list[str] = []
     asked: list[str] = []
@@ -217,9 +217,7 @@ def thinking_rules(body: Body) -> Problem:
 
 
 def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
-    """A tool loop is one turn of the assistant's: it begins behind the last user message that answers no
-    tool.
-    """
+    """A tool loop is one assistant turn: it begins after the last user message without a tool result."""
     begin = (
         max(
             (
@@ -256,7 +254,4 @@ RULES: tuple[Callable[[Body], Problem], ...] = (
     sampling,
     thinking_rules,
 )
-"""What the service asks of a request, in the order it is asked.
-
-Each rule gives the service's own words, or None.
-"""
+"""The checks of a request, in the service's order. Each returns the service's own message, or None."""

@@ -27,7 +27,7 @@ from toolwire.testing.upstream import Recorded, Reply, pieces
 DEFAULT_KEY = "AIzaSyFake-Key-0123456789abcdefghijklmn"
 SIGNATURE = base64.b64encode(b"\x12\x88\x05a signed thought").decode()
 DUMMY_SIGNATURES = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
-"""Signatures that Google documents for calls which no Gemini model has made."""
+"""Signatures that Google documents for calls that no Gemini model made."""
 
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
@@ -46,7 +46,7 @@ STATUS_NAMES = {
 
 @dataclass(frozen=True)
 class Said:
-    """Text, in pieces."""
+    """Text, in chunks."""
 
     text: str
     signature: str | None = None
@@ -54,16 +54,16 @@ class Said:
 
 @dataclass(frozen=True)
 class Thought:
-    """A summary of thoughts, in pieces."""
+    """A thought summary, in chunks."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function call; Gemini sends it whole.
+    """A function call. Gemini sends it whole.
 
-    Older models give it no id; of parallel calls only the first is signed.
+    Older models send no id; of parallel calls only the first is signed.
     """
 
     name: str
@@ -76,9 +76,12 @@ Part = Said | Thought | Call
 
 
 class Answer:
-    """A candidate: its parts and how it ends. `finish` "": the stream ends before it says. `blocked`: the
-    prompt is refused, for this reason. `error`: an error chunk, as (status, message), takes the place of the
-    end. `together`: calls that follow each other come in one chunk."""
+    """A candidate: its parts and how it ends.
+
+    `finish` "": the stream ends without a finish reason. `blocked`: the prompt is refused for this reason.
+    `error`: the answer ends with an error chunk, given as (status, message). `together`: consecutive calls
+    share one chunk.
+    """
 
     def __init__(
         self,
@@ -178,11 +181,11 @@ def _error_body(status: int, message: str, details: list[Body] | None = None) ->
 
 
 def error(status: int, message: str, details: list[Body] | None = None, **fields: Any) -> Reply:
-    """An error answer in Google's shape."""
+    """An error response in Google's format."""
     return Reply.body(_error_body(status, message, details), status, **fields)
 
 
-# --- what the service asks of a request ---
+# --- rules for requests ---
 
 FIELDS = frozenset(
     "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent "
@@ -214,9 +217,9 @@ _OPAQUE = frozenset(
 
 
 def camel(value: Any) -> Any:
-    """A body with its names in the form that the API documents.
+    """A body with its names as documented.
 
-    The service takes `thinking_budget` for `thinkingBudget`, and clients send both.
+    The service accepts `thinking_budget` for `thinkingBudget`, and clients send both.
     """
     if isinstance(value, list):
         return [camel(item) for item in value]
@@ -262,7 +265,7 @@ def contents(body: Body, model: str) -> Problem:
 
 
 def turns(body: Body, model: str) -> Problem:
-    """Calls come behind a user's turn, results behind their calls, as many as there are calls."""
+    """Calls follow a user turn, and are followed by the same number of results."""
     before: Body | None = None
     for content in body["contents"]:
         calls, results = _of("functionCall", content), _of("functionResponse", content)
@@ -324,7 +327,7 @@ def thinking(body: Body, model: str) -> Problem:
 
 
 def signatures(body: Body, model: str) -> Problem:
-    """Gemini 3: in the turn that goes on, the first call of every step comes back with its signature."""
+    """Gemini 3: the first call of every step in the current turn must come back with its signature."""
     if not _is_gemini_3(model):
         return None
     asked = max(
@@ -360,10 +363,7 @@ RULES: tuple[Callable[[Body, str], Problem], ...] = (
     thinking,
     signatures,
 )
-"""What the service asks of a request, in the order it is asked.
-
-Each rule gives the service's own words, or None.
-"""
+"""The checks of a request, in the service's order. Each returns the service's own message, or None."""
 
 
 # --- the server ---
@@ -372,7 +372,7 @@ _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|strea
 
 
 class FakeGoogle(FakeProvider[Answer]):
-    """Answers and models, as in `FakeProvider`."""
+    """Answers and models, see `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

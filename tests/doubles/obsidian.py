@@ -91,7 +91,7 @@ _FUNCTIONS = [
 ]
 
 TOOLS: list[Json] = [{"type": "function", "function": function} for function in _FUNCTIONS]
-"""As on chat completions."""
+"""Tools as on chat completions."""
 FLAT_TOOLS: list[Json] = [{"type": "function", **function} for function in _FUNCTIONS]
 
 _COMMON: Json = {
@@ -128,4 +128,4 @@ RESULT: Json = {
         {"type": "function_call_output", "call_id": "call_7Fq2", "output": "The shop opens at nine."},
     ],
 }
-"""A request on Responses that brings the result of a call."""
+"""A request on Responses with the result of a call."""

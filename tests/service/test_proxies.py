@@ -346,7 +346,7 @@ async def test_a_thousand_requests_with_tricks_mix_no_answers(
     assert [wrong for client in clients for wrong in client.wrong] == []
     got = sum((client.got for client in clients), Counter[str]())
     assert got.total() == CLIENTS * EACH == 1000 and {kind.partition(":")[0] for kind in got} == set(KINDS)
-    assert "Traceback" not in servers[0].told() + servers[1].told()
+    assert "Traceback" not in servers[0].logged() + servers[1].logged()
 
 
 async def test_a_real_websocket_passes_through(proxy: Proxy) -> None:

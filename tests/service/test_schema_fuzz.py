@@ -90,7 +90,7 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
             sender.send(request)
 
         every()
-        growth, log = server.rss_mb() - sender.warm_mb, server.told()
+        growth, log = server.rss_mb() - sender.warm_mb, server.logged()
     counted = f"{sum(sender.statuses.values()):,} requests: {dict(sorted(sender.statuses.items()))}"
     print(f"outcomes: {counted}; memory {growth:+.1f} MB after the first fifth")
     assert 200 in sender.statuses or REQUESTS < 50

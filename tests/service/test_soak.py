@@ -71,7 +71,7 @@ async def test_memory_stays_flat_and_nothing_is_left_over(tmp_path: Path) -> Non
                 samples.append((time.monotonic() - began, server.rss_mb()))
         await running
         after = await settled(server, before)
-        log = server.told()
+        log = server.logged()
     times, sizes = zip(*samples, strict=True)
     rise = linear_regression(times, sizes).slope * (times[-1] - times[0])
     turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)

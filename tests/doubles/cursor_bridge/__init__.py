@@ -52,9 +52,7 @@ __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
 
 class FakeCursorBridge:
-    """`seen` holds every request as (method, body); `agents` and `runs` what there is; `cancelled` the ids of
-    runs that were.
-    """
+    """`seen` holds every request as (method, body), `cancelled` the ids of cancelled runs."""
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class FakeCursorBridge:
         self.runs: dict[str, Run] = {}
         self.cancelled: list[str] = []
         self.refusing: Refused | None = None
-        """Set: every request of agents and models is answered with it."""
+        """If set, the answer to every request for agents and models."""
         self.stopped = asyncio.Event()
         self._api_key = api_key
         self._protocol = protocol
@@ -86,14 +84,14 @@ class FakeCursorBridge:
         self._player: Player | None = None
 
     def play(self, *script: Any) -> None:
-        """Another script from now on."""
+        """Replaces the script."""
         self.script = list(script)
 
     def bodies(self, method: str) -> list[dict[str, Any]]:
         """The requests of one method."""
         return [body for name, body in self.seen if name == method]
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
@@ -253,7 +251,7 @@ class FakeCursorBridge:
             agent.busy = True
             run.task = asyncio.ensure_future(self._player.play(run, stream, self._steps(run)))
             try:
-                await asyncio.shield(run.task)  # a client that hangs up ends nothing: CancelRun does
+                await asyncio.shield(run.task)  # a client that disconnects ends nothing; CancelRun does
             except asyncio.CancelledError:
                 if not run.task.cancelled() and not run.task.done():
                     raise

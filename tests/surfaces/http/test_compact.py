@@ -1,4 +1,4 @@
-"""POST /v1/responses/compact: a long conversation made short, and what becomes of it afterwards."""
+"""POST /v1/responses/compact: a long conversation is shortened and continued."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def texts(turn: Any) -> list[str]:
 
 
 def problems(compacted: Body) -> list[Problem]:
-    """By the SDK's types.
+    """Validates by the SDK's types.
 
-    Its compacted response lacks the messages of users, which its conversations have.
+    Its compacted response has no user messages, unlike its conversations.
     """
     messages = [item for item in compacted["output"] if item["type"] == "message"]
     rest = [item for item in compacted["output"] if item["type"] != "message"]
@@ -78,7 +78,7 @@ async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[...
         asked = it.backend.seen[-1]
         assert (
             texts(asked)[-1] == ASKED and not asked.tools
-        )  # the model saw all of it, and was asked for notes
+        )  # the model saw everything and was asked for notes
 
 
 async def test_the_next_turn_goes_on_from_the_notes(place: Callable[..., Any]) -> None:
@@ -127,7 +127,7 @@ async def test_a_compacted_conversation_is_compacted_again(place: Callable[..., 
         assert kinds(second["output"]) == ["developer", "user", "user", "user", "compaction"]
         assert any(
             "NOTES" in text for text in texts(it.backend.seen[-1])
-        )  # the old notes were read for the new ones
+        )  # the old notes were read to write the new ones
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
@@ -236,7 +236,7 @@ async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: B
             assert (response.status, response.headers["x-toolwire-report"]) == (200, report)
 
 
-# --- what is refused ---
+# --- refused requests ---
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(
     ],
 )
 async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], script: str, why: str) -> None:
-    """Who gets it throws the conversation away."""
+    """The client discards the conversation once it has the result."""
     async with place(script) as it:
         status, answer = await it.post(PATH, {"model": "m", "input": HISTORY})
         assert status == 502 and f"broke off ({why})" in answer["error"]["message"]
@@ -414,7 +414,7 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     for lane in ("one", "two"):
         memory.enter(lane)
         memory.keep(lane, (Message("user", (TextPart("x" * 60),)),))
-    assert memory.recall("one") is None and memory.recall("two") is not None  # the older one had to go
+    assert memory.recall("one") is None and memory.recall("two") is not None  # the older one was dropped
 
 
 async def test_turns_with_compactions_and_remembered_ones_replay_from_the_journal(

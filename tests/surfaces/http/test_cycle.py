@@ -1,4 +1,4 @@
-"""How an answer is written to the socket, byte by byte, whatever the application sends."""
+"""How an answer is written to the socket, byte by byte, for any application."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}"
 
 
 class App:
-    """Says what it is told to, to whoever asks."""
+    """An application that sends the given messages in response to every request."""
 
     def __init__(self, answer: Callable[[Send], Awaitable[None]]) -> None:
         self._answer = answer
@@ -40,7 +40,7 @@ class App:
 
 
 async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> tuple[bytes, bool]:
-    """What one connection gets for so many requests, and whether it is still open then."""
+    """What one connection receives for this many requests, and whether it is then still open."""
 
     async with served(App(answer)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -60,7 +60,7 @@ async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> 
 
 
 def loaded(app: App, protocol: type[HttpToolsProtocol]) -> Config:
-    """As the server configures uvicorn."""
+    """The configuration that the server gives uvicorn."""
     config = Config(
         app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False
     )
@@ -194,7 +194,7 @@ async def test_a_path_is_read_as_uvicorn_reads_it(url: bytes, path: str, query: 
 
 
 def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
-    """Ours sets it by itself: what a later version adds must be seen here."""
+    """Our class sets its own attributes: an attribute that a later version adds must fail here."""
     config = loaded(App(says()), GuardedProtocol)
     loop = asyncio.new_event_loop()
     state = ServerState()
@@ -208,7 +208,7 @@ def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
         "scheme",
         "scope",
         "headers",
-    }  # with the connection, or with a request
+    }  # per connection or per request
     unused = {"limit_concurrency"}
     for name, value in vars(theirs).items():
         if name not in later | unused:
@@ -250,9 +250,7 @@ STREAM = (b"content-type", b"text/event-stream")
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: bool) -> None:
-    """A head that waits for its piece must not wait for long: nothing else tells the client that its request
-    was taken.
-    """
+    """Headers that wait for the first chunk must not wait long: the client has no other sign of life."""
     go_on = asyncio.Event()
     writes: list[bytes] = []
 
@@ -307,14 +305,15 @@ async def test_a_stream_that_breaks_before_its_first_piece_ends_the_connection()
     assert not is_open and (not got or b"transfer-encoding: chunked" in got)
 
 
-# --- the short ways: a whole answer, and a body that is there ---
+# --- shortcuts: a whole answer, and a body that is already there ---
 
 TOLD = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
 
 
 class Short(App):
-    """Answers by one call where it is taken, and as any application does where it is not; `taken` says which
-    it was, `bodies` what was asked.
+    """Answers with the shortcut if it is available, else as any application does.
+
+    `taken` records which one, `bodies` the request bodies.
     """
 
     def __init__(self, headers: list[tuple[bytes, bytes]], said: bytes = b"hello") -> None:
@@ -415,7 +414,7 @@ async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(as
     assert app.bodies == [None]
 
 
-# --- what the kernel is asked for ---
+# --- system calls ---
 
 
 async def test_every_connection_has_what_the_kernel_is_to_do_for_it() -> None:

@@ -1,4 +1,4 @@
-"""Who may ask: the gate as tables, and the same through a real socket."""
+"""Authentication: the gate as tables, and through a real socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOPBACK_HOST = {b"host": b"127.0.0.1:8788"}
 )
 def test_a_loopback_server_answers_only_to_its_own_names(host: bytes, allowed: bool) -> None:
     gate = Gate(ServerSettings(hosts=("Gateway.lan",)))
-    for _ in range(2):  # judged, then remembered
+    for _ in range(2):  # checked, then cached
         if allowed:
             gate.check_place({b"host": host})
         else:

@@ -1,4 +1,4 @@
-"""The routes beside the turns: models, stored responses, health, metrics, the access log."""
+"""The routes other than turns: models, stored responses, health, metrics, the access log."""
 
 from __future__ import annotations
 

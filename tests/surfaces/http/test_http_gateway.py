@@ -1,4 +1,4 @@
-"""The surface, the real gateway and the store together, as OpenAI's own client sees them."""
+"""The HTTP surface, the real gateway and the store together, used by OpenAI's client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The whole server against bad input and bad clients: every malformed request over a real socket, garbage,
-and what must survive it.
-"""
+"""The whole server against malformed requests, garbage and bad clients over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys, limits and usage as clients meet them: over a real socket, with the real gateway and store."""
+"""Keys, limits and usage over a real socket, with the real gateway and store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HI = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
 @dataclass
 class Place:
-    """A server with a store of its own, and a client for it."""
+    """A server with its own store, and a client for it."""
 
     url: str
     gateway: Gateway
@@ -269,7 +269,7 @@ async def test_leaving_before_the_end_does_not_save_a_budget(place: Serve) -> No
 
 
 async def _over_a_socket(p: Place, key: str) -> int:
-    """One turn over a WebSocket of its own; its status."""
+    """The status of one turn over its own WebSocket."""
     async with p.client.ws_connect(
         p.url + "/v1/responses", headers={"authorization": f"Bearer {key}"}
     ) as socket:
@@ -485,9 +485,7 @@ def told_id(key: str) -> str:
 async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
     place: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model is known by then, in the log, in metrics and in usage; one that is not there is still
-    nobody's.
-    """
+    """Log, metrics and usage then know the model; a missing model is counted for none."""
     async with place(models={"demo": "say hi\nusage 700 200"}) as p:
         key = await p.key(tokens_per_minute=900)
         with caplog.at_level("INFO", "toolwire.access"):

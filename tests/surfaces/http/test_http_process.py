@@ -1,4 +1,4 @@
-"""The serving process: its one line, its port, its signals, its exit status."""
+"""The serving process: its startup line, port, signals and exit status."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ready_port(child: subprocess.Popen[str]) -> int:
 
 
 def open_stream(port: int) -> socket.socket:
-    """A turn that has begun: its first block has arrived."""
+    """Starts a turn and returns after its first block."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
     connection.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
@@ -139,7 +139,7 @@ def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
     found, pages = map(json.loads, errors.splitlines())
     assert found["event"] == "models" and "demo" in {
         model["id"] for model in found["models"]
-    }  # nothing is configured
+    }  # no configuration
     assert {**pages, "time": ""} == {"time": "", "event": "pages", "url": f"http://127.0.0.1:{port}/"}
     (tmp_path / "toolwire.toml").write_text("[server]\nports = 1\n")
     with process("-m", "toolwire", "serve", "--log-format", "json", cwd=tmp_path) as child:
@@ -175,7 +175,7 @@ def test_a_draining_server_takes_no_new_connections_and_closes_idle_ones(tmp_pat
                 time.sleep(0.01)
             else:
                 pytest.fail("the port still accepts")
-            assert read_all(idle) in (b"", b'{"ok":true}')  # the end of the answer at most, and nothing new
+            assert read_all(idle) in (b"", b'{"ok":true}')  # at most the end of the answer, and nothing new
             assert b"data: last" in read_all(stream)
         assert child.wait(20) == 0
 
@@ -185,7 +185,7 @@ def test_a_stream_that_outlasts_the_drain_is_cut_and_the_exit_status_is_still_0(
         port = ready_port(child)
         with open_stream(port) as stream:
             child.send_signal(signal.SIGTERM)
-            assert not read_all(stream).endswith(b"0\r\n\r\n")  # it must not look complete
+            assert not read_all(stream).endswith(b"0\r\n\r\n")  # must not look complete
         output, _ = child.communicate(timeout=20)
         assert (child.returncode, output) == (0, "gateway closed\n")
 
@@ -197,7 +197,7 @@ def test_one_ctrl_c_drains_and_the_second_ends_at_once(tmp_path: Path) -> None:
             child.send_signal(signal.SIGINT)
             stream.settimeout(0.5)
             with pytest.raises(TimeoutError):
-                stream.recv(1)  # the first one lets the stream go on
+                stream.recv(1)  # the first signal lets the stream continue
             child.send_signal(signal.SIGINT)
             assert child.wait(10) == 130
         assert (

@@ -1,4 +1,4 @@
-"""What is refused, and how: always an OpenAI error object, also while the client is still sending."""
+"""Refused requests get an OpenAI error object, even while the client is still sending."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ async def test_a_client_that_stops_sending_its_body_is_given_up(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.05)
-    monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # the byte that came gains it no time
+    monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # a further byte does not extend the time
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
     status, _, body = parse(
         await site.raw(
@@ -235,7 +235,7 @@ async def test_a_client_whose_body_drips_is_given_up_and_told_so(
 
 
 async def leave_mid_body(site: Any, media: str = "application/json") -> None:
-    """Sends half a request, and goes once it is being served."""
+    """Sends half a request, and disconnects once it is being served."""
     _, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
         f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n"
@@ -318,12 +318,12 @@ async def test_a_head_that_comes_too_slowly_is_cut_off(
     async with serving() as site:
         status, _, _ = parse(await site.raw(b"GET / HTTP/1.1\r\nHost: loc"))
         assert status == 408
-        assert await site.raw(b"") == b""  # a connection that says nothing is just closed
+        assert await site.raw(b"") == b""  # a silent connection is just closed
         first = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
         received = await site.raw(first + b"GET /livez HTTP/1.1\r\nHo")
         assert (
             received.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in received
-        )  # the second request of a connection too
+        )  # also the second request of a connection
 
 
 async def test_a_websocket_upgrade_is_answered_as_the_plain_request_it_is(site: Any) -> None:

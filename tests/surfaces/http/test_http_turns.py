@@ -1,6 +1,4 @@
-"""The two routes that carry turns: what the gateway is given, what the client gets, and what happens when
-either goes away.
-"""
+"""The two routes for turns: the gateway's input, the client's output, and disconnects of either."""
 
 from __future__ import annotations
 
@@ -174,7 +172,7 @@ SLOW = (
 
 
 class Slow:
-    """A model that says nothing until it may: its stream is begun without it."""
+    """A model that is silent until released. Its stream starts without it."""
 
     def __init__(self, site: Any, then: Callable[[], AsyncIterator[bytes]]) -> None:
         self.site, self.then, self.go, self.ended = site, then, asyncio.Event(), asyncio.Event()
@@ -207,7 +205,7 @@ async def breaks() -> AsyncIterator[bytes]:
 async def test_the_stream_of_a_slow_model_is_begun_without_it(
     site: Any, then: Callable[[], AsyncIterator[bytes]], whole: bool
 ) -> None:
-    """And goes on with what the model says; what breaks then does not look complete."""
+    """The stream continues with the model's output, and a failure then does not look complete."""
     slow = Slow(site, then)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(SLOW)
@@ -281,7 +279,7 @@ async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None
     writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
     before = -1
     async with asyncio.timeout(10):
-        while made != before or made == 0:  # until it stands still: the kernel's buffers are full
+        while made != before or made == 0:  # until the kernel's buffers are full
             before = made
             await asyncio.sleep(0.1)
     assert made < 1000

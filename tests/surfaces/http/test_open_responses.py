@@ -1,7 +1,6 @@
-"""The Open Responses compliance suite's ids, each asked of the real server in our own words.
+"""The Open Responses compliance suite: each of its ids has a test against the real server.
 
-The suite itself lives on GitHub only; docs/websocket.md says how to run it. `IDS` is its list, and every id
-has its test here.
+The suite itself is only on GitHub; docs/websocket.md explains how to run it. `IDS` is its list of ids.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ DEMANDED = frozenset(
     "usage max_output_tokens max_tool_calls "
     "store background service_tier metadata safety_identifier prompt_cache_key".split()
 )
-"""Keys that the specification's Response must have, of which OpenAI's may lack some."""
+"""Keys that the specification's Response must have, and that OpenAI's may lack."""
 HEART = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
@@ -75,7 +74,7 @@ async def ask(place: Callable[..., Any], judge: Judge, body: Body, script: str =
 
 
 def told(events: list[Body], judge: Judge) -> Body:
-    """The response that a socket's events end in."""
+    """The response at the end of a socket's events."""
     frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     judge.stream(frames.encode(), "responses")
     assert all(DEMANDED <= event["response"].keys() for event in events if "response" in event)
@@ -106,7 +105,7 @@ async def test_assistant_phase(place: Callable[..., Any], judge: Judge) -> None:
 
 
 async def test_response_output_phase_schema(place: Callable[..., Any], judge: Judge) -> None:
-    """The suite only looks at a sample here; the server's own output must fit the same schema."""
+    """The suite checks a sample here. The server's own output must fit the same schema."""
     response = await ask(place, judge, {"input": "Hello"})
     assert all(item.get("phase") in (None, "commentary", "final_answer") for item in response["output"])
 

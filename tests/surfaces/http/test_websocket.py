@@ -1,4 +1,4 @@
-"""The WebSocket way to /v1/responses: what one connection does, refuses and survives."""
+"""/v1/responses over WebSocket: what one connection does, refuses and survives."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_only_the_last_response_is_remembered_where_nothing_is_stored(
             "/v1/responses",
             {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]},
         )
-        assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was written
+        assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was stored
 
 
 @pytest.mark.parametrize("generate", [True, False])
@@ -141,7 +141,7 @@ async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(
         status, _ = await it.post(
             "/v1/responses", {"model": "m", "input": "d", "previous_response_id": third["id"]}
         )
-        assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing twice
+        assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing is repeated
 
 
 async def test_what_has_grown_too_large_is_not_remembered(
@@ -232,7 +232,7 @@ async def test_two_connections_do_not_wait_for_each_other(place: Callable[..., A
 
 
 class Elsewhere:
-    """Other nodes, which are asked and do not have it."""
+    """Other nodes, which are asked for the response and do not have it."""
 
     def __init__(self) -> None:
         self.asked: list[Body] = []
@@ -266,7 +266,7 @@ async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else
         assert [body["input"] for body in others.asked] == ["a", "c"]
 
 
-# --- what is wrong with a message ---
+# --- invalid messages ---
 
 WRONG: dict[str, tuple[Any, int, str]] = {
     "no JSON": ("nonsense", 400, "invalid_json"),
@@ -355,7 +355,7 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
         assert text_of(await client.turn()) == "fine"
 
 
-# --- who may ask ---
+# --- authentication ---
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ async def test_a_key_has_so_many_connections_and_no_more(
                 async with it.socket():
                     pass
             assert refused.value.response.status_code == 429
-        for _ in range(100):  # until the server has seen the end of the first
+        for _ in range(100):  # until the server has seen the end of the first one
             try:
                 async with it.socket() as client:
                     assert text_of(await client.turn()) == "fine"
@@ -479,7 +479,7 @@ async def test_a_turn_is_logged_and_counted_as_a_post_is(
         assert 'toolwire_requests_total{api="responses",model="m",status="200",strategy="none"} 1.0' in page
 
 
-# --- ends ---
+# --- ends of connections ---
 
 
 async def test_a_client_that_leaves_cancels_its_run(place: Callable[..., Any]) -> None:
@@ -568,7 +568,7 @@ async def test_text_that_is_not_utf_8_ends_the_connection(place: Callable[..., A
 async def test_fragments_are_one_message_and_cost_what_they_hold(place: Callable[..., Any]) -> None:
     async with place("say fine", max_body_mb=1) as it, it.socket() as client:
         message = json.dumps({"type": "response.create", "model": "m", "input": "x" * 5000})
-        await client.connection.send(iter(message))  # a frame for each character
+        await client.connection.send(iter(message))  # one frame per character
         assert text_of(await client.answer()) == "fine"
         protocol = client.connection.protocol
         protocol.send_text(b"{", fin=False)
@@ -710,7 +710,7 @@ def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.mark.filterwarnings(
     "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
-)  # the SDK's own way
+)  # as the SDK does it
 def test_the_official_sdk_loops_over_one_connection(tmp_path: Path) -> None:
     from openai import OpenAI
 
