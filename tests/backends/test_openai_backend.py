@@ -1,4 +1,4 @@
-"""The OpenAI backend against a server on a socket that behaves well, and one that has every known quirk."""
+"""The OpenAI backend against a well-behaved server on a socket, and one with every known quirk."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def play(reply: Reply, request: Turn | None = None, **options: Any) -> lis
 
 
 def seen(run: list[Event]) -> dict[str, Any]:
-    """What a client sees of a run, and a check that its order is legal."""
+    """The events of a run as a client sees them, after checking their order."""
     out: dict[str, Any] = {"text": "", "thought": "", "refusal": "", "calls": []}
     open_call: CallBegin | None = None
     for event in run[:-1]:
@@ -122,7 +122,7 @@ def seen(run: list[Event]) -> dict[str, Any]:
     return out
 
 
-# --- quirks ------------------------------------------------------------
+# --- quirks ---
 
 WITHOUT_IDS = ("missing_ids", "legacy_function_call")
 BY_EVIDENCE = {"stop_with_calls": "stop"}
@@ -724,7 +724,7 @@ def test_tools_and_the_choice_among_them() -> None:
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search"]
     assert allowed["tool_choice"] == "required" and allowed["parallel_tool_calls"] is False
     named = {"type": "function", "function": {"name": "search"}}
-    allowed = render(choice, "m")  # OpenAI itself takes it
+    allowed = render(choice, "m")  # OpenAI itself accepts it
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search", "read_note"]
     assert allowed["tool_choice"] == {
         "type": "allowed_tools",

@@ -1,4 +1,4 @@
-"""What native upstreams do otherwise than OpenAI, streamed and whole: both must give the same answer."""
+"""Deviations of native upstreams from OpenAI, streamed and whole, which must give the same answer."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ def test_a_call_that_stays_incomplete_ends_with_length(cut: str, reason: str) ->
 
 
 def test_arguments_that_come_after_their_call_was_sent_without_any_are_a_failure() -> None:
-    """Call 0 had to end, as `{}`, when call 1 began: what comes for it now cannot be sent and must not be
-    lost.
-    """
+    """Call 0 ended as `{}` when call 1 began. Later arguments cannot be sent and must not be lost."""
     run = streamed(
         part("{}", id="a", name="clock"),
         part("{}", 1, id="b", name="clock"),

@@ -1,6 +1,4 @@
-"""A server that refuses tools, or what holds its decoder to them, is served in another way, and the refusal
-is remembered.
-"""
+"""A server that refuses tools or constraints is served by another strategy, and that is remembered."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def way(model: OpenAIBackend | ToolSupport) -> str:
     return model.strategy
 
 
-# --- the words of refusal ---
+# --- wordings of refusals ---
 
 NO_TOOLS = {
     "ollama": Reply.body(
@@ -385,8 +383,9 @@ async def test_ollama_is_held_to_a_schema_where_a_call_is_required(table: Any) -
 
 
 async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_the_tools(table: Any) -> None:
-    """The server takes no schema, which is known, and no `required`, which is not: the tools are offered
-    without it, in the same request.
+    """The server accepts no schema, which is known, and no `required`, which is not.
+
+    The tools are offered without it in the same request.
     """
 
     def script(request: Recorded) -> Reply:
@@ -414,7 +413,7 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
             assert told == [(True, "required"), (True, None), *[(True, None)] * silent]
 
 
-# --- an answer in a form, beside tools ---
+# --- a structured answer together with tools ---
 
 
 @pytest.mark.parametrize(

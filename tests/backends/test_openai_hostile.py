@@ -1,4 +1,4 @@
-"""The OpenAI backend against servers that lie, flood, stall, or send what no server should."""
+"""The OpenAI backend against servers that lie, flood, stall, or send invalid data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def whole(raw: bytes) -> list[Event]:
 
 
 def streamed(*chunks: Any, **options: Any) -> list[Event]:
-    """What a stream of these chunks gives, each of them in a read of its own."""
+    """The events of a stream with these chunks, each in its own read."""
     reader = AnswerReader(turn(), **options)
     out = [event for frame in Reply.stream(chunks).frames for event in reader.feed(frame)]
     return out if reader.ended else out + reader.finish()
@@ -115,9 +115,7 @@ def test_a_call_that_the_token_limit_cut_is_truncated_in_a_body_as_in_a_stream()
     assert (
         calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "length"))) == calls(run)[1:]
     )
-    run = whole(
-        body({"tool_calls": [cut]}, "tool_calls")
-    )  # whatever the server says: the call is not complete
+    run = whole(body({"tool_calls": [cut]}, "tool_calls"))  # whatever the server says, the call is incomplete
     assert [call[3] for call in calls(run)] == ["truncated"] and run[-1] == Finish("length")
     assert calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "tool_calls"))) == calls(
         run
@@ -245,7 +243,7 @@ def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> N
     nested = b"[" * depth + b"]" * depth
     outcomes: list[list[Event]] = [[Failure("backend", "The upstream server's answer is nested too deeply.")]]
     if depth < 1000:
-        outcomes.append([Finish("stop")])  # newer interpreters read it, and find no text
+        outcomes.append([Finish("stop")])  # newer interpreters parse it and find no text
     assert (
         whole(b'{"choices":[{"index":0,"message":{"content":' + nested + b'},"finish_reason":"stop"}]}')
         in outcomes
@@ -543,7 +541,7 @@ def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
         assert typed == _fed([block for block in blocks if block])
 
 
-# --- a whole body that is a text and its end ---
+# --- a whole body with only text and its end ---
 
 USED: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 TEXT_BODIES: tuple[tuple[dict[str, Any], Usage | None], ...] = (

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client, against servers on bare sockets that do what servers do."""
+"""The HTTP/1.1 client against raw socket servers with all kinds of behaviour."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r
 
 
 class Server:
-    """`answer` writes what it likes for each request; `heads` are what was asked, `connections` how often
-    somebody connected.
-    """
+    """`answer` writes anything per request. `heads` are the requests, `connections` counts connections."""
 
     def __init__(self, answer: Callable[[Streams, int], Awaitable[None]]) -> None:
         self._answer = answer
@@ -224,7 +222,7 @@ async def test_an_answer_that_arrives_while_the_event_loop_is_busy_is_not_late()
         streams[1].write(CHUNKED + b"2\r\nhi\r\n")
         await asyncio.sleep(0.01)
         streams[1].write(b"1\r\n!\r\n")
-        time.sleep(0.3)  # then the loop finds the chunk and the timer at once
+        time.sleep(0.3)  # the loop then finds the chunk and the timer at once
         await asyncio.sleep(0.01)
         streams[1].write(b"0\r\n\r\n")
 
@@ -247,7 +245,7 @@ async def test_a_slow_reader_is_not_the_servers_fault_and_makes_it_wait() -> Non
     async with serving(floods) as (client, server):
         reply = await client.post(to(server.port, read_s=0.2), b"{}")
         size = len(await reply.read())
-        await asyncio.sleep(0.5)  # longer than the server may take
+        await asyncio.sleep(0.5)  # longer than the server's time limit
         assert written < 20_000_000, "the server goes on writing to somebody who does not read"
         while block := await reply.read():
             size += len(block)
@@ -328,9 +326,7 @@ async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(
                     said += block
                 reply.release()
                 assert (reply.status, said, server.connections) == (200, b"hi", number)
-                idle[-1].write(
-                    late
-                )  # loopback: it is in the other socket at once, and the loop has not looked there
+                idle[-1].write(late)  # on loopback it has arrived at once, and the loop has not read it
                 if read:
                     await asyncio.sleep(0.02)
         finally:
@@ -457,5 +453,5 @@ async def test_tls_with_a_trusted_certificate_and_with_another(
             assert await asked(client, to(server.port, scheme="https")) == (200, b"hi")
         assert len(server.heads) == 2 and server.connections == 1, "a handshake that failed reached nobody"
     async with serving(writes(WHOLE)) as (client, server):
-        with pytest.raises((TlsRefused, Unreachable, TooLate)):  # it speaks no TLS at all
+        with pytest.raises((TlsRefused, Unreachable, TooLate)):  # it does not support TLS
             await asked(client, to(server.port, scheme="https", connect_s=2))

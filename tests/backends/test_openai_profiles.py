@@ -1,7 +1,6 @@
-"""What is known of each kind of server: how it is recognised, asked and listed, and how its quirks are
-repaired.
+"""The profile of each kind of server: detection, requests, model lists and repaired quirks.
 
-The wires are as those servers send them.
+The streams are as those servers send them.
 """
 
 from __future__ import annotations
@@ -215,7 +214,7 @@ async def test_a_model_is_not_asked_about_where_its_tools_are_settled(tools: str
 
 
 async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -> None:
-    """A server that was built without llguidance aborts on one."""
+    """A server built without llguidance aborts on one."""
     gbnf = {"generation_settings": {"grammar": 'root ::= "null" space'}}
     for page in (gbnf, {}, None, "oops"):
         async with (
@@ -265,7 +264,7 @@ async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
 
 
 class Busy(ServerProbe):
-    """Tells what stands ready, and has no time for anything that it would have to work for."""
+    """Lists its loaded models, and is too busy for anything else."""
 
     async def ask(self, url: str, body: Any = None) -> ProbeAnswer | None:
         return ProbeAnswer("{}", "llama.cpp") if body is None else None
@@ -608,7 +607,7 @@ async def test_a_server_that_is_not_there_has_no_models() -> None:
         assert await list_models(ServerProbe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
 
 
-# --- quirks, as the servers send them ------------------------------------
+# --- quirks, as the servers send them ---
 
 
 def wire(*frames: str) -> bytes:
@@ -822,7 +821,7 @@ def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
     ],
 )
 async def test_a_beginning_that_was_given_is_not_said_twice(said: str, kept: str, size: int) -> None:
-    """llama.cpp repeats it, or does not, as its version will."""
+    """Whether llama.cpp repeats it depends on its version."""
     begun = (Message("user", (TextPart("hi"),)), Message("assistant", (TextPart('<call>{"name":'),)))
     async with FakeUpstream(Reply.stream(answer(said, size=size))) as upstream:
         backend = OpenAIBackend(

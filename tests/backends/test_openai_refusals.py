@@ -1,4 +1,4 @@
-"""Errors by which servers refuse tools, a `tool_choice` or a schema, and errors that are none of these."""
+"""Errors by which servers refuse tools, a `tool_choice` or a schema, and other errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loc(
 
 
 REFUSED: dict[str, Any] = {
-    # by structure alone: the words say nothing that is known
+    # by structure alone, with unknown wording
     "param and code": error("Hm.", param="tools", code="unknown_parameter"),
     "unsupported parameter": error("Hm.", param="tools", code="unsupported_parameter"),
     "the first tool": error("Hm.", param="tools[0]", code="unsupported_parameter"),

@@ -1,4 +1,4 @@
-"""What comes out of the scanner, as a reader sees it. Tests that read have a table TOOLS in their module."""
+"""What the scanner returns, as a reader sees it. A test module that reads has a table TOOLS."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _told(events: list[Event]) -> Told:
 
 @pytest.fixture(scope="session")
 def told() -> Callable[[list[Event]], Told]:
-    """`told(events)`: texts and calls in their order, ("text", …) and (name, arguments, status)."""
+    """`told(events)`: texts and calls in order, as ("text", …) and (name, arguments, status)."""
     return _told
 
 
 @pytest.fixture(scope="module")
 def read(request: pytest.FixtureRequest) -> Callable[..., Told]:
-    """`read(pieces, reason=…, dialects=…, **options)`: what comes out of these pieces."""
+    """`read(pieces, reason=…, dialects=…, **options)`: the result for these chunks."""
 
     def read(
         pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any
@@ -52,7 +52,7 @@ def read(request: pytest.FixtureRequest) -> Callable[..., Told]:
 
 @pytest.fixture(scope="module")
 def agreed(read: Callable[..., Told]) -> Callable[..., Told]:
-    """`agreed(text, **options)`: what comes out, which must not depend on the cuts."""
+    """`agreed(text, **options)`: the result, which must not depend on the splits."""
 
     def agreed(text: str, **options: Any) -> Told:
         whole = read([text], **options)

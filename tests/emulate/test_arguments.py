@@ -1,6 +1,4 @@
-"""JSON as models write it: strict JSON passes verbatim, habits are mended by appending, the rest stops at the
-very character.
-"""
+"""JSON as models write it: valid JSON is verbatim, known slips are repaired, the rest is refused exactly."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 
 def flow(text: str, cuts: list[int]) -> tuple[str, int, str, tuple[str, ...]]:
-    """What came out, how much was consumed, how it ended, what was mended."""
+    """The output, the consumed length, the end, and the repairs."""
     one, buffer, position, consumed, out = JsonFlow(), "", 0, 0, ""
     for piece in pieces(text, cuts):
         consumed += position

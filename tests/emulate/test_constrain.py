@@ -1,6 +1,4 @@
-"""What a decoder is held to: every value that a bounded schema allows is one that the client's own schema
-allows, and none goes on for ever.
-"""
+"""Bounded schemas: each value they allow fits the client's own schema, and none is endless."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ TREE = {
 
 
 def instance(schema: Any, root: Any, of: random.Random) -> Any:
-    """A value that a bounded schema allows, chosen by chance, often at its edges."""
+    """A random value that a bounded schema allows, often at its limits."""
     if "$ref" in schema:
         return instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, of)
     if "enum" in schema:

@@ -1,6 +1,6 @@
-"""Malformed calls: repaired where only one reading is possible, else text.
+"""Malformed calls are repaired if only one reading is possible, and are text otherwise.
 
-Never a call with other arguments that claims to be good.
+No call with other arguments is ever reported as good.
 """
 
 from __future__ import annotations
@@ -158,6 +158,6 @@ NESTED = '{"name": "look", "arguments": {"city": "R", "where": {"days": 7}, "tag
 def test_a_missing_brace_that_may_be_a_nested_object_s_is_not_guessed(
     agreed: Any, lost: int, mode: str
 ) -> None:
-    """Both texts lack one brace at the end of the text, and nothing says which."""
+    """Both texts lack one brace at the end, and nothing shows which."""
     seen = agreed(NESTED[:lost] + NESTED[lost + 1 :], arguments=mode)
     assert all(row[0] == "text" or row[2] == "truncated" for row in seen)

@@ -1,6 +1,4 @@
-"""The dialects with markers around JSON: what their models write, however it is cut; what is malformed; what
-is hostile.
-"""
+"""Dialects with markers around JSON: valid, malformed and hostile output, for all splits."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def read(pieces: list[str], reason: str = "eof", dialects: tuple[str, ...] = EVE
 
 
 def anyhow(text: str, reason: str = "eof", **options: Any) -> Told:
-    """What comes out, which must not depend on the pieces: whole, one by one, and cut in two anywhere."""
+    """The result, which must not depend on the splits: whole, by character, and cut once anywhere."""
     whole = read([text], reason, **options)
     assert read(list(text), reason, **options) == whole
     for place in range(1, len(text)):
@@ -79,7 +77,7 @@ def call(arguments: str = PARIS, name: str = "get_weather", status: str = "ok") 
 
 BOTH = [call(), call('{"zone": 1}', "get_time")]
 CASES: list[Any] = [
-    # dialect, what a model writes, what comes out
+    # dialect, model output, expected result
     (
         "llama_json",
         '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
@@ -472,14 +470,14 @@ def test_a_known_name_decides_how_an_id_reads() -> None:
         assert told(events) == [("call", name, "{}", "ok")]
 
 
-# --- what is malformed ---
+# --- malformed output ---
 
 PLAIN = [(name, render(name, "get_weather", '{"city": "Par}is", "n": [1]}')) for name in HERE]
 
 
 @pytest.mark.parametrize(("dialect", "written"), PLAIN, ids=HERE)
 def test_a_call_cut_anywhere_is_never_completed_by_invention(dialect: str, written: str) -> None:
-    stop = written.rindex("]}") + 2  # the arguments are whole from here on
+    stop = written.rindex("]}") + 2  # the arguments are complete from here on
     begin = written.index('{"city"')
     for place in range(len(written)):
         cut = written[:place]
@@ -492,7 +490,7 @@ def test_a_call_cut_anywhere_is_never_completed_by_invention(dialect: str, writt
                     assert all(each[3] == "truncated" for each in calls)
                     assert calls or out == ([("text", cut)] if cut else [])
                 if begin < place < stop and reason == "length":
-                    sent = written[begin:place].rstrip(", ")  # a comma waits for what it separates
+                    sent = written[begin:place].rstrip(", ")  # a comma waits for the next value
                     assert [(*out[0][:2], out[0][2].rstrip(", "), out[0][3])] == [
                         ("call", "get_weather", sent, "truncated")
                     ] and len(out) == 1
@@ -608,7 +606,7 @@ def test_sloppy_json_is_mended_behind_a_header_too() -> None:
     assert anyhow(written) == [call('{"city": "Paris", "n": true}', status="repaired")]
 
 
-# --- what is hostile ---
+# --- hostile output ---
 
 MARKERS = sorted({opener.marker for dialect in DIALECTS.values() for opener in dialect.openers})
 STRINGS = [

@@ -1,6 +1,4 @@
-"""Dialects with literals of their own, Python's and Gemma's: what models write and what must come out,
-however it is cut.
-"""
+"""Dialects with their own literals (Python's and Gemma's): model output and results, for all splits."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ PARIS = call()
 EMPTY = call("{}", "write")
 
 CALLS = [
-    # what a model writes, and what comes of it
+    # model output, expected result
     pytest.param('[get_weather(city="Paris")]', [PARIS], id="a list of one"),
     pytest.param("[get_weather(city='Paris'), write()]", [PARIS, EMPTY], id="a list of two"),
     pytest.param(
@@ -214,7 +212,7 @@ def test_a_literal_that_python_would_not_read_is_mended(
 
 
 TEXTS = [
-    # what only looks like a call
+    # text that only looks like a call
     "[nobody(a=1)]",
     "[write](https://example.org)",
     "[write(1)]",

@@ -1,6 +1,4 @@
-"""Dialects between tags: what their models write and what must come out, whole, in single characters and cut
-once at every place.
-"""
+"""Dialects with tags: model output and results, whole, by character, and cut once anywhere."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ DSML_END = "</｜DSML｜invoke></｜DSML｜function_calls>"
 M2_CITY = '<parameter name="city">Paris</parameter>'
 
 CALLS = [
-    # what a model writes, and what comes of it
+    # model output, expected result
     pytest.param(
         "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>",
         [PARIS],
@@ -205,7 +203,7 @@ def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -
 
 
 TEXTS = [
-    # what only looks like a call
+    # text that only looks like a call
     "<tool_call>is a tag that opens a call.</tool_call>",
     "<tool_call>nobody</tool_call>",
     "<tool_call>nobody\n<arg_key>a</arg_key><arg_value>b</arg_value></tool_call> end",
@@ -305,7 +303,7 @@ def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str, rea
             assert len(got) == 1 or (got[0] == whole and text[:cut].endswith(got[1][1]))
             name, arguments, status = got[0]
             assert name == "get_weather"
-            if status == "ok":  # all that is missing is markup behind the call
+            if status == "ok":  # only markup after the call is missing
                 assert arguments == whole[1]
             elif status == "repaired":  # the model stopped between two parameters
                 assert reason != "length" and json.loads(arguments).items() <= json.loads(whole[1]).items()

@@ -1,4 +1,4 @@
-"""Which dialect a model writes by habit, known by its name."""
+"""The dialect that a model writes by default, derived from its name."""
 
 from __future__ import annotations
 

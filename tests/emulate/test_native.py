@@ -1,6 +1,4 @@
-"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired, and the splits do not
-matter.
-"""
+"""Arguments of native calls: valid ones are verbatim, known deviations are repaired, for all splits."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ values = some.recursive(
 )
 objects = some.dictionaries(some.text(max_size=4), values, max_size=4)
 blanks = some.text(" \t\r\n", max_size=3)
-# what JSON, its slips and its wrappings are made of, in any order
+# JSON, its slips and its wrappers, combined in any order
 scraps = some.lists(
     some.sampled_from(
         [
@@ -142,7 +140,7 @@ def test_arguments_that_break_off_are_cut_and_pass_as_far_as_they_came(
         ('{"city": "Paris",}', PARIS, ("trailing_comma",)),
         ("{'city': 'Paris'}", PARIS, ("single_quotes",)),
         ('{"on": True, "at": None}', '{"on": true, "at": null}', ("python_literal",)),
-        # not certain: as they are
+        # ambiguous, so left unchanged
         ("Paris", "Paris", ()),
         ("[1]", "[1]", ()),
         ('"Paris"', '"Paris"', ()),
@@ -160,7 +158,7 @@ def test_each_deviation(text: str, out: str, issues: tuple[str, ...]) -> None:
 
 
 def test_arguments_are_live() -> None:
-    """What is held back is what may still mean something else, and nothing more."""
+    """Only text that may still change its meaning is held back."""
     flow = NativeArguments()
     assert [flow.feed(char) for char in '{"a": "b", "c": 1}'] == [
         *("", '{"', "a", '"', ":", " ", '"', "b", '"', "", "", ', "', "c", '"', ":", " ", "1", "}")

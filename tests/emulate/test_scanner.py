@@ -1,6 +1,4 @@
-"""The scanner: every dialect as a table of what models write and what must come out, whole and in single
-characters.
-"""
+"""The scanner: a table of model output and results for every dialect, whole and by character."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ def read(
 
 
 def both(text: str, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
-    """What comes out, which must not depend on the pieces."""
+    """The result, which must not depend on the splits."""
     whole = read(text, **options)
     assert read(text, size=1, **options) == whole
     assert read(text, size=7, **options) == whole
@@ -76,7 +74,7 @@ def both(text: str, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
 OK = [("get_weather", ARGS, "ok")]
 
 CALLS = [
-    # what a model writes, the text that is left, the calls
+    # model output, remaining text, calls
     pytest.param(
         '<tool_call:k7>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call:k7>',
         "",

@@ -53,7 +53,7 @@ def read(
 
 
 def agreed(text: str, **options: Any) -> list[list[str]]:
-    """What comes out, which must not depend on the cuts."""
+    """The result, which must not depend on the splits."""
     whole = read([text], **options)
     assert read(list(text), **options) == whole
     for cut in range(1, len(text)):

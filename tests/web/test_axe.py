@@ -1,8 +1,7 @@
-"""No page breaks a rule of accessibility that axe-core can find, in any state, in both themes, on a wide
-screen and on a phone.
+"""No page violates an axe-core rule, in any state, in both themes, on a wide screen and a phone.
 
-The states are the scenes of docs/screenshots.py, and some more that make no picture. TOOLWIRE_AXE_LOOKS=4
-looks at every theme on every screen; the short version at light on the wide one and dark on the phone.
+The states are the scenes of docs/screenshots.py and some more. TOOLWIRE_AXE_LOOKS=4 checks every theme on
+every screen; the short version checks light on the wide screen and dark on the phone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RUN = """async () => {
 
 
 def loaded() -> Any:
-    """docs/screenshots.py, which is a script and no module of a package."""
+    """docs/screenshots.py, which is a script and not part of a package."""
     spec = importlib.util.spec_from_file_location(
         "screenshots", Path(__file__).parents[2] / "docs" / "screenshots.py"
     )
@@ -69,7 +68,7 @@ def asks(page: Page) -> None:
 
 
 def hangs(stage: Any) -> None:
-    """An answer that is being written, and the list of conversations, which covers it on a phone."""
+    """An answer in progress, and the list of conversations, which covers it on a phone."""
     stage.ids["hangs"] = stage.ask("hangs", "Are you there?")
     page = stage.go(f"/ui/chat/{stage.ids['hangs']}")
     expect(page.get_by_text("I am thinking about")).to_be_visible()
@@ -108,7 +107,7 @@ def signed_in_by_a_wrong_key(stage: Any) -> None:
 
 
 def unfolded(page: Page) -> None:
-    """Everything that can be unfolded."""
+    """Expands everything that can be expanded."""
     page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true }")
 
 
@@ -165,9 +164,9 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def check(stage: Any, scene: Any, axe: str) -> None:
-    """Plays a scene, and asks axe-core in every look.
+    """Plays a scene, and runs axe-core in every look.
 
-    It is run by the debugger, which no policy binds: the pages keep theirs.
+    The debugger runs it, so the pages keep their content security policy.
     """
     stage.page.set_viewport_size(WIDE)
     scene.act(stage)

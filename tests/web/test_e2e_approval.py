@@ -1,4 +1,4 @@
-"""The approval dialog in a real Chromium: nothing runs that a person did not see and say yes to."""
+"""The approval dialog in Chromium: nothing runs that a person did not see and approve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def send(page: Page, words: str = "Go on.") -> None:
 
 
 def asked(page: Page) -> Locator:
-    """The dialog, once it is open."""
+    """The open dialog."""
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     expect(dialog).to_be_visible()
     return dialog
@@ -38,7 +38,7 @@ def button(dialog: Locator, name: str) -> Locator:
 
 
 def approve(dialog: Locator) -> None:
-    button(dialog, "Approve and Execute").click()  # waits until it is not inert any more
+    button(dialog, "Approve and Execute").click()  # waits until it is no longer inert
 
 
 def gone(page: Page) -> None:
@@ -54,7 +54,7 @@ def answer(page: Page, place: int = -1) -> Locator:
 
 
 def told(page: Page, words: str, place: int = -1) -> None:
-    """What the model says that it was told."""
+    """What the model reports of its results."""
     expect(answer(page, place)).to_contain_text(words)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
@@ -138,7 +138,7 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     changes = dialog.get_by_role("group", name=re.compile("^Changes:"))
     expect(changes).to_contain_text("One cup.")
     path, content = dialog.get_by_label("filePath"), dialog.get_by_label("content")
-    path.fill("../outside.md")  # refused by the tool itself, in its words
+    path.fill("../outside.md")  # refused by the tool itself, with its message
     expect(dialog.get_by_role("status").filter(has_text="outside.md")).to_be_visible()
     expect(button(dialog, "Approve and Execute")).to_be_disabled()
     button(dialog, "As the model wrote it").click()
@@ -254,7 +254,7 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     assert (here.vault / "Tea.md").read_text() == "# Tea\n\nGreen tea wants 75 degrees.\n"
     (here.vault / "Coffee.md").write_text(
         "# Coffee\n\nNone left.\n"
-    )  # it is another note by now than the one that was shown
+    )  # the note differs from the one that was shown
     approve(dialog)
     gone(page)
     told(page, "changed since the person was asked")
@@ -317,7 +317,7 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     page.clock.run_for(400)
     expect(dialog).to_contain_text(
         "You edited the arguments."
-    )  # another change is shown: it must be seen first
+    )  # another change is shown and must be seen first
     hurry()
     page.clock.run_for(501)
     yes.focus()
@@ -353,7 +353,7 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
         raise AssertionError(f"no way to {wanted}")
 
     tab_to(button(dialog, "Approve and Execute"))
-    tab_to(button(dialog, "Deselect All"))  # round once
+    tab_to(button(dialog, "Deselect All"))  # once around
     page.keyboard.press("Enter")
     tea = dialog.get_by_role("checkbox", name=re.compile("^Tea.md"))
     tab_to(tea)
@@ -418,7 +418,7 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
         told(tab, "Green tea wants 80 degrees.")
         expect(card(tab, "Read notes")).to_contain_text("done")
     send(other, "Again.")
-    button(asked(page), "Cancel").click()  # and the other way round
+    button(asked(page), "Cancel").click()  # and the reverse
     gone(other)
     told(other, "User cancelled tool execution")
 
@@ -447,7 +447,7 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     page.wait_for_function(
         "() => window.heard >= 2"
-    )  # whoever asks tells, and so does whoever watches the store: no further news will come
+    )  # the requester and the watcher of the store both notify, so no further event will come
     route, nothing = held[0]
     assert nothing.json()["pending"] == 0
     route.fulfill(response=nothing)
@@ -499,7 +499,7 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
     assert not (here.vault / "Cup.md").exists()
 
 
-# --- a call that cannot work
+# --- a call that cannot work ---
 
 ABSENT = {"filePath": "Tea.md", "edits": [{"oldText": "no such\u200b text", "newText": "x"}]}
 EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"

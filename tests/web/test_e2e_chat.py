@@ -1,4 +1,4 @@
-"""The chat as a person uses it, in a real Chromium."""
+"""The chat in a real Chromium, used as a person uses it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded
     send(page, "Which **teas** are there?")
     told = answer(page)
     expect(told.get_by_role("heading", name="Teas")).to_be_visible()
-    expect(told.get_by_text("brew(80)")).to_be_visible()  # a fence that is still open is code already
+    expect(told.get_by_text("brew(80)")).to_be_visible()  # an unclosed fence is already code
     expect(
         page.get_by_role("button", name="Stop")
     ).to_be_visible()  # all this while the answer is being written
@@ -70,7 +70,7 @@ def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded
     assert "**" not in told.inner_text() and "##" not in told.inner_text()
     expect(
         page.get_by_role("article", name="You").get_by_text("Which **teas** are there?")
-    ).to_be_visible()  # the person's words stay as written
+    ).to_be_visible()  # the person's text stays as written
     expect(told.get_by_text("Which tea?")).to_be_hidden()
     told.get_by_text("Thoughts", exact=True).click()
     expect(told.get_by_text("Which tea?")).to_be_visible()
@@ -95,7 +95,7 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(answer(page)).to_contain_text("Stopped.")
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     box = page.get_by_role("textbox", name="Message")
-    expect(box).to_be_focused()  # the button that had the focus is gone
+    expect(box).to_be_focused()  # the focused button was removed
     page.keyboard.press("Tab")
     expect(picker).to_be_focused()
     page.keyboard.press("Enter")
@@ -128,7 +128,7 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(answer(page)).to_contain_text("Done by quick/two, asked: Which tea?")
     expect(page.get_by_role("article")).to_have_count(
         2
-    )  # the stopped answer is gone, the question stands once
+    )  # the stopped answer was removed, the question appears once
     page.reload()
     expect(answer(page)).to_contain_text("Done by quick/two")
     expect(picker).to_contain_text("quick/two")
@@ -201,7 +201,9 @@ def test_conversations_are_kept_searched_renamed_and_deleted(site: Any, browse: 
     page.get_by_role("dialog").get_by_label("Title").fill("All about tea")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("All about tea")
-    expect(other.get_by_role("link", name=re.compile("All about tea"))).to_be_visible()  # every tab is told
+    expect(
+        other.get_by_role("link", name=re.compile("All about tea"))
+    ).to_be_visible()  # every tab is notified
     page.get_by_role("button", name="Delete this conversation").click()
     page.keyboard.press("Escape")
     expect(page.get_by_role("heading", level=1)).to_have_text("All about tea")
@@ -283,9 +285,9 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     page.wait_for_function(
         f"([node, height]) => node.scrollHeight > height + 100 && ({from_end})(node) < 60",
         arg=[handle, height],
-    )  # it holds again
+    )  # it follows again
     view.hover()
-    page.mouse.wheel(0, -30)  # a little is enough
+    page.mouse.wheel(0, -30)  # a small distance is enough
     expect(jump).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")

@@ -1,6 +1,4 @@
-"""Connecting a client, in a real Chromium: what is shown is what is copied, and the test tells the truth
-about the model.
-"""
+"""Connecting a client, in Chromium: what is shown is what is copied, and the model test is truthful."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
     assert f"client={told['clients'][-1]['id']}" in page.url
     expect(page.get_by_role("button", name="Copy the address")).to_be_visible()  # its name came back
     page.reload()
-    expect(page.get_by_label("Model")).to_have_value("acme/odd model")  # kept by this browser
+    expect(page.get_by_label("Model")).to_have_value("acme/odd model")  # stored by this browser
     tabs = page.get_by_role("tablist", name="Clients")
     tabs.get_by_role("tab", selected=True).focus()
     page.keyboard.press("Home")
@@ -117,5 +115,5 @@ def test_a_model_that_does_not_call_or_fails_is_said_to_be_just_that(site: Any, 
     expect(page.get_by_role("tabpanel")).to_contain_text('"model": "gone"')
     page.get_by_role("button", name="Test the round trip").click()
     expect(steps.filter(has_text="Failed: Tool call")).to_contain_text("Nobody is at home.")
-    page.get_by_label("Model").select_option("mute")  # what was found out stays
+    page.get_by_label("Model").select_option("mute")  # the result stays
     expect(steps.filter(has_text="Failed: Tool call")).to_contain_text("The model made no call")

@@ -1,6 +1,4 @@
-"""The inbox in a real Chromium: questions from a chat and from another process, what is decided, what is
-remembered, and the log of it.
-"""
+"""The inbox in Chromium: questions of a chat and of another process, decisions, grants and the log."""
 
 from __future__ import annotations
 
@@ -39,13 +37,13 @@ asyncio.run(main())
 
 
 class Asker:
-    """Another process on the same store, as an MCP server is: it asks one question and waits."""
+    """Another process on the same store, like an MCP server: it asks one question and waits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
     def told(self) -> dict[str, Any]:
-        """What it was told, once it was."""
+        """The decision it received."""
         out, errors = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, errors
         found: dict[str, Any] = json.loads(out)
@@ -81,7 +79,7 @@ def case(page: Page, words: str) -> Locator:
 
 
 def approve(page: Page) -> None:
-    """Presses the button of the open dialog, as soon as it is not inert any more."""
+    """Presses the button of the open dialog, once the dialog is no longer inert."""
     button = page.get_by_role("dialog").get_by_role("button", name="Approve and Execute")
     expect(button).to_have_attribute("aria-disabled", "false")
     button.click()
@@ -94,7 +92,7 @@ def go(page: Page, tab: str) -> None:
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
-    """By the Tab key alone."""
+    """With the Tab key only."""
     for _ in range(60):
         page.keyboard.press("Tab")
         if wanted.evaluate("node => node === document.activeElement"):
@@ -215,7 +213,7 @@ def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_ex
     expect(page.get_by_role("dialog", name="Tool Approval Request")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(
         0, timeout=20_000
-    )  # what is over cannot be approved any more
+    )  # an expired question cannot be approved
     expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     assert asker.told()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")

@@ -45,7 +45,7 @@ def test_an_admin_key_signs_in_and_a_wrong_one_is_told(site: Any, browse: Any) -
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    """A page of another origin on this machine: `localhost` with another port, the same site to a browser."""
+    """A page of another origin: `localhost` with another port, which is the same site to a browser."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -110,5 +110,5 @@ def test_no_page_can_be_framed(site: Any, browse: Any, foreign: str) -> None:
     )
     page.wait_for_function(
         "document.querySelector('iframe').contentDocument === null"
-    )  # what is inside belongs to nobody: an error page
+    )  # its content is from no origin: an error page
     assert [frame.url for frame in page.frames[1:]] == ["chrome-error://chromewebdata/"]

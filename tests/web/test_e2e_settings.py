@@ -1,6 +1,4 @@
-"""The settings in a real Chromium: the switch for tool calling, the models that may use tools, sign-in and
-the theme.
-"""
+"""The settings in Chromium: the switch for tool calling, models with tools, sign-in and the theme."""
 
 from __future__ import annotations
 
@@ -69,9 +67,9 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     after = browsing.tab("/ui/settings")  # still signed in, and still on
     expect(switch(after)).to_be_checked()
     expect(after.get_by_text("On. Indexed on this machine:")).to_be_visible()
-    switch(after).click()  # off needs no question
+    switch(after).click()  # turning off needs no confirmation
     expect(after.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
-    expect(switch(page)).not_to_be_checked()  # the other tab found the server again, and heard of it
+    expect(switch(page)).not_to_be_checked()  # the other tab reconnected, and was notified
     here.restart()
     expect(switch(browsing.tab("/ui/settings"))).not_to_be_checked()
 

@@ -1,6 +1,4 @@
-"""The window into the wire, in a real Chromium: turns that a client makes appear as they happen, and can be
-looked into, taken along and replayed.
-"""
+"""The wire page in Chromium: a client's turns appear live and can be inspected, exported and replayed."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ SECRET, KEY = "sk-proj-abcdefghijklmnop1234567890", "a-server-key-of-some-length
 
 
 def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "", **more: Any) -> str:
-    """One turn over the API; the raw answer, whatever its status."""
+    """One turn over the API. Returns the raw answer, with any status."""
     body = json.dumps({"model": model, "messages": messages or [QUESTION], **more}).encode()
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
@@ -57,7 +55,7 @@ def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "",
 
 
 def row(page: Page, cell: str) -> Locator:
-    """The turns of a model, or with just this call."""
+    """The turns of a model, or only those with this call."""
     return (
         page.get_by_role("table", name="Turns")
         .get_by_role("row")
@@ -77,7 +75,7 @@ def pick(page: Page, tab: str) -> Locator:
 
 
 def fact(page: Page, name: str) -> Locator:
-    """What the overview says of this."""
+    """What the overview shows for this."""
     return page.get_by_role("tabpanel").locator(f"dt:text-is({json.dumps(name)}) + dd")
 
 
@@ -280,7 +278,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     expect(row(page, "refuses")).to_contain_text("429 failed")
     ask(here, "m")
     ask(here, "refuses")
-    expect(rows).to_have_count(1 + 3)  # what fits comes in live, and nothing else
+    expect(rows).to_have_count(1 + 3)  # only matching turns are added live
     page.get_by_role("combobox", name="End").select_option("Any end")
     page.get_by_role("combobox", name="Tool").select_option("get_weather")
     expect(rows).to_have_count(1 + 1)
@@ -369,7 +367,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     page.get_by_role("link", name="All turns").click()
     look(page, "echoes")
     id = page.url.rpartition("/")[2]
-    for kind in ("frames", "events", "wire"):  # it came in pieces, and no two of them may make it whole
+    for kind in ("frames", "events", "wire"):  # it came in chunks, and no two of them may complete it
         joined = "".join(
             re.sub(r"[^\w-]", "", text)
             for _, _, text in told(page, f"/turns/{id}/frames?kind={kind}")["rows"]
@@ -416,7 +414,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
         line.replace("Paris", "Rome") if '"kind":"wire"' in line else line
         for line in kept.read_text().splitlines(keepends=True)
     ]
-    kept.write_text("".join(lines))  # as if the client had got something else then
+    kept.write_text("".join(lines))  # as if the client had received something else then
     page.get_by_role("button", name="Replay").click()
     found = page.get_by_role("region", name="Differences").get_by_role("row").last
     expect(page.get_by_role("heading", name="Replayed: 1 difference")).to_be_visible()

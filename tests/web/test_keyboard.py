@@ -1,6 +1,4 @@
-"""The pages by the keyboard alone: everything can be reached and used, what has the focus can be seen, and
-nothing but a dialog holds it.
-"""
+"""The pages by keyboard only: everything is reachable, focus is visible, only dialogs trap it."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ PAGES = {
 SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
 SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
 
-# What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it,
-# and which of the page's stops it is.
+# The focused element: whether its focus is visible (an outline, border or shadow of it or a parent), and
+# which of the page's tab stops it is.
 FOCUSED = """() => {
   const node = document.activeElement
   if (!node || node === document.body) return null
@@ -62,14 +60,12 @@ def pressed(page: Page, *keys: str) -> None:
 
 
 def walk(page: Page, where: str) -> list[dict[str, Any]]:
-    """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the
-    order of the page.
-    """
+    """Tabs once around the page: every stop is visible and in page order, and none traps the focus."""
     told: dict[str, Any] = {"count": 0}
     seen: list[dict[str, Any]] = []
     while told["count"] != page.evaluate(
         "window.stops?.().length"
-    ):  # a page that was still being filled is walked again
+    ):  # a page that was still loading is walked again
         told, seen = page.evaluate(STOPS), []
         for _ in range(told["count"]):
             page.keyboard.press("Tab")
@@ -114,7 +110,7 @@ def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(
 
 
 def chat(page: Page) -> None:
-    """A question, its dialog, and the answer, by keys only."""
+    """A question, its dialog and the answer, by keys only."""
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.keyboard.type("How hot?")
     pressed(page, "Enter")
@@ -123,7 +119,7 @@ def chat(page: Page) -> None:
     assert page.evaluate("document.activeElement.closest('dialog') !== null"), "the dialog takes the focus"
     approve = dialog.get_by_role("button", name="Approve and Execute")
     expect(approve).to_be_enabled()
-    pressed(page, *["Shift+Tab"] * 2)  # backwards from its first stop, through the browser: the last one
+    pressed(page, *["Shift+Tab"] * 2)  # backwards from the first stop, through the browser: the last one
     for _ in range(30):
         if page.evaluate("document.activeElement.textContent") == "Approve and Execute":
             break
@@ -174,7 +170,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     page = browsing.tab()
     message = page.get_by_role("textbox", name="Message")
     expect(message).to_be_focused()
-    pressed(page, "Tab", "Enter")  # the picker stands behind the field
+    pressed(page, "Tab", "Enter")  # the picker follows the field
     expect(page.get_by_role("combobox", name="Search models")).to_be_focused()
     expect(page.get_by_role("option", name="other")).to_be_visible()
     pressed(page, "End", "Enter")
@@ -262,9 +258,9 @@ def test_who_writes_faster_than_the_page_loads_is_waited_for(site: Any, browse: 
     page.reload()
     page.get_by_role("textbox", name="Message").focus()
     page.keyboard.type("Two")
-    with page.expect_request("**/ui/api/conversations?*"):  # the page goes on meanwhile
+    with page.expect_request("**/ui/api/conversations?*"):  # the page continues meanwhile
         pressed(page, "Enter")
         page.get_by_role("searchbox", name="Search conversations").fill("One")
     assert held
-    page.unroute("**/ui/api/conversations/*")  # lets go what is held
+    page.unroute("**/ui/api/conversations/*")  # releases what is held
     expect(answers).to_have_count(2)

@@ -1,12 +1,10 @@
-"""Long turns stay smooth: no task of a page holds the browser up longer than three times what a plain page
-needs to show the same text.
+"""Long turns stay smooth: no task blocks longer than three times what a plain page needs.
 
-Tasks are those of the page's own thread, and they are measured by the time that this thread was computing, as
-the browser's trace tells it: what other work on the machine takes from a task is not the page's. Below 50 ms
-a task is no long one: that is the least a page is held to. Both pages are measured in the same run, round by
-round, for the same time: ours in use, the plain one being read from its top to its end. The quietest round
-counts, since other work on the machine only adds: one is enough if it is smooth, and `TRIES` are made; of
-many (TOOLWIRE_SMOOTH_ROUNDS) it is the middle one.
+The plain page shows the same text. Tasks are those of the page's main thread, measured in its CPU time from
+the browser's trace, so that other work on the machine does not count. A task under 50 ms is never long. Both
+pages are measured in the same run, in alternating rounds of equal time: ours in use, the plain one scrolled
+from top to end. The quietest round counts, because other work only adds: one smooth round of `TRIES` is
+enough. Of many rounds (TOOLWIRE_SMOOTH_ROUNDS) the median counts.
 """
 
 from __future__ import annotations
@@ -43,13 +41,11 @@ ANSWERED = """() => {
   const buttons = [...(answer?.querySelectorAll('button') ?? [])]
   return answer?.textContent.includes('The end.') && buttons.some((one) => one.textContent === 'Retry')
 }"""
-"""Looked up by hand: to find an element by its role is a long task of its own in a large page, and not the
-page's.
-"""
+"""Queries the DOM directly: finding an element by its role is itself a long task in a large page."""
 
 
 def written(length: int) -> str:
-    """Markdown of every kind, of so many characters."""
+    """Markdown of every kind, of this many characters."""
     block = (
         "## Part {n}\n\nThe greenhouse wants **water** every second day, and `daily` in July; see [the "
         "plan](https://example.org/{n}).\n\n"
@@ -67,7 +63,7 @@ def written(length: int) -> str:
 
 @pytest.fixture
 def plain() -> Iterator[Callable[[str], str]]:
-    """`plain(text)`: the address of a page that shows this text, and does nothing else."""
+    """`plain(text)`: the address of a page that only shows this text."""
     pages: list[bytes] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -101,9 +97,7 @@ STUCK = """() => new Promise((done) => setTimeout(() => {
     for (let n = 0; n < 1e8; n++) window.sum = (window.sum * 31 + n) % 65521
   })))
 }))"""
-"""One long task that has told its end before it comes to it: what the test waited for does not say that the
-task is over.
-"""
+"""A long task that signals its end too early: the signal does not mean that the task is over."""
 READ = """(ms) => new Promise((done) => {
   const end = performance.now() + ms
   const step = () => {
@@ -117,7 +111,7 @@ READ = """(ms) => new Promise((done) => {
 def compared(
     name: str, browsing: Any, ours: Callable[[Page], None], address: str, tries: int = TRIES
 ) -> float:
-    """How much longer our longest task is than the plain page's: round by round, in tabs of their own."""
+    """The ratio of our longest task to the plain page's, in alternating rounds with separate tabs."""
     rounds: list[tuple[float, float]] = []
     counts: Callable[[Iterable[float]], float] = statistics.median if ROUNDS else min
     ratio = math.inf
@@ -147,7 +141,7 @@ def measured(browsing: Any, use: Callable[[Page], None]) -> float:
         use(page)
         page.evaluate(
             "1"
-        )  # a task of its own behind the last one, which the trace would lose if it were cut off within
+        )  # a separate task after the last one, which the trace would lose if cut off inside it
     finally:
         session.send("Tracing.end")
         while not complete:
@@ -176,7 +170,7 @@ def read(page: Page, address: str, seconds: float) -> None:
 
 
 def told(browsing: Any, path: str) -> Any:
-    """What the pages' API says."""
+    """The response of the pages' API."""
     page = browsing.tab()
     answer = page.evaluate("path => import('/ui/static/api.js').then((api) => api.get(path))", path)
     page.close()

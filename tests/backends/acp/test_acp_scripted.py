@@ -1,4 +1,4 @@
-"""The whole gateway with a scripted agent: every odd thing that an ACP agent may do."""
+"""The whole gateway with a scripted agent that does everything an ACP agent might do."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(
     backend = agent([{"call": "get_weather", "arguments": {}}, {"say": "A cat."}])
     client = talk(backend)
     await client.say([{"type": "text", "text": "What is it?"}, PICTURE])
-    table.serve(backend)  # a gateway that knows nothing of the park
+    table.serve(backend)  # a gateway that does not have the parked run
     assert (await client.answer("x")).kind == "replayed"
     assert [[part["type"] for part in sent["prompt"]] for sent in log.sent("session/prompt")] == [
         ["image", "text"]
@@ -163,9 +163,7 @@ SEED_HISTORY = [
 
 
 async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_socket: Any) -> None:
-    """A streamed request with a tool, then the follow-up with the client's own ids, without `tools` and with
-    them.
-    """
+    """A streamed request with a tool, then follow-ups with the client's own ids, with and without `tools`."""
     call = {"call": "read", "arguments": {"filePath": "README.md"}}
     backend = agent(
         [{"when": "# README", "then": [{"say": "It is a readme."}], "else": [call, {"say": "{result}"}]}]
@@ -202,7 +200,7 @@ async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_parallel_calls_go_out_together_in_model_order(agent: Agent, talk: Talks, stream: bool) -> None:
-    """They reach the MCP server in another order than the agent announced them."""
+    """Calls reach the MCP server in another order than the agent announced them."""
     client = talk(
         agent([{"parallel": [OSLO, TIME, ROME], "order": [2, 0, 1]}, {"say": "{result}"}]), "chat", stream
     )
@@ -239,7 +237,7 @@ async def test_the_same_call_over_and_over_ends_the_run_with_an_error_that_says_
         await client._send()
 
 
-# --- what is not the client's ---
+# --- tools of the agent ---
 
 
 def _permission(title: str, kind: str | None = "other", options: Any = None) -> dict[str, Any]:
@@ -300,7 +298,7 @@ async def test_a_clients_tool_is_no_permission_for_an_agents_own_of_the_same_nam
 
 
 async def test_a_title_that_a_model_shaped_does_not_open_a_door(agent: Agent, talk: Talks, log: Any) -> None:
-    """The call was announced as something else before permission is asked under a client's name."""
+    """The call was announced as something else, and then permission is requested under a client's name."""
     announced = {"sessionUpdate": "tool_call", "toolCallId": "p1", "title": "rm -rf /", "kind": "execute"}
     await talk(agent([{"update": announced}, _permission("client_get_weather", None), {"say": "done"}])).say(
         "Go."

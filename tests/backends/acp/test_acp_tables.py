@@ -133,7 +133,7 @@ def test_opencodes_config_is_merged_into_the_operators_and_takes_its_tools_away(
     assert "tools" not in config["agent"]["build"] and "permission" not in config["agent"]["build"]
     assert config["provider"] == given["provider"] and config["model"] == "p/other"
     assert config["experimental"]["other"] == 1 and config["experimental"]["mcp_timeout"] > 3600_000
-    assert started.env["OPENCODE_DB"] == "opencode.db"  # the operator's word
+    assert started.env["OPENCODE_DB"] == "opencode.db"  # the operator's setting
 
 
 def test_a_config_that_is_no_json_is_a_clear_error() -> None:

@@ -1,4 +1,4 @@
-"""A run of an agent: what it says and calls becomes responses, however long the client takes."""
+"""A run of an agent: its text and calls become responses, however slow the client is."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ async def test_cancelling_ends_the_work_its_calls_and_the_agent_once() -> None:
 
 @pytest.mark.parametrize("how", ["parked", "not told yet", "called too often", "called while it is stopped"])
 async def test_an_agent_hears_nothing_of_its_calls_before_it_is_stopped(how: str) -> None:
-    """Any end of a call, also a refusal, would make it ask its model how to go on."""
+    """Any answer to a call, even a refusal, would make the agent ask its model to continue."""
     agent: list[asyncio.Future[Result]] = []
     heard: list[bool] = []
 

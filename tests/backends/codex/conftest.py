@@ -1,6 +1,4 @@
-"""The real Codex binaries, and a provider on loopback that plays what a test says and remembers what Codex
-asked.
-"""
+"""The real Codex binaries, and a scripted provider on loopback that records Codex's requests."""
 
 from __future__ import annotations
 
@@ -41,13 +39,13 @@ def _binary(age: str) -> str:
 
 @pytest.fixture(scope="session")
 def new_codex() -> str:
-    """A Codex that has the client's tools natively."""
+    """A Codex that supports the client's tools natively."""
     return _binary("new")
 
 
 @pytest.fixture(scope="session")
 def old_codex() -> str:
-    """A Codex that has not."""
+    """A Codex that does not."""
     return _binary("old")
 
 
@@ -56,7 +54,7 @@ def old_codex() -> str:
 
 @dataclass
 class Exchange:
-    """One request of Codex's. `gone` is set when Codex has hung up."""
+    """One request of Codex. `gone` is set when Codex has disconnected."""
 
     request: web.Request
     body: dict[str, Any]
@@ -213,7 +211,7 @@ class Provider:
         self.seen: list[Exchange] = []
         self.base_url = ""
 
-    # the parts of an answer, for tests to combine
+    # The parts of an answer, for tests to combine.
     text = staticmethod(text)
     call = staticmethod(call)
     thought = staticmethod(thought)
@@ -223,7 +221,7 @@ class Provider:
     status = staticmethod(status)
 
     def play(self, *script: Answer | list[dict[str, Any]]) -> None:
-        """Each list of events is a whole answer; `response.completed` is added unless it ends otherwise."""
+        """Each list of events is a whole answer. `response.completed` is added unless it ends otherwise."""
         self.script = list(script)
         self.seen.clear()
 
@@ -240,7 +238,7 @@ class Provider:
     async def stream(
         self, exchange: Exchange, events: list[dict[str, Any]], end: bool = True
     ) -> web.StreamResponse:
-        """Sends the events; `end` False leaves the stream open for more."""
+        """Sends the events. `end` False leaves the stream open."""
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(exchange.request)
         ends = ("response.completed", "response.failed", "response.incomplete", "cut")
@@ -253,7 +251,7 @@ class Provider:
         return response
 
     def stalled(self, events: list[dict[str, Any]]) -> Answer:
-        """Sends the events, then nothing until Codex hangs up."""
+        """Sends the events, then nothing until Codex disconnects."""
 
         async def answer(exchange: Exchange) -> web.StreamResponse:
             response = await self.stream(exchange, events, end=False)
@@ -263,7 +261,7 @@ class Provider:
         return answer
 
     def dripping(self, words: str) -> Answer:
-        """Says the same words again and again until Codex hangs up."""
+        """Repeats the same text until Codex disconnects."""
 
         async def answer(exchange: Exchange) -> web.StreamResponse:
             first, delta, *_ = text(words, size=len(words))
@@ -294,7 +292,7 @@ async def provider() -> AsyncIterator[Provider]:
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Codex's homes of this test session: the first test warms them, for a fresh one takes a second."""
+    """Codex homes of this test session. The first test warms them, because a fresh one takes a second."""
     return tmp_path_factory.mktemp("codex-homes")
 
 
@@ -302,9 +300,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def make(
     provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., CodexBackend]]:
-    """`make(binary, **options)`: a backend whose Codex talks to the test's provider.
+    """`make(binary, **options)`: a backend whose Codex uses the test's provider.
 
-    Closed when the test ends.
+    Closed at the end of the test.
     """
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")

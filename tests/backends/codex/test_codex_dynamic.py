@@ -1,6 +1,4 @@
-"""The real Codex with native tools, against a provider that plays a script: what the client gets, and what
-the provider was asked.
-"""
+"""The real Codex with native tools and a scripted provider: client output and provider requests."""
 
 from __future__ import annotations
 
@@ -107,7 +105,7 @@ async def test_text_arrives_in_the_providers_own_pieces(make: Make, new_codex: s
 
 
 def without_deltas(events: list[dict[str, Any]], but: int = 0) -> list[dict[str, Any]]:
-    """The events with the first few deltas only."""
+    """The events, with only the first few deltas."""
     first = [event for event in events if "delta" in event["type"]][:but]
     return [event for event in events if event in first or "item" in event]
 
@@ -616,9 +614,7 @@ async def test_a_parked_run_that_is_cancelled_is_over(make: Make, new_codex: str
 async def test_a_run_that_is_over_before_codex_asks_for_its_call_does_not_go_on(
     make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any answer to the call, also a refusal, would make Codex ask the model once more before it is
-    interrupted.
-    """
+    """Any answer to the call, even a refusal, would make Codex ask the model again before the interrupt."""
     held: list[tuple[Thread, RpcMessage]] = []
     deliver, interrupt = Thread.deliver, Thread._interrupt
 

@@ -1,6 +1,4 @@
-"""The whole gateway with real Codex: both APIs, streamed and not, parked and replayed, killed, and with real
-Codex as the client too.
-"""
+"""The whole gateway with real Codex: both APIs, parked and replayed, killed, and Codex as the client."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def ask(api: Api, question: str = "Weather?", **extra: Any) -> dict[str, Any]:
 
 
 def calls_of(api: Api, body: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Id, name and arguments."""
+    """Id, name and arguments of the calls."""
     if api == "chat":
         return [
             (one["id"], one["function"]["name"], one["function"]["arguments"])
@@ -76,7 +74,7 @@ def text_of(api: Api, body: dict[str, Any]) -> str:
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
-    """The next request as clients write it: with the arguments serialized again."""
+    """The next request as clients write it, with the arguments serialized again."""
     calls = calls_of(api, body)
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
@@ -101,7 +99,7 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
 async def send(
     table: Any, judge: Judge, api: Api, request: dict[str, Any], stream: bool
 ) -> tuple[dict[str, Any], str]:
-    """The answer, judged, and what the header says of the turn."""
+    """The judged answer, and the turn's kind in the response header."""
     answer = await table.answer(api, {**request, "stream": stream})
     kind = dict(answer.headers)[b"x-toolwire-turn"].decode()
     if not stream:
@@ -114,7 +112,7 @@ async def send(
 
 
 def written(*calls: tuple[str, str], before: str = "") -> Any:
-    """What a model that only writes answers: calls in the sentinel that its instructions teach."""
+    """The answer of a model that only writes text: calls in the format of its instructions."""
 
     def answer(provider: Any) -> Any:
         async def play(exchange: Any) -> web.StreamResponse:
@@ -136,7 +134,7 @@ def written(*calls: tuple[str, str], before: str = "") -> Any:
 EVERYWHERE = [(api, stream) for api in ("chat", "responses") for stream in (False, True)]
 
 
-# --- today's Codex ---
+# --- the current Codex ---
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
@@ -237,7 +235,7 @@ async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
 async def test_after_a_forced_call_the_model_has_all_tools_again(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api
 ) -> None:
-    """As the Agents SDK goes on: it leaves `tool_choice` out once the call was made."""
+    """As the Agents SDK continues: it omits `tool_choice` after the call."""
     provider.play(provider.call("get_time", "{}", "c1"), provider.call("get_weather", "{}", "c2"))
     table.serve(make(new_codex))
     forced = {
@@ -399,7 +397,7 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
 
 
 def _codexes() -> set[str]:
-    """The children of this process that have to do with Codex: other tests' servers may run beside."""
+    """This process's children that belong to Codex; other tests may have servers too."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return {pid for pid in children if "codex" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")}
 

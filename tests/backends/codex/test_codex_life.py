@@ -1,6 +1,4 @@
-"""Processes and homes: what happens when Codex dies, is missing, grows old, or is not logged in; and that
-nothing is left behind.
-"""
+"""Codex processes and homes: crashes, missing binaries, old versions, logins and cleanup."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
         assert (events[0].kind, events[0].message) == ("backend_cut", "Codex was killed by signal 9.")
     assert (
         caplog.text.count("Codex was killed by signal 9. It said: ") == 1
-    )  # real Codex warns of the test's folder at every start
+    )  # real Codex warns about the test's folder at every start
     provider.play(provider.text("Fine."))
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert worker_of(backend).pid != leader
@@ -238,12 +236,12 @@ async def test_the_servers_own_event_loop_serves_as_well(
     assert not living(int(said.split()[-1]))
 
 
-# --- what Codex asks of us ---
+# --- requests of Codex ---
 
 
 @pytest.fixture
 def imitation(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A program that takes the part of Codex: for what the real one cannot be made to do."""
+    """A program in place of Codex, for what the real one cannot be made to do."""
 
     def write(body: str, version: str = "0.166.0") -> str:
         path = tmp_path / "codex"

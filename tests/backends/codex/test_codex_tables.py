@@ -1,4 +1,4 @@
-"""The tables of the Codex backend: what a version can do, what its config says, what an error means."""
+"""The tables of the Codex backend: features of versions, generated config, meanings of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real Codex before native tools: text in, text out, and what it adds to every request."""
+"""The real Codex before native tools: text in, text out, and its additions to every request."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_a_model_that_asks_for_this_machines_files_gets_none(
     events = []
     async for batch in backend.run(turn()):
         events += batch
-        await asyncio.sleep(0.5)  # a busy gateway: Codex must have been stopped before
+        await asyncio.sleep(0.5)  # on a busy gateway, Codex must have been stopped before
     assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
     assert len(provider.seen) == 1
     target = tmp_path / "written"
@@ -198,7 +198,7 @@ async def test_an_effort_that_this_version_does_not_know_is_a_clear_error(
 async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(
     make: Make, old_codex: str, provider: Any
 ) -> None:
-    provider.play(provider.dripping("Once "))  # this version hangs up with the next event that comes
+    provider.play(provider.dripping("Once "))  # this version disconnects at the next event
     run = (await ready(make, old_codex)).run(turn())
     assert said(await anext(run)).startswith("Once")
     await run.aclose()

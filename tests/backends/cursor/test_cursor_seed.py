@@ -1,6 +1,4 @@
-"""The quick tests of the first Cursor proxy, with their bodies as written, over HTTP against a scripted
-agent; and its multi-step flow.
-"""
+"""The quick tests of the first Cursor proxy, with their original bodies, over HTTP."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ async def url(make: Make, bridge: FakeCursorBridge, on_a_socket: Callable[..., A
 
 
 async def curl(url: str, body: str, judge: Judge) -> tuple[dict[str, Any], str]:
-    """The stream as one answer, and how the turn came about."""
+    """The stream as one answer, and the turn's kind."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(url, data=body, headers={"Content-Type": "application/json"}) as response,

@@ -1,4 +1,4 @@
-"""The pure parts: envelopes, errors, results, options, and where a bridge is looked for."""
+"""The pure parts: envelopes, errors, results, options, and the search for a bridge."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_ready_line_without_url_is_put_together() -> None:
     assert (ready.url, ready.token) == ("http://[::1]:5", "secret") and "secret" not in repr(ready)
 
 
-# --- options and finding ---
+# --- options and discovery ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The fake providers against the providers' own SDKs: what the SDKs read, and what the fakes refuse."""
+"""The fake providers against the providers' own SDKs: what the SDKs read and the fakes refuse."""
 
 from __future__ import annotations
 

@@ -70,9 +70,7 @@ async def events(backend: HostedBackend, asked: Turn | None = None) -> list[Even
 
 
 def told(run: list[Event]) -> dict[str, Any]:
-    """What a run says, and a check that its order is legal: one call open at a time, numbered from 0, one
-    end.
-    """
+    """The events of a run, after checking their order: one open call at a time, numbered from 0, one end."""
     out: dict[str, Any] = {"text": "", "thought": "", "calls": []}
     open_call: int | None = None
     for event in run[:-1]:
@@ -212,7 +210,7 @@ async def test_a_malformed_gemini_call_and_a_blocked_prompt_are_failures(serving
     assert blocked == Failure("content_filter", "The provider refused the request (PROHIBITED_CONTENT).")
 
 
-# --- what the provider is asked ---
+# --- requests to the provider ---
 
 
 async def asked_of(serving: Any, provider: str, asked: Turn, **options: Any) -> dict[str, Any]:
@@ -368,7 +366,7 @@ async def test_strict_tools_and_schemas_are_held_by_the_provider_where_it_can(se
         (
             "google",
             {"output": OutputFormat("json_schema", "found", SCHEMA, True)},
-        ),  # with tools, which Gemini 2.5 cannot have beside a schema
+        ),  # with tools, which Gemini 2.5 does not support together with a schema
         ("google", {"output": OutputFormat("json_object"), "tools": ()}),
     ],
 )
@@ -435,7 +433,7 @@ async def test_images_and_files_reach_the_provider(serving: Any) -> None:
         "application/pdf",
     ]
     async with serving("google", g.Answer()) as (backend, _):
-        assert not backend.capabilities.image_urls  # the gateway fetches them
+        assert not backend.capabilities.image_urls  # the gateway downloads them
 
 
 @pytest.mark.parametrize(
@@ -596,7 +594,7 @@ async def test_claudes_signed_thoughts_go_back_in_a_tool_loop(serving: Any) -> N
         loop += [said("And then:"), Call("toolu_3", "read", "{}"), result("toolu_3")]
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "enabled"
-        # without thoughts, none go back
+        # without thoughts, none are sent back
         assert (await events(backend, turn(*loop)))[-1] == Finish("stop"), server.refused
         assert "thinking" not in str(server.requests[-1].body)
 
@@ -631,7 +629,7 @@ async def test_thoughts_between_words_and_calls_go_back_where_they_stood(serving
             "thinking",
             "tool_use",
         ]
-        backend.memory = CallMemory()  # a model that thinks as it likes goes on without them
+        backend.memory = CallMemory()  # a model with adaptive thinking continues without them
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "adaptive"
 
@@ -664,7 +662,7 @@ def test_the_memory_of_calls_has_limits() -> None:
         memory.keep(f"call_{number}", Signed("search", details={"thought_signature": "s"}))
     assert len(memory) == 3 and memory.recall("call_1", "search") is None
     assert memory.recall("call_2", "search") is not None and memory.recall("call_2", "read") is None
-    memory.keep("call_9", Signed("search"))  # call_3 is the one that was asked for longest ago
+    memory.keep("call_9", Signed("search"))  # call_3 is the least recently used one
     assert memory.recall("call_3", "search") is None and memory.recall("call_2", "search") is not None
     for number in range(3):
         memory.keep(f"big_{number}", Signed("search", (SignedThought(Part()),)))
@@ -751,7 +749,7 @@ async def test_an_error_response_fails_at_once_with_its_kind(
     serving: Any, provider: str, reply: Any, expected: Failure
 ) -> None:
     async with serving(provider, reply) as (backend, server):
-        async with asyncio.timeout(5):  # an SDK that tries again would wait for longer
+        async with asyncio.timeout(5):  # an SDK that retries would wait longer
             run = await events(backend)
         assert run == [expected] and len(server.requests) == 1
 

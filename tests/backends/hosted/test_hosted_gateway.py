@@ -1,6 +1,4 @@
-"""The gateway with Claude and Gemini: whole tool loops on both endpoints, streamed and not, judged by all
-judges.
-"""
+"""The gateway with Claude and Gemini: whole tool loops on both APIs, checked by all judges."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n not really
 
 
 def calling(provider: str) -> Any:
-    """Thoughts, words and two calls."""
+    """Thoughts, text and two calls."""
     if provider == "anthropic":
         calls = (a.Use("toolu_1", "weather", '{"city": "Paris"}'), a.Use("toolu_2", "time"))
         usage = {
@@ -115,7 +113,7 @@ def thoughts_of(body: dict[str, Any], api: Api) -> str:
 def continued(
     asked: dict[str, Any], body: dict[str, Any], api: Api, results: dict[str, str]
 ) -> dict[str, Any]:
-    """The next request, as a client writes it: the answer as it came, and the results."""
+    """The next request as a client writes it: the answer unchanged, and the results."""
     if api == "chat":
         answered = [
             {"role": "tool", "tool_call_id": id, "content": results[name]}

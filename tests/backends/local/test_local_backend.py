@@ -1,6 +1,4 @@
-"""The embedded model, on a real file: calls that always fit their schema, text as it is decoded, runs that
-end when nobody wants them.
-"""
+"""The embedded model on a real file: calls match their schema, text streams, runs can be cancelled."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ SHOWN = f'{OPENING}{{"name": "get_weather", "arguments": {{"city": "Rome", "unit
 
 
 def said(*words: str, **fields: Any) -> Turn:
-    """A conversation, the user first."""
+    """A conversation that starts with the user."""
     items = tuple(
         Message("assistant" if place % 2 else "user", (TextPart(text),)) for place, text in enumerate(words)
     )
@@ -65,7 +63,7 @@ def text(of: Sequence[Event]) -> str:
 
 
 async def fitting(backend: LocalBackend, tool: ToolSpec) -> None:
-    """Asks for a call of this tool, and judges its arguments."""
+    """Requests a call of this tool, and checks its arguments."""
     constraint = held([tool], True, begun=OPENING + Constraint.head(tool))
     got = await events(
         backend,
@@ -157,9 +155,7 @@ async def test_free_text_may_hold_no_call(local: LocalBackend) -> None:
 
 
 async def test_text_cannot_contain_an_opening_without_its_call(local: LocalBackend) -> None:
-    """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is
-    finished all the same.
-    """
+    """A bias and a prompt full of half calls invite unfinished calls. Each begun call still ends."""
     half = f"{OPENING}Rome"
     turn = said(
         "Go",
@@ -190,7 +186,7 @@ async def test_a_call_that_the_token_limit_cuts_is_not_completed(local: LocalBac
 
 
 async def test_a_schema_that_no_grammar_can_read_is_loosened_for_its_tool_alone(local: LocalBackend) -> None:
-    """Each part can be read, both together have no instance, which only llguidance finds out."""
+    """Each part is readable, but together they have no instance, which only llguidance notices."""
     odd = ToolSpec(
         "odd",
         "",
@@ -323,7 +319,7 @@ async def test_an_answer_that_fills_the_context_ends_as_length(options: LocalOpt
 
 
 class Steps:
-    """Counts what llama.cpp hands over: progress of the prompt, then tokens."""
+    """Counts the callbacks of llama.cpp: prompt progress, then tokens."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -461,7 +457,7 @@ async def test_loading_is_silent_and_leaves_signals_environment_and_ports_alone(
 
 
 def _listening() -> set[str]:
-    """The TCP ports that this process listens on."""
+    """The TCP ports on which this process listens."""
     import os
 
     own = {

@@ -1,4 +1,4 @@
-"""The gateway with the embedded model: what a client of OpenAI's APIs sees."""
+"""The gateway with the embedded model, as clients of OpenAI's APIs use it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_named_call_then_its_result_makes_a_whole_loop(
 async def test_an_answer_after_a_result_is_in_words_and_not_in_our_markup(
     table: Any, local: LocalBackend, judge: Judge, told: str
 ) -> None:
-    """Such a small model would copy the result, or repeat its own call."""
+    """So small a model would copy the result or repeat its own call."""
     first = await table.serve(local).body(
         "chat", {**ASK, "tool_choice": "required", "parallel_tool_calls": False}
     )

