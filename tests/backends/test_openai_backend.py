@@ -180,7 +180,7 @@ async def test_a_stream_that_breaks_off_is_a_failure_and_never_a_stop(
     assert not any(isinstance(event, Finish) for event in run)
 
 
-async def test_an_end_mark_behind_half_a_call_or_nothing_at_all_is_a_failure() -> None:
+async def test_an_end_mark_after_half_a_call_or_nothing_is_a_failure() -> None:
     half = answer("", CALLS[:1])[:-2]
     for chunks in (half, [], [chunk({"role": "assistant"})]):
         run = await play(Reply.stream(chunks))
@@ -234,16 +234,16 @@ async def test_usage_that_comes_with_every_chunk_is_said_once() -> None:
     assert [event for event in run if isinstance(event, Usage)] == [Usage(1, len(chunks) - 1)]
 
 
-async def test_text_inside_a_call_comes_out_behind_it() -> None:
+async def test_text_inside_a_call_is_sent_after_it() -> None:
     chunks = answer("", CALLS[:1])
     chunks.insert(4, chunk({"content": "by the way"}))
     run = await play(Reply.stream(chunks))
     assert seen(run)["calls"] == CALLS[:1] and seen(run)["text"] == "by the way"
-    behind = [*answer("", CALLS[:1])[:-1], chunk({"content": "done"}), chunk({}, "tool_calls")]
-    assert (await play(Reply.stream(behind)))[-3:] == [CallEnd(0), Text("done"), Finish("tool_calls")]
+    after = [*answer("", CALLS[:1])[:-1], chunk({"content": "done"}), chunk({}, "tool_calls")]
+    assert (await play(Reply.stream(after)))[-3:] == [CallEnd(0), Text("done"), Finish("tool_calls")]
 
 
-async def test_a_call_behind_the_finish_reason_is_not_lost() -> None:
+async def test_a_call_after_the_finish_reason_is_not_lost() -> None:
     late = [
         chunk({"content": "Hi"}),
         chunk({}, "stop"),
@@ -405,7 +405,7 @@ async def test_silence_is_a_timeout_before_and_after_the_first_byte() -> None:
         assert isinstance(run[-1], Failure) and run[-1].kind == "timeout"
 
 
-async def test_silence_behind_the_finish_reason_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_after_the_finish_reason_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolwire.backends.openai.backend.END_MARK_S", 0.05)
     assert (await play(Reply.stream(answer("Hello"), done=False, ending="hang")))[-1] == Finish("stop")
 
@@ -434,7 +434,7 @@ async def test_cancelling_the_task_closes_the_connection_at_once() -> None:
             await upstream.gone.wait()
 
 
-async def test_a_batch_goes_out_before_the_answer_is_complete() -> None:
+async def test_a_batch_is_sent_before_the_answer_is_complete() -> None:
     gate = asyncio.Event()
     async with serving(Reply.stream(answer("Hello"), gate=gate)) as (backend, _):
         run = backend.run(turn())
@@ -530,7 +530,7 @@ async def test_the_backend_works_again_on_another_event_loop() -> None:
         ({"api_key": 5}, "api_key: expected a string"),
     ],
 )
-def test_a_bad_option_says_what_is_wrong(options: dict[str, Any], message: str) -> None:
+def test_the_error_of_a_bad_option_explains_it(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         OpenAIBackend("m", options)
     assert message in str(caught.value)
@@ -649,7 +649,7 @@ def test_history_becomes_messages_with_calls_and_results_paired() -> None:
     ]
 
 
-def test_reasoning_goes_back_only_where_the_setting_says_so() -> None:
+def test_reasoning_is_sent_back_only_if_the_setting_allows_it() -> None:
     items = (user("q"), Reasoning(content=("raw",)), Call("c", "search", "{}"), Result("c", (TextPart("r"),)))
     assert "reasoning_content" not in messages(*items)[1]
     assert messages(*items, options={"reasoning_history": True})[1]["reasoning_content"] == "raw"

@@ -143,7 +143,9 @@ NO_TOOLS = {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("server", NO_TOOLS)
-async def test_a_refusal_of_tools_is_the_only_event_and_the_way_changes(server: str, stream: bool) -> None:
+async def test_a_refusal_of_tools_is_the_only_event_and_the_strategy_changes(
+    server: str, stream: bool
+) -> None:
     async with serving(NO_TOOLS[server], Reply.stream(answer("Hello"))) as (backend, upstream):
         assert way(backend) == "native"
         (failure,) = await events(backend, turn(stream))
@@ -186,7 +188,7 @@ async def test_any_other_error_stays_what_it_is(reply: Reply) -> None:
         )
 
 
-async def test_a_router_that_finds_nobody_to_answer_is_quoted() -> None:
+async def test_a_router_without_a_provider_is_quoted() -> None:
     async with serving(
         Reply.body({"error": {"message": "No allowed providers are available.", "code": 404}}, 404)
     ) as (backend, _):
@@ -322,7 +324,7 @@ CALL = completion(answer('{"name": "clock", "arguments": {"city": "Rome"}}'))
 
 
 @pytest.mark.parametrize("server", ["ollama", "openrouter", "vllm", "llamacpp", "litellm"])
-async def test_one_request_of_a_client_heals_the_refusal(table: Any, server: str) -> None:
+async def test_a_refusal_is_resolved_within_one_client_request(table: Any, server: str) -> None:
     async with serving(refuses_tools(Reply.body(CALL), NO_TOOLS[server])) as (backend, upstream):
         asked = {
             "messages": [{"role": "user", "content": "What time is it in Rome?"}],
@@ -409,8 +411,8 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
             chats = [
                 request.body for request in upstream.requests if request.path.endswith("/chat/completions")
             ]
-            told = [("tools" in body, body.get("tool_choice")) for body in chats]
-            assert told == [(True, "required"), (True, None), *[(True, None)] * silent]
+            sent = [("tools" in body, body.get("tool_choice")) for body in chats]
+            assert sent == [(True, "required"), (True, None), *[(True, None)] * silent]
 
 
 # --- a structured answer together with tools ---

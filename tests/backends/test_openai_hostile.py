@@ -90,7 +90,7 @@ async def play(reply: Reply, request: Turn, **options: Any) -> list[Event]:
 
 
 @pytest.mark.parametrize("more", [{}, {"index": 0}])
-def test_in_a_body_every_entry_is_a_call_of_its_own_even_if_ids_repeat(more: dict[str, Any]) -> None:
+def test_in_a_body_every_entry_is_a_separate_call_even_if_ids_repeat(more: dict[str, Any]) -> None:
     same = [entry("look", "look", '{"a":1}', **more), entry("look", "look", '{"a":2}', **more)]
     assert calls(whole(body({"tool_calls": same}, "tool_calls"))) == [
         ("look", "look", '{"a":1}', "ok"),
@@ -229,7 +229,7 @@ def test_an_error_of_any_shape_is_a_failure(error: Any) -> None:
     assert stream_failure(error).kind == "backend"
 
 
-def test_an_error_that_can_not_be_written_is_a_failure_without_its_words() -> None:
+def test_an_error_that_cannot_be_encoded_is_a_failure_without_its_text() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -367,7 +367,7 @@ async def pinging() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_pings_behind_the_finish_reason_do_not_hold_the_answer_for_ever(
+async def test_pings_after_the_finish_reason_do_not_delay_the_answer_forever(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "END_MARK_S", 0.2)
@@ -389,7 +389,7 @@ OPEN_CALL = chunk({"tool_calls": [entry("a", "look", '{"a":"', index=0)]})
         {"content": "", "reasoning": "x" * 1000},
     ],
 )
-def test_what_waits_behind_an_open_call_is_limited(
+def test_output_held_back_by_an_open_call_is_limited(
     flood: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read, "HELD_LIMIT", 20_000)
@@ -460,7 +460,7 @@ async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body
         {"timeout_s": float("nan")},
     ],
 )
-def test_options_that_can_not_work_are_refused_in_one_line_that_shows_no_secret(bad: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_in_one_line_without_secrets(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as refused:
         OpenAIOptions.parse({"base_url": "http://127.0.0.1/v1", **bad})
     said = str(refused.value)

@@ -140,7 +140,7 @@ async def test_an_answer_is_read_whole_and_its_connection_used_again_where_it_ma
         assert server.connections == connections
 
 
-async def test_the_request_says_what_it_was_given_and_nothing_else() -> None:
+async def test_the_request_contains_its_input_and_nothing_else() -> None:
     async with serving(writes(WHOLE)) as (client, server):
         await asked(client, to(server.port, Authorization="Bearer k"), b"{}")
         head = (
@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Streams, int], Awaitable[None]], type[Transpor
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_what_goes_wrong_has_a_name(kind: str) -> None:
+async def test_every_failure_has_a_kind(kind: str) -> None:
     answer, fault = FAULTS[kind]
     async with serving(answer) as (client, server):
         with pytest.raises(fault):
@@ -192,7 +192,7 @@ async def test_what_came_before_a_break_is_read_first() -> None:
         reply.release()
 
 
-async def test_nobody_there_and_no_such_name() -> None:
+async def test_a_refused_connection_and_an_unknown_host_are_reported() -> None:
     client = Http1Client()
     listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -204,7 +204,7 @@ async def test_nobody_there_and_no_such_name() -> None:
         await client.post(Request(URL("http://no-such-host.invalid/v1"), {}, 5, 5), b"{}")
 
 
-async def test_a_server_that_sends_nothing_is_given_up_also_in_the_middle() -> None:
+async def test_a_server_that_stops_sending_is_dropped_even_in_the_middle() -> None:
     async def silent(streams: Streams, number: int) -> None:
         if number == 2:
             streams[1].write(CHUNKED + b"2\r\nhi\r\n")
@@ -285,7 +285,7 @@ async def test_a_request_whose_answer_had_begun_is_not_sent_again() -> None:
         assert len(server.heads) == 2
 
 
-async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+async def test_unrequested_bytes_end_the_connection() -> None:
     async def says_more(streams: Streams, number: int) -> None:
         streams[1].write(WHOLE)
         await asyncio.sleep(0.02)
@@ -359,7 +359,7 @@ async def test_a_connection_is_not_reused_after_an_answer_to_a_partly_read_reque
     [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"],
 )
 @pytest.mark.parametrize("whole", [WHOLE, CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"], ids=["length", "chunks"])
-async def test_what_comes_behind_a_whole_answer_is_nobodys(whole: bytes, behind: bytes) -> None:
+async def test_bytes_after_a_whole_answer_are_ignored(whole: bytes, behind: bytes) -> None:
     async with serving(writes(whole + behind)) as (client, server):
         for number in (1, 2):
             assert await asked(client, to(server.port)) == (200, b"hi")

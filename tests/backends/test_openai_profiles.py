@@ -103,12 +103,12 @@ def test_a_named_profile_brings_its_address(name: str) -> None:
         ("https://api.groq.com/openai/v1", None),
     ],
 )
-def test_an_address_tells_the_server_only_where_it_is_sure(address: str, name: str | None) -> None:
+def test_an_address_identifies_the_server_only_if_it_is_certain(address: str, name: str | None) -> None:
     found = by_address(address)
     assert (found.name if found else None) == name
 
 
-def test_owners_and_headers_tell_the_server() -> None:
+def test_owners_and_headers_identify_the_server() -> None:
     found = [
         by_models([owner], server)
         for owner, server in (
@@ -128,7 +128,7 @@ def test_owners_and_headers_tell_the_server() -> None:
     ]
 
 
-def test_only_servers_near_by_are_asked_who_they_are() -> None:
+def test_only_local_servers_are_probed() -> None:
     near = (
         "http://localhost/v1",
         "http://127.0.0.1:1/v1",
@@ -170,14 +170,14 @@ def models(owner: str, **more: Any) -> dict[str, Any]:
         ({"/v1/models": {"data": [1, {"owned_by": 5}]}}, "generic"),
     ],
 )
-async def test_a_server_is_asked_who_it_is(pages: dict[str, Any], name: str) -> None:
+async def test_a_server_is_identified_by_a_probe(pages: dict[str, Any], name: str) -> None:
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
         found = await identify(ServerProbe(upstream.base_url, "", session))
         assert found is PROFILES[name]
         assert all(request.method == "GET" for request in upstream.requests)
 
 
-async def test_a_server_that_is_not_there_says_nothing_and_one_far_away_is_not_asked() -> None:
+async def test_a_missing_server_stays_unknown_and_a_remote_one_is_not_probed() -> None:
     async with aiohttp.ClientSession() as session:
         assert await identify(ServerProbe("http://127.0.0.1:1/v1", "", session)) is None
         assert await identify(ServerProbe("https://api.example.com/v1", "", session)) is PROFILES["generic"]
@@ -213,7 +213,7 @@ async def test_a_model_is_not_asked_about_where_its_tools_are_settled(tools: str
         await backend.close()
 
 
-async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -> None:
+async def test_a_grammar_is_sent_to_llama_cpp_only_if_it_is_surely_supported() -> None:
     """A server built without llguidance aborts on one."""
     gbnf = {"generation_settings": {"grammar": 'root ::= "null" space'}}
     for page in (gbnf, {}, None, "oops"):
@@ -275,7 +275,7 @@ async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
         assert await facts_of(Busy("http://127.0.0.1:1/v1", "", session), PROFILES["llamacpp"], "m") is None
 
 
-async def test_ollama_says_whether_a_model_has_tools() -> None:
+async def test_ollama_reports_whether_a_model_has_tools() -> None:
     for capabilities, tools in ((["completion"], False), (["completion", "tools"], True), (None, None)):
         page = {"capabilities": capabilities} if capabilities else {}
         async with (
@@ -593,7 +593,7 @@ async def test_an_older_ollama_is_asked_about_each_model() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-async def test_a_list_of_its_own_that_is_missing_is_replaced_by_the_common_one(name: str) -> None:
+async def test_a_missing_vendor_list_is_replaced_by_the_common_one(name: str) -> None:
     missing = dict.fromkeys(("/api/tags", "/api/v0/models", "/v1/model/info", "/props", "/api/show"))
     async with FakeUpstream(Reply(), pages=missing) as upstream, aiohttp.ClientSession() as session:
         assert [
@@ -768,7 +768,7 @@ def test_litellm_passes_objects_on_as_arguments() -> None:
     assert calls(run) == [("u1", "clock", '{"city":"Rome"}'), ("u2", "clock", '{"city":"Oslo"}')]
 
 
-def test_openrouter_says_that_it_waits_and_fails_in_the_middle() -> None:
+def test_openrouter_sends_comments_while_waiting_and_fails_mid_stream() -> None:
     chunk = (
         '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P",'
         '"choices":[{"index":0,'

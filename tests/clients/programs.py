@@ -50,7 +50,7 @@ def run_opencode(program: str, jobs: list[Job], folder: Path) -> list[dict[str, 
     def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
         (work / "opencode.json").write_text(job.get("settings") or opencode_settings(job), "utf-8")
         command = [program, "run", "--format", "json", "--model", f"toolwire/{job['model']}"]
-        return _told(
+        return _result(
             _opencode_steps, *_output(command, work, home, job.get("question", PROMPT))
         )  # an argument would be quoted again
 
@@ -70,7 +70,7 @@ def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any
             "--dangerously-bypass-approvals-and-sandbox",
             job.get("question", PROMPT),
         ]
-        return _told(_codex_steps, *_output(command, work, home))
+        return _result(_codex_steps, *_output(command, work, home))
 
     return _all(one, jobs, folder / "codex")
 
@@ -118,7 +118,7 @@ def _output(
     return child.returncode, [json.loads(line) for line in said.splitlines() if line.startswith("{")], said
 
 
-def _told(
+def _result(
     read: Callable[[list[dict[str, Any]]], list[Step]], status: int, events: list[dict[str, Any]], said: str
 ) -> dict[str, Any]:
     steps = read(events)

@@ -35,13 +35,17 @@ FORMS: dict[str, Callable[[str], str]] = {
 model must write null for an optional argument.
 """
 
-BEHIND_CODEX = {"obsidian": "obsidian-native", "opencode": "opencode-native", "codex": "codex_twice-native"}
-BEHIND_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
+MODELS_OF_CODEX = {
+    "obsidian": "obsidian-native",
+    "opencode": "opencode-native",
+    "codex": "codex_twice-native",
+}
+MODELS_OF_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
 
 
 def codex_models(program: str, url: str) -> dict[str, dict[str, Any]]:
     shared = {"backend": "codex", "bin": program, "provider": {"base_url": url}}
-    return {f"{name}-codex": {**shared, "model": model} for name, model in BEHIND_CODEX.items()}
+    return {f"{name}-codex": {**shared, "model": model} for name, model in MODELS_OF_CODEX.items()}
 
 
 def models() -> dict[str, dict[str, str]]:

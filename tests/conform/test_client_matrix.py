@@ -18,7 +18,7 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, ask: Ask) -> None:
+def test_a_tool_loop_ends_in_an_answer_with_the_tools_result(case: Case, ask: Ask) -> None:
     result = ask(case)
     assert result["error"] is None, result["error"]
     first, last = result["steps"]

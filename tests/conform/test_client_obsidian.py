@@ -38,9 +38,9 @@ def send(gateway: str, codex_gateway: str, judge: Judge) -> Any:
                 200,
                 "app://obsidian.md",
             )
-            told = answer.read()
-        judge.stream(told, api)
-        folded: dict[str, Any] = fold(told, api)
+            received = answer.read()
+        judge.stream(received, api)
+        folded: dict[str, Any] = fold(received, api)
         return folded
 
     return go

@@ -132,7 +132,7 @@ def test_arguments_arrive_as_the_model_meant_them(case: Case, ask: Ask) -> None:
 
 
 @every_case
-def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None:
+def test_a_conversation_continues_with_its_history(case: Case, ask: Ask) -> None:
     first, second = (step["text"] for step in steps_of(ask(case, "conversation"), 2))
     assert first == "The first answer."
     if (case.client, case.api, case.stream) == ("semantic-kernel", "stateless", True):
@@ -146,7 +146,7 @@ def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None
 
 
 @every_case
-def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
+def test_an_answer_that_reached_the_token_limit_reports_it(case: Case, ask: Ask) -> None:
     result = ask(case, "short")
     if case.api == "runner" and (
         not case.stream or result["error"]

@@ -78,7 +78,7 @@ async def outcome_of(base: str, model: str, *ids: str) -> ConformOutcome:
         return await conform(probe, model, [BY_ID[id] for id in ids] if ids else CATALOGUE)
 
 
-def told(outcome: ConformOutcome) -> list[str]:
+def failures(outcome: ConformOutcome) -> list[str]:
     return [
         f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}"
         for one in outcome.findings
@@ -92,7 +92,7 @@ def told(outcome: ConformOutcome) -> list[str]:
 @pytest.mark.parametrize("model", ["native", "emulated", "parked", "constrained"])
 async def test_toolwire_passes_every_check(toolwire: Node, model: str) -> None:
     outcome = await outcome_of(f"{toolwire.url}/v1", model)
-    assert told(outcome) == []
+    assert failures(outcome) == []
     assert len(outcome.findings) == len(CATALOGUE)
 
 
@@ -115,7 +115,7 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
         outcome = await outcome_of(f"{node.url}/v1", "codex")
     finally:
         await asyncio.to_thread(node.end)
-    assert told(outcome) == []
+    assert failures(outcome) == []
 
 
 # --- checks fail ---
@@ -440,7 +440,7 @@ OTHER_ITEMS = {
     "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Something else."}],
     "has_more": False,
 }
-TOLD: dict[str, tuple[str, Damage, str]] = {
+OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
     "an error that is a text": (
         "chat.answers",
         asking(without_tools, where(lambda passing: passing.status == 200, 200, ERROR_TEXT)),
@@ -473,9 +473,9 @@ TOLD: dict[str, tuple[str, Damage, str]] = {
     "responses.call.arguments",
     "responses.store.items",
 )
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", OTHER_FAULTS)
 async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
-    id, relay.damage, words = TOLD[name]
+    id, relay.damage, words = OTHER_FAULTS[name]
     [finding] = (await outcome_of(relay.base_url, "native", id)).findings
     assert finding.verdict.result == "fail" and words in finding.verdict.seen, finding.verdict
 
@@ -517,7 +517,7 @@ def events(passing: Passing) -> None:
     "chat.body.finish", "chat.stream.finish", "chat.choice.named", "chat.stream.sse", "responses.stream.sse"
 )
 @pytest.mark.parametrize("habit", [stops_if_named, events])
-async def test_what_openai_or_the_standard_allows_passes_every_check(
+async def test_behaviour_that_openai_or_the_standard_allows_passes_every_check(
     relay: DamagingRelay, habit: Damage
 ) -> None:
     changed: list[bool] = []
@@ -528,7 +528,7 @@ async def test_what_openai_or_the_standard_allows_passes_every_check(
         changed.append(passing.raw != before)
 
     relay.damage = damage
-    assert told(await outcome_of(relay.base_url, "native")) == []
+    assert failures(await outcome_of(relay.base_url, "native")) == []
     assert any(changed)
 
 
@@ -567,7 +567,7 @@ async def test_a_check_finds_its_fault_and_nothing_else_makes_it_fail(relay: Dam
     clean = await outcome_of(relay.base_url, "native", id)
     relay.damage = DAMAGES[id]
     damaged = await outcome_of(relay.base_url, "native", id)
-    assert told(clean) == []
+    assert failures(clean) == []
     [finding] = damaged.findings
     assert finding.verdict.result == "fail", finding.verdict
     assert finding.verdict.seen and finding.verdict.question in BY_ID[id].asks

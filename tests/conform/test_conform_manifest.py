@@ -189,7 +189,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
     assert claimed - codes == set()
 
 
-def test_a_check_says_what_it_demands_from_where_and_who_suffers() -> None:
+def test_a_check_states_its_demand_its_source_and_the_harm() -> None:
     for check in CATALOGUE:
         assert check.demands and check.source and check.fails and check.asks
         assert re.fullmatch(r"(http|chat|responses)(\.[a-z-]+){1,2}", check.id)

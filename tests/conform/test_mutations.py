@@ -450,7 +450,7 @@ def test_every_damage_of_the_table_is_used() -> None:
 
 
 @pytest.mark.parametrize("golden", GOLDEN)
-def test_each_golden_stream_is_damaged_in_at_least_thirty_ways(golden: str) -> None:
+def test_each_golden_stream_has_at_least_thirty_damages(golden: str) -> None:
     damaged = [
         render(frames) for mutation in MUTATIONS if (frames := damaged_by(mutation, golden)) is not None
     ]

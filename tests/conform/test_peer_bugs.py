@@ -46,7 +46,7 @@ def test_2_equal_or_prefix_fragments_are_appended_never_replaced(pieces: list[st
 
 
 @pytest.mark.check("responses.stream.increments")
-async def test_2_deltas_done_and_item_tell_the_same_arguments_on_responses(table: Any) -> None:
+async def test_2_deltas_done_and_item_have_the_same_arguments_on_responses(table: Any) -> None:
     raw = (
         await table.play(f"chunk 1\ncall f {NESTED}").stream(
             "responses", {"input": "q", "tools": [F], "store": False}
@@ -130,7 +130,7 @@ async def test_10_n_choices_are_real_and_usage_is_counted(table: Any) -> None:
 
 
 @pytest.mark.check("chat.request.clients")
-async def test_11_what_can_not_be_honoured_is_reported(table: Any) -> None:
+async def test_11_fields_that_cannot_be_honoured_are_reported(table: Any) -> None:
     answer = await table.play("say x").answer(
         "chat", {"messages": USER, "stop": ["x"], "temperature": 1, "seed": 5}
     )

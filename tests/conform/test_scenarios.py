@@ -230,7 +230,7 @@ CASES = [
 ]
 
 
-def _told(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str, str]], str]:
+def _content(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str, str]], str]:
     """Text, refusal, thoughts, calls and finish of a body, as in `Scenario`."""
     if api == "chat":
         choice = body["choices"][0]
@@ -302,14 +302,14 @@ async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, 
         list(scenario.calls),
         scenario.finish,
     )
-    assert _told(body, api) == expected
-    assert _told(fold(raw, api), api)[:4] == expected[:4]
+    assert _content(body, api) == expected
+    assert _content(fold(raw, api), api)[:4] == expected[:4]
 
 
 @pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
-async def test_a_failure_after_the_first_byte_is_told_in_the_stream(
+async def test_a_failure_after_the_first_byte_is_reported_in_the_stream(
     table: Any, judge: Judge, api: Api, strategy: str
 ) -> None:
     table.play("say par\npause 1ms\nfail backend backend died", tools=strategy)

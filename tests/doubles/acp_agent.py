@@ -120,7 +120,7 @@ class ScriptedAgent:
     def __init__(self, script: Mapping[str, Json]) -> None:
         self._script = script
         self._prompts: list[list[Json]] = script.get("prompts") or DEFAULT_PROMPTS
-        self._told = 0
+        self._prompted = 0
         self._calls = 0
         self._authenticated = False
         self._tools: Tools | None = None
@@ -217,8 +217,8 @@ class ScriptedAgent:
 
     async def _prompt(self, prompt: str) -> Json:
         self._cancelled.clear()
-        steps = self._prompts[min(self._told, len(self._prompts) - 1)]
-        self._told += 1
+        steps = self._prompts[min(self._prompted, len(self._prompts) - 1)]
+        self._prompted += 1
         for step in steps:
             await self._play(step, prompt)
         return {"stopReason": "end_turn"}

@@ -135,18 +135,18 @@ def test_a_parameter_s_name_may_be_quoted(agreed: Any) -> None:
 
 @pytest.mark.parametrize("written", TEXT)
 def test_what_is_not_certain_is_text(agreed: Any, written: str) -> None:
-    told = agreed(written, arguments="validated")
-    assert "".join(row[1] for row in told if row[0] == "text") == written or [
-        row[2] for row in told if row[0] != "text"
+    rows = agreed(written, arguments="validated")
+    assert "".join(row[1] for row in rows if row[0] == "text") == written or [
+        row[2] for row in rows if row[0] != "text"
     ] == ["ok"]
-    assert all(row[0] == "text" or row[1] == '{"city": "R"}' for row in told)
+    assert all(row[0] == "text" or row[1] == '{"city": "R"}' for row in rows)
 
 
 @pytest.mark.parametrize("written", TEXT)
 def test_what_was_sent_already_is_marked_as_broken(agreed: Any, written: str) -> None:
-    told = agreed(written, arguments="eager")
+    rows = agreed(written, arguments="eager")
     assert all(
-        row[0] == "text" or row[2] in ("invalid", "truncated") or row[1] == '{"city": "R"}' for row in told
+        row[0] == "text" or row[2] in ("invalid", "truncated") or row[1] == '{"city": "R"}' for row in rows
     )
 
 

@@ -36,12 +36,12 @@ HERE = (
 EVERY = tuple(DIALECTS)
 PARIS = '{"city": "Paris"}'
 
-Told = list[tuple[str, ...]]
+Rows = list[tuple[str, ...]]
 """Events as a reader sees them: ("text", …) and ("call", name, arguments, status)."""
 
 
-def told(events: list[Event]) -> Told:
-    out: Told = []
+def rows(events: list[Event]) -> Rows:
+    out: Rows = []
     for event in events:
         if isinstance(event, Text) and out and out[-1][0] == "text":
             out[-1] = ("text", out[-1][1] + event.text)
@@ -57,12 +57,12 @@ def told(events: list[Event]) -> Told:
     return out
 
 
-def read(pieces: list[str], reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
+def read(pieces: list[str], reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Rows:
     parser = ToolCallParser(TOOLS, dialects, **options)
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+    return rows([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
 
-def anyhow(text: str, reason: str = "eof", **options: Any) -> Told:
+def anyhow(text: str, reason: str = "eof", **options: Any) -> Rows:
     """The result, which must not depend on the splits: whole, by character, and cut once anywhere."""
     whole = read([text], reason, **options)
     assert read(list(text), reason, **options) == whole
@@ -413,7 +413,7 @@ WRITTEN = [pytest.param(*case[:3], id=f"{case[0]}, {case[3]}") for case in CASES
 
 
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
-def test_what_models_write_becomes_calls(dialect: str, written: str, out: Told) -> None:
+def test_what_models_write_becomes_calls(dialect: str, written: str, out: Rows) -> None:
     assert anyhow(written, dialects=(dialect,)) == out
     assert read(list(written), arguments="validated") == read([written]) == out, (
         "and no other dialect is in the way"
@@ -421,16 +421,16 @@ def test_what_models_write_becomes_calls(dialect: str, written: str, out: Told) 
 
 
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
-def test_text_before_and_behind_stays_as_it_is(dialect: str, written: str, out: Told) -> None:
+def test_text_before_and_after_a_call_is_unchanged(dialect: str, written: str, out: Rows) -> None:
     if written.startswith(" to="):
         return  # only the beginning of an answer can be that
-    behind = "\n\nThat is all; 1 < 2."
+    after = "\n\nThat is all; 1 < 2."
     if out[-1][0] == "text":
-        out = [*out[:-1], ("text", out[-1][1] + behind)]
+        out = [*out[:-1], ("text", out[-1][1] + after)]
     else:
-        out = [*out, ("text", behind)]
+        out = [*out, ("text", after)]
     head = "Let me see.\n" + (out[0][1] if out[0][0] == "text" else "")
-    assert read(list("Let me see.\n" + written + behind), dialects=(dialect,)) == [
+    assert read(list("Let me see.\n" + written + after), dialects=(dialect,)) == [
         ("text", head),
         *(out[1:] if out[0][0] == "text" else out),
     ]
@@ -467,7 +467,7 @@ def test_a_known_name_decides_how_an_id_reads() -> None:
             parser.feed(f"<|tool_call_begin|>{written}<|tool_call_argument_begin|>{{}}<|tool_call_end|>")
             + parser.finish()
         )
-        assert told(events) == [("call", name, "{}", "ok")]
+        assert rows(events) == [("call", name, "{}", "ok")]
 
 
 # --- malformed output ---
@@ -546,7 +546,7 @@ def test_an_unknown_tool_is_text_and_nothing_is_lost(dialect: str, mode: str) ->
     )
 
 
-def test_an_unknown_tool_behind_a_known_one_is_text_from_its_marker_on() -> None:
+def test_an_unknown_tool_after_a_known_one_is_text_from_its_marker_on() -> None:
     first = (
         '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": '
         '"Paris"}<|tool_call_end|>'
@@ -601,7 +601,7 @@ def test_arguments_beyond_repair_are_invalid_where_they_were_sent_and_text_where
     assert written.endswith(out[1][1]) if len(out) > 1 else out[0][2].endswith(" tail")
 
 
-def test_sloppy_json_is_mended_behind_a_header_too() -> None:
+def test_sloppy_json_after_a_header_is_repaired_too() -> None:
     written = "[TOOL_CALLS]get_weather[ARGS]{'city': 'Paris', n: True,}"
     assert anyhow(written) == [call('{"city": "Paris", "n": true}', status="repaired")]
 
@@ -652,6 +652,6 @@ def test_an_answer_that_has_begun_is_not_searched_for_its_first_words() -> None:
     parser = ToolCallParser(TOOLS, ("harmony",))
     assert parser.feed(" ") == [Text(" ")]
     assert parser.feed("to=fun") == []
-    assert told(parser.feed("ny. ")) == [("text", "to=funny. ")]
+    assert rows(parser.feed("ny. ")) == [("text", "to=funny. ")]
     for piece in ("a to", "=fun", "ctio", "ns.g", "et t"):
         assert parser.feed(piece) == [Text(piece)], "nothing is held back any more"

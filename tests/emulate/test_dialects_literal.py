@@ -31,8 +31,8 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "write"},
     {"type": "function", "name": "music.play-song"},
 ]
-Told = list[tuple[str, ...]]
-Reads = Callable[..., Told]
+Rows = list[tuple[str, ...]]
+Reads = Callable[..., Rows]
 
 
 def call(
@@ -146,7 +146,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
@@ -187,14 +187,14 @@ LITERALS = [
 
 
 @pytest.mark.parametrize("literal", LITERALS)
-def test_a_literal_is_what_python_says(literal: str, agreed: Reads) -> None:
+def test_a_literal_has_the_value_that_python_gives_it(literal: str, agreed: Reads) -> None:
     expected = json.loads(json.dumps({"v": ast.literal_eval(literal)}))
     for text in (f"[write(v={literal})]", f"<|tool_call_start|>[write(v={literal})]<|tool_call_end|>"):
         got = agreed(text)
         assert [(each[0], json.loads(each[1]), each[2]) for each in got] == [("write", expected, "ok")]
 
 
-MENDED = [
+REPAIRED = [
     ('"a\nb"', '"a\\nb"', "repaired"),
     ('"\\xZZ"', '"\\\\xZZ"', "repaired"),
     ('"\\N{nothing of that name}"', '"\\\\N{nothing of that name}"', "repaired"),
@@ -204,8 +204,8 @@ MENDED = [
 ]
 
 
-@pytest.mark.parametrize(("literal", "expected", "status"), MENDED)
-def test_a_literal_that_python_would_not_read_is_mended(
+@pytest.mark.parametrize(("literal", "expected", "status"), REPAIRED)
+def test_a_literal_that_python_would_not_read_is_repaired(
     literal: str, expected: str, status: str, agreed: Reads
 ) -> None:
     assert agreed(f"[write(v={literal})]") == [call(f'{{"v": {expected}}}', "write", status)]
@@ -289,7 +289,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_broken_call_is_reported_as_broken(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
@@ -350,7 +350,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
         ("<start_function_call>call:get_weather{city:<escape>", "<escape>}<end_function_call>"),
     ],
 )
-def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, behind: str) -> None:
+def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, after: str) -> None:
     parser = ToolCallParser(TOOLS, MINE)
     parser.feed(before)
     sent = "".join(
@@ -360,7 +360,7 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, behind: s
         if isinstance(event, CallArgs)
     )
     assert len(sent) > 250
-    events = parser.feed(behind) + parser.finish()
+    events = parser.feed(after) + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
 
 

@@ -30,8 +30,8 @@ TOOLS: list[dict[str, Any]] = [
     },
     {"type": "function", "name": "write"},
 ]
-Told = list[tuple[str, ...]]
-Reads = Callable[..., Told]
+Rows = list[tuple[str, ...]]
+Reads = Callable[..., Rows]
 
 
 def call(
@@ -197,7 +197,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
@@ -265,7 +265,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_broken_call_is_reported_as_broken(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
@@ -320,7 +320,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
 
 @pytest.mark.parametrize("dialect", ["glm", "minimax", "dsml", "kimi_k3", "tag_is_tool"])
 def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
-    before, behind = FULL[dialect].split("Paris")
+    before, after = FULL[dialect].split("Paris")
     parser = ToolCallParser(TOOLS, [dialect])
     parser.feed(before)
     sent = "".join(
@@ -330,7 +330,7 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
         if isinstance(event, CallArgs)
     )
     assert len(sent) > 200
-    events = parser.feed(behind) + parser.finish()
+    events = parser.feed(after) + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
 
 
@@ -362,18 +362,18 @@ def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads,
     assert got[1][2] == "ok" and json.loads(got[1][1]) == arguments
 
 
-def test_only_declared_tools_open_a_block_by_their_name(told: Reads) -> None:
+def test_only_declared_tools_open_a_block_by_their_name(rows: Reads) -> None:
     parser = ToolCallParser([{"name": f"tool_{number}"} for number in range(128)], ["tag_is_tool"])
     text = "<tool_500>\na: 1\n</tool_500> <tool_77>\na: 1\n</tool_77>"
-    assert told(parser.feed(text) + parser.finish()) == [
+    assert rows(parser.feed(text) + parser.finish()) == [
         ("text", "<tool_500>\na: 1\n</tool_500> "),
         ("tool_77", '{"a": 1}', "ok"),
     ]
 
 
-def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(told: Reads) -> None:
+def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(rows: Reads) -> None:
     parser = ToolCallParser([{"name": "tool_call"}, {"name": "write"}], ["tag_is_tool", "hermes"])
-    assert told(parser.feed('<tool_call>{"name": "write"}</tool_call>') + parser.finish()) == [EMPTY]
+    assert rows(parser.feed('<tool_call>{"name": "write"}</tool_call>') + parser.finish()) == [EMPTY]
 
 
 def test_a_quoted_element_is_no_call(agreed: Reads) -> None:

@@ -36,7 +36,7 @@ from toolwire.emulate.dialects import DEFAULT, DIALECTS, FAMILIES, dialects_of, 
         ("gpt-5.5", None),
     ],
 )
-def test_a_name_tells_the_family(model: str, dialect: str | None) -> None:
+def test_a_name_reveals_the_family(model: str, dialect: str | None) -> None:
     assert family_of(model) == dialect
 
 

@@ -82,12 +82,12 @@ def wrapped(value: dict[str, Any], how: str) -> str:
     some.lists(some.integers(0), max_size=12),
 )
 def test_a_valid_object_passes_verbatim_however_it_is_cut(
-    value: dict[str, Any], how: str, before: str, behind: str, places: list[int]
+    value: dict[str, Any], how: str, before: str, after: str, places: list[int]
 ) -> None:
     text = (
         before
         + json.dumps(value, ensure_ascii=how == "escaped", indent=2 if how == "indented" else None)
-        + behind
+        + after
     )
     out, flow = fed(cut_at(text, places))
     assert out == text and not flow.issues and not flow.cut

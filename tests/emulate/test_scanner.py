@@ -34,7 +34,7 @@ EVERY = tuple(DIALECTS)
 ARGS = '{"city": "Paris"}'
 
 
-def told(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
+def text_and_calls(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
     """The text and the calls (name, arguments, status)."""
     text = "".join(event.text for event in events if isinstance(event, Text))
     calls: list[tuple[str, str, str]] = [
@@ -60,7 +60,7 @@ def read(
         TOOLS, options.pop("dialects", EVERY), nonce=options.pop("nonce", "k7"), **options
     )
     pieces = [text[i : i + size] for i in range(0, len(text), size)] if size else [text]
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+    return text_and_calls([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
 
 def both(text: str, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
@@ -327,7 +327,7 @@ def test_a_held_block_that_breaks_is_not_searched_for_calls_inside_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", "validated"])
-def test_a_call_cut_by_the_length_limit_is_told_as_truncated(mode: str) -> None:
+def test_a_call_cut_by_the_length_limit_is_reported_as_truncated(mode: str) -> None:
     for written in (
         '<tool_call>{"name": "write", "arguments": {"t": "half',
         "<function=get_weather><parameter=city>half",
@@ -359,7 +359,7 @@ def test_recovery_dialects_do_not_fire_in_code(fence: str) -> None:
     assert both(written, dialects=("hermes", "use_tool")) == (written, [])
 
 
-def test_behind_a_closed_fence_they_do() -> None:
+def test_calls_after_a_closed_fence_count() -> None:
     assert both("```\ncode\n```\n" + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]
 
 
@@ -374,7 +374,7 @@ def test_behind_a_closed_fence_they_do() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["eager", "validated"])
-def test_a_block_that_stands_in_the_input_is_a_quotation(block: str, mode: str) -> None:
+def test_a_block_that_appears_in_the_input_is_a_quotation(block: str, mode: str) -> None:
     note = f"A note that says: {block} and more."
     assert both(block, quoted=[note], arguments=mode) == (block, [])
     assert both(block, quoted=["another note"], arguments=mode)[1] != []
@@ -387,7 +387,7 @@ def test_the_sentinel_fires_anywhere_because_nothing_else_knows_its_token() -> N
 
 def test_without_a_token_there_is_no_sentinel() -> None:
     written = '<tool_call:k7>{"name": "write"}</tool_call:k7>'
-    assert told(parse(written, TOOLS, ("sentinel",))) == (written, [])
+    assert text_and_calls(parse(written, TOOLS, ("sentinel",))) == (written, [])
 
 
 def test_the_sentinel_alone_leaves_every_other_dialect_text() -> None:
@@ -423,8 +423,8 @@ def test_plain_text_leaves_in_the_same_feed() -> None:
 
 def test_only_what_may_become_a_marker_is_held_back() -> None:
     parser = ToolCallParser(TOOLS, ("hermes",))
-    assert told(parser.feed("look <tool_"))[0] == "look "
-    assert told(parser.feed("x"))[0] == "<tool_x"
+    assert text_and_calls(parser.feed("look <tool_"))[0] == "look "
+    assert text_and_calls(parser.feed("x"))[0] == "<tool_x"
 
 
 def test_a_held_call_beyond_its_limit_is_text() -> None:
@@ -473,7 +473,7 @@ def test_no_opener_is_the_beginning_of_another() -> None:
     ]
 
 
-def test_feeding_behind_the_end_gives_text_and_never_raises() -> None:
+def test_feeding_after_the_end_returns_text_and_never_raises() -> None:
     parser = ToolCallParser(TOOLS)
     parser.finish()
     assert parser.feed(BLOCK) == [Text(BLOCK)]
@@ -600,7 +600,7 @@ def test_code_is_code_in_quotes_lists_and_lines(written: str) -> None:
     assert both(written, dialects=("hermes",)) == (written, [])
 
 
-def test_behind_closed_code_it_fires_again() -> None:
+def test_it_fires_again_after_closed_code() -> None:
     closed = (
         "> ```\n> code\n> ```\n",
         "use `code` and `more` now: ",

@@ -51,7 +51,7 @@ HERE = Path(__file__).parent
 _kept = contextlib.ExitStack()
 _browsers: list[Browser] = []
 _open: list[Browsing] = []
-"""The failed phases of the running test."""
+"""The open browser profiles of the running test."""
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +126,8 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        told = self._read(self.process, rb"listening on http://127\.0\.0\.1:(\d+)/v1", "stdout")
-        self.port = int(told[1])
+        ready = self._read(self.process, rb"listening on http://127\.0\.0\.1:(\d+)/v1", "stdout")
+        self.port = int(ready[1])
         self.link = self._read(self.process, rb"(http://\S+/ui/enter\?token=\S+)", "stderr")[1].decode()
         return self
 
@@ -246,14 +246,14 @@ class Browsing:
 
     def shown(self) -> str:
         """For the report of a failure: each tab's address, text and fields, and the server's log."""
-        told = []
+        report = []
         for page in self.context.pages:
             fields = page.evaluate(
                 "[...document.querySelectorAll('input, textarea')].map((one) => one.value).filter(Boolean)"
             )
             focused = page.evaluate("document.activeElement?.outerHTML.slice(0, 200)")
-            told += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
-        return "\n".join([*told, *self.problems, self.site.logged()])
+            report += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
+        return "\n".join([*report, *self.problems, self.site.logged()])
 
     def unexpected(self) -> list[str]:
         return [one for one in self.problems if not any(part in one for part in self.expected)]

@@ -198,7 +198,7 @@ def test_axe_finds_no_violation_with_any_client(stage: Any, axe: str) -> None:
         check(stage, shots.Scene(client, at(f"/ui/connect?client={client}", sees("Does it work?"))), axe)
 
 
-def test_axe_finds_no_violation_while_a_turn_runs_nor_when_the_server_is_gone(stage: Any, axe: str) -> None:
+def test_axe_finds_no_violation_while_a_turn_runs_or_the_server_is_down(stage: Any, axe: str) -> None:
     check(stage, shots.Scene("running", hangs, look=drawer), axe)
     running = stage.call("GET", "/turns?status=running")["turns"]
     check(stage, shots.Scene("turn-running", at(f"/ui/wire/{running[0]['id']}", sees("Timeline"))), axe)

@@ -56,24 +56,24 @@ def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded
     )
     page = browse(site(models={"m": {"script": script}})).tab()
     send(page, "Which **teas** are there?")
-    told = answer(page)
-    expect(told.get_by_role("heading", name="Teas")).to_be_visible()
-    expect(told.get_by_text("brew(80)")).to_be_visible()  # an unclosed fence is already code
+    shown = answer(page)
+    expect(shown.get_by_role("heading", name="Teas")).to_be_visible()
+    expect(shown.get_by_text("brew(80)")).to_be_visible()  # an unclosed fence is already code
     expect(
         page.get_by_role("button", name="Stop")
     ).to_be_visible()  # all this while the answer is being written
-    expect(told.get_by_role("strong")).to_have_text("hot")
-    expect(told.get_by_role("link", name="the list")).to_have_attribute("href", "https://example.org/teas")
-    expect(told.get_by_role("listitem")).to_have_text(["green", "black"])
-    expect(told.get_by_role("columnheader")).to_have_text(["tea", "degrees"])
-    expect(told.get_by_role("cell", name="80")).to_be_visible()
-    assert "**" not in told.inner_text() and "##" not in told.inner_text()
+    expect(shown.get_by_role("strong")).to_have_text("hot")
+    expect(shown.get_by_role("link", name="the list")).to_have_attribute("href", "https://example.org/teas")
+    expect(shown.get_by_role("listitem")).to_have_text(["green", "black"])
+    expect(shown.get_by_role("columnheader")).to_have_text(["tea", "degrees"])
+    expect(shown.get_by_role("cell", name="80")).to_be_visible()
+    assert "**" not in shown.inner_text() and "##" not in shown.inner_text()
     expect(
         page.get_by_role("article", name="You").get_by_text("Which **teas** are there?")
     ).to_be_visible()  # the person's text stays as written
-    expect(told.get_by_text("Which tea?")).to_be_hidden()
-    told.get_by_text("Thoughts", exact=True).click()
-    expect(told.get_by_text("Which tea?")).to_be_visible()
+    expect(shown.get_by_text("Which tea?")).to_be_hidden()
+    shown.get_by_text("Thoughts", exact=True).click()
+    expect(shown.get_by_text("Which tea?")).to_be_visible()
 
 
 def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboard(
@@ -255,7 +255,7 @@ def test_an_export_is_a_note_that_a_terminal_can_continue_and_a_draft_outlives_a
     expect(box).to_have_value("")
 
 
-def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site: Any, browse: Any) -> None:
+def test_the_view_follows_an_answer_until_the_person_scrolls_up(site: Any, browse: Any) -> None:
     lines = [f'say "Line {number} of many.\\n\\n"\npause 25ms' for number in range(400)]
     page = browse(site(models={"m": {"script": "\n".join(lines)}}), height=500).tab()
     send(page, "Tell me a lot.")

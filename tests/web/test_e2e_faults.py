@@ -78,9 +78,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     expect(box).to_have_value("")
 
 
-def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_more(
-    site: Any, browse: Any
-) -> None:
+def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: Any, browse: Any) -> None:
     here = site(models={"m": {"script": WRITE}})
     browsing = browse(here)
     browsing.expected += GONE
@@ -115,7 +113,7 @@ def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_mo
     assert (here.vault / "Cup.md").read_text() == "One cup."
 
 
-def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site: Any, browse: Any) -> None:
+def test_sending_while_the_server_is_down_reports_it_once_and_nothing_is_lost(site: Any, browse: Any) -> None:
     here = site(models={"m": {"script": "say Asked: {user}"}})
     browsing = browse(here)
     browsing.expected += GONE

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 
-def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: Any, browse: Any) -> None:
+def test_the_printed_link_signs_in_once_and_a_second_browser_is_shown_how(site: Any, browse: Any) -> None:
     here = site()
     browsing = browse(here, sign_in=False)
     for path in (here.link.removeprefix(here.url), "/"):
@@ -29,7 +29,7 @@ def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: A
     ).to_be_visible()
 
 
-def test_an_admin_key_signs_in_and_a_wrong_one_is_told(site: Any, browse: Any) -> None:
+def test_an_admin_key_signs_in_and_a_wrong_one_is_refused(site: Any, browse: Any) -> None:
     here = site(server={"admin_keys": ["an-admin-key-of-some-length"]})
     browsing = browse(here, sign_in=False)
     browsing.expected.append("401")

@@ -121,7 +121,7 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     expect(wire.get_by_role("row").filter(has_text="large")).to_contain_text("no tools")
 
 
-def test_a_further_link_lets_one_other_browser_in_and_signing_out_ends_only_this_one(
+def test_a_further_link_signs_in_one_other_browser_and_signing_out_ends_only_this_one(
     site: Any, browse: Any
 ) -> None:
     here = site()

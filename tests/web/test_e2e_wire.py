@@ -84,7 +84,7 @@ def total(page: Page, name: str) -> Locator:
     return page.get_by_role("main").locator(f"dt:text-is({json.dumps(name)}) + dd")
 
 
-def told(page: Page, path: str) -> Any:
+def fetched(page: Page, path: str) -> Any:
     return page.evaluate(
         "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': "
         "localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
@@ -141,7 +141,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     page = browse(here).tab("/ui/wire")
     look(page, "emulated")
     id = page.url.rpartition("/")[2]
-    turn = told(page, f"/turns/{id}")
+    turn = fetched(page, f"/turns/{id}")
 
     expect(page.get_by_role("tabpanel")).to_contain_text("The prompt described the tools")
     expect(fact(page, "Finish")).to_have_text("tool_calls")
@@ -227,7 +227,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
     assert "It is sunny." in ask(here, "waits", [QUESTION, called, result], tools=TOOLS)
     page.reload()
-    waited = told(page, f"/turns/{first}")["parked"][0]
+    waited = fetched(page, f"/turns/{first}")["parked"][0]
     expect(fact(page, "Parked after")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
@@ -242,7 +242,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     fact(page, "Continued by").get_by_role("link").click()
     expect(fact(page, "Kind")).to_contain_text("resumed")
     second = page.url.rpartition("/")[2]
-    later = told(page, f"/turns/{second}")
+    later = fetched(page, f"/turns/{second}")
     assert second == waited["turn"] and later["parked_ms"] == pytest.approx(
         waited["to_ms"] - waited["from_ms"], abs=0.01
     )
@@ -331,8 +331,8 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
         and '"name":"get_weather"' in ran.stdout
         and ran.stdout.endswith("data: [DONE]\n\n")
     )
-    again = told(page, "/turns?limit=1")["turns"][0]
-    assert told(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(
+    again = fetched(page, "/turns?limit=1")["turns"][0]
+    assert fetched(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(
         SECRET, "***"
     ).replace(KEY, "***")
 
@@ -353,7 +353,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
         seen += page.content()
     seen += json.dumps(
         [
-            told(page, f"/turns/{again['id']}{path}")
+            fetched(page, f"/turns/{again['id']}{path}")
             for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")
         ]
     )
@@ -370,7 +370,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     for kind in ("frames", "events", "wire"):  # it came in chunks, and no two of them may complete it
         joined = "".join(
             re.sub(r"[^\w-]", "", text)
-            for _, _, text in told(page, f"/turns/{id}/frames?kind={kind}")["rows"]
+            for _, _, text in fetched(page, f"/turns/{id}/frames?kind={kind}")["rows"]
         )
         assert not any(SECRET[place : place + 8] in joined for place in range(3, len(SECRET) - 8)), (
             kind,
@@ -446,8 +446,8 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     page = browse(here).tab("/ui/wire")
     for name, value in (("Requests", "6"), ("Errors", "1"), ("Calls", "2"), ("Parked", "1")):
         expect(total(page, name)).to_have_text(value)
-    sums = told(page, "/charts?window=24h")["totals"]
-    turns = told(page, "/turns")["turns"]
+    sums = fetched(page, "/charts?window=24h")["totals"]
+    turns = fetched(page, "/turns")["turns"]
     for name, member in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
         assert sums[name] == sum(turn[member] for turn in turns)
     expect(total(page, "Tokens")).to_have_text(f"{sums['tokens_in']} in · {sums['tokens_out']} out")

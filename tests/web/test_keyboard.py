@@ -61,13 +61,12 @@ def pressed(page: Page, *keys: str) -> None:
 
 def walk(page: Page, where: str) -> list[dict[str, Any]]:
     """Tabs once around the page: every stop is visible and in page order, and none traps the focus."""
-    told: dict[str, Any] = {"count": 0}
+    stops: dict[str, Any] = {"count": 0}
     seen: list[dict[str, Any]] = []
-    while told["count"] != page.evaluate(
-        "window.stops?.().length"
-    ):  # a page that was still loading is walked again
-        told, seen = page.evaluate(STOPS), []
-        for _ in range(told["count"]):
+    # A page that was still loading is walked again.
+    while stops["count"] != page.evaluate("window.stops?.().length"):
+        stops, seen = page.evaluate(STOPS), []
+        for _ in range(stops["count"]):
             page.keyboard.press("Tab")
             if (now := page.evaluate(FOCUSED)) is None:  # the browser itself may be a stop
                 page.keyboard.press("Tab")
@@ -75,8 +74,8 @@ def walk(page: Page, where: str) -> list[dict[str, Any]]:
             seen.append(now)
     first = min(range(len(seen)), key=lambda at: int(seen[at]["place"]))
     around = seen[first:] + seen[:first]
-    assert told["ordered"], where
-    assert [one["place"] for one in around] == list(range(told["count"])), (
+    assert stops["ordered"], where
+    assert [one["place"] for one in around] == list(range(stops["count"])), (
         where,
         [one["name"] for one in around],
     )
@@ -246,7 +245,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     expect(page.get_by_role("tabpanel")).to_contain_text(tabs.nth(1).inner_text())
 
 
-def test_who_writes_faster_than_the_page_loads_is_waited_for(site: Any, browse: Any) -> None:
+def test_typing_before_the_page_has_loaded_is_kept(site: Any, browse: Any) -> None:
     page = browse(site(models={"m": {"script": "say Hello."}})).tab()
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.keyboard.type("One")

@@ -133,8 +133,8 @@ def measured(browsing: Any, use: Callable[[Page], None]) -> float:
     events: list[dict[str, Any]] = []
     complete: list[Any] = []
     session = browsing.context.browser.new_browser_cdp_session()
-    session.on("Tracing.dataCollected", lambda told: events.extend(told["value"]))
-    session.on("Tracing.tracingComplete", lambda told: complete.append(told))
+    session.on("Tracing.dataCollected", lambda event: events.extend(event["value"]))
+    session.on("Tracing.tracingComplete", lambda event: complete.append(event))
     page = browsing.context.new_page()
     session.send("Tracing.start", TRACE)
     try:
@@ -169,7 +169,7 @@ def read(page: Page, address: str, seconds: float) -> None:
     page.evaluate(READ, seconds * 1000)
 
 
-def told(browsing: Any, path: str) -> Any:
+def fetched(browsing: Any, path: str) -> Any:
     """The response of the pages' API."""
     page = browsing.tab()
     answer = page.evaluate("path => import('/ui/static/api.js').then((api) => api.get(path))", path)
@@ -189,8 +189,8 @@ def test_a_long_turn_stays_smooth_in_the_chat(site: Any, browse: Any, plain: Any
         page.wait_for_function(ANSWERED, timeout=90_000)
 
     assert compared(f"{CHUNKS:,} chunks in the chat", browsing, chat, plain(text)) <= MOST
-    turn = told(browsing, "/turns")["turns"][0]
-    assert told(browsing, f"/turns/{turn['id']}")["counts"]["frames"] >= CHUNKS * 0.98
+    turn = fetched(browsing, "/turns")["turns"][0]
+    assert fetched(browsing, f"/turns/{turn['id']}")["counts"]["frames"] >= CHUNKS * 0.98
 
 
 def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: Any, plain: Any) -> None:
@@ -201,9 +201,9 @@ def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: 
         f"{here.url}/v1/chat/completions",
         data={"model": "talks", "stream": True, "messages": [{"role": "user", "content": "Go on"}]},
     )
-    turn = told(browsing, "/turns")["turns"][0]["id"]
+    turn = fetched(browsing, "/turns")["turns"][0]["id"]
     rows = [
-        told(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"]
+        fetched(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"]
         for at in range(0, FRAMES, 5000)
     ]
     shown = "\n".join(" ".join(map(str, row)) for part in rows for row in part)

@@ -284,7 +284,7 @@ RENDERED = {
 }
 
 
-def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> None:
+def test_text_and_thoughts_of_a_model_stay_text(site: Any, watched: Any) -> None:
     assert len(PAYLOADS) >= 60
     here = site(
         models={

@@ -96,9 +96,9 @@ class Talk:
         """Sends the results of the last calls, in order."""
         assert self.last is not None and len(self.last.ids) == len(results)
         for id, result in zip(self.last.ids, results, strict=True):
-            told = {"role": "tool", "tool_call_id": id, "content": result}
+            tool_message = {"role": "tool", "tool_call_id": id, "content": result}
             self.items.append(
-                told
+                tool_message
                 if self.api == "chat"
                 else {"type": "function_call_output", "call_id": id, "output": result}
             )

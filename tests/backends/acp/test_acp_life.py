@@ -188,7 +188,7 @@ async def test_the_operators_own_folder_is_used_and_left_alone(
     assert (folder / "note.txt").read_text() == "x"
 
 
-async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks, gone: Gone) -> None:
+async def test_abandoned_sessions_end(agent: Agent, talk: Talks, gone: Gone) -> None:
     backend = agent([{"say": "ok"}], idle_s=0.2)
     await talk(backend).say("Hello.")
     (session,) = backend.live

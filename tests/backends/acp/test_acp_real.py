@@ -99,7 +99,7 @@ def model(tmp_path: Path) -> Model:
     return Model(tmp_path / "canary")
 
 
-async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
+async def test_opencode_parks_calls_and_continues_on_every_api(
     opencode: Any, talk: Talks, model: Model
 ) -> None:
     """Six agents at once, as each takes seconds to start: both APIs, streamed and not, parallel calls."""
@@ -157,7 +157,7 @@ async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
     assert not model.canary.exists()
 
 
-async def test_opencode_tells_what_its_provider_said(opencode: Any, talk: Talks) -> None:
+async def test_opencode_reports_the_error_of_its_provider(opencode: Any, talk: Talks) -> None:
     async with FakeUpstream(
         Reply.error(401, "Incorrect API key provided: sk-abcdefghijklmn.", "invalid_api_key")
     ) as upstream:
@@ -172,7 +172,9 @@ async def test_opencode_tells_what_its_provider_said(opencode: Any, talk: Talks)
 # --- Gemini CLI ---
 
 
-async def test_gemini_without_a_key_says_so(real_agent: Any, talk: Talks, backends: list[AcpBackend]) -> None:
+async def test_gemini_without_a_key_reports_it(
+    real_agent: Any, talk: Talks, backends: list[AcpBackend]
+) -> None:
     options = AcpOptions((real_agent("gemini", "gemini"), "--acp"), start_timeout_s=120)
     backends.append(AcpBackend("m", options))
     failure = await talk(backends[0], tools=("get_weather",)).failure("Hello.")
@@ -211,7 +213,7 @@ async def test_gemini_calls_the_clients_tool_and_not_its_own_tools(
 # --- Codex over ACP ---
 
 
-async def test_codex_acp_without_a_login_says_so(
+async def test_codex_acp_without_a_login_reports_it(
     real_agent: Any, talk: Talks, backends: list[AcpBackend]
 ) -> None:
     backends.append(AcpBackend("m", AcpOptions((real_agent("codex-acp", "codex-acp"),), start_timeout_s=120)))

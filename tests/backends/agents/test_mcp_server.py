@@ -88,12 +88,12 @@ async def test_the_official_client_lists_and_calls_the_tools(
 
 async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
-    told: list[float] = []
+    reported: list[float] = []
     enough = asyncio.Event()
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
-        told.append(done)
-        if len(told) == 3:
+        reported.append(done)
+        if len(reported) == 3:
             enough.set()
 
     async with _official(server, "legacy") as client:
@@ -103,7 +103,7 @@ async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: D
         await enough.wait()
         desk.go.set()
         assert (await call).content[0].text == "sun in Oslo"
-    assert told == sorted(told)
+    assert reported == sorted(reported)
 
 
 async def test_calls_wait_beside_each_other(server: ToolServer, desk: Desk) -> None:

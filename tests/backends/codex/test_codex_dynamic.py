@@ -118,11 +118,11 @@ async def test_text_without_deltas_is_sent_and_text_with_deltas_is_sent_once(
 
     async def answer(*events: dict[str, Any]) -> tuple[str, str, str]:
         provider.play(list(events))
-        told = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
-        assert told[-1] == Finish("stop")
-        thoughts = [event for event in told if isinstance(event, Thought)]
+        run = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
+        assert run[-1] == Finish("stop")
+        thoughts = [event for event in run if isinstance(event, Thought)]
         return (
-            said(told),
+            said(run),
             "".join(one.text for one in thoughts if one.summary),
             "".join(one.text for one in thoughts if not one.summary),
         )
@@ -272,7 +272,7 @@ async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(
     assert provider.seen[1].outputs() == {"call_a": "x" * 1_300_000}
 
 
-async def test_a_model_outside_of_the_catalog_is_asked_as_it_is_and_says_itself_that_it_is_too_much(
+async def test_a_model_outside_of_the_catalog_gets_the_request_unchanged_and_reports_its_own_limit(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     provider.play(provider.text("ok"), [provider.failed("context_length_exceeded")])
@@ -420,7 +420,7 @@ async def test_a_schema_is_passed_on_if_a_provider_takes_it_strictly_and_describ
         assert "JSON" in provider.seen[-1].texts("developer")[-1]
 
 
-async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(
+async def test_invalid_calls_are_dropped_and_the_model_continues(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     backend = await ready(make, new_codex)
@@ -695,7 +695,7 @@ async def test_every_failure_of_the_provider_has_its_kind(make: Make, new_codex:
 @pytest.mark.parametrize(
     ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
 )
-async def test_an_incomplete_response_is_a_way_to_finish(
+async def test_an_incomplete_response_is_a_valid_end(
     make: Make, new_codex: str, provider: Any, reason: str, finish: str
 ) -> None:
     provider.play([*provider.text("Half"), provider.incomplete(reason)])

@@ -88,12 +88,12 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
             for id, name, text in calls
         ]
         assistant = {"role": "assistant", "content": message["content"] or "", "tool_calls": made}
-        told = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
-        return {**request, "messages": [*request["messages"], assistant, *told]}
-    told = [
+        outputs = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
+        return {**request, "messages": [*request["messages"], assistant, *outputs]}
+    outputs = [
         {"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers
     ]
-    return {**request, "input": [*request["input"], *body["output"], *told]}
+    return {**request, "input": [*request["input"], *body["output"], *outputs]}
 
 
 async def send(
@@ -215,7 +215,7 @@ COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
-async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
+async def test_text_between_calls_does_not_stop_a_run_from_continuing(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api, stream: bool
 ) -> None:
     one = [*provider.text("One."), *provider.call("get_weather", "{}", "c1")]
@@ -285,7 +285,7 @@ async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
     assert len(table.gateway.parking) == 0
 
 
-async def test_a_long_park_goes_on(
+async def test_a_run_continues_after_a_long_park(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
 ) -> None:
     wait = float(os.environ.get("TOOLWIRE_LONG_PARK_S", "10"))
@@ -327,8 +327,8 @@ async def test_32_turns_at_once_are_neither_lost_nor_mixed(
         return text_of("chat", second), kind
 
     async with asyncio.timeout(100):
-        told = await asyncio.gather(*(loop(number) for number in range(32)))
-    assert told == [(f"{number} got r{number}", "resumed") for number in range(32)]
+        outcomes = await asyncio.gather(*(loop(number) for number in range(32)))
+    assert outcomes == [(f"{number} got r{number}", "resumed") for number in range(32)]
     assert len(provider.seen) == 64 and len(table.gateway.parking) == 0
 
 

@@ -299,7 +299,7 @@ async def test_an_overloaded_codex_is_asked_again(
     lease.release(True)
 
 
-async def test_a_codex_that_cannot_start_says_why_and_is_tried_again_later(
+async def test_a_codex_that_cannot_start_reports_why_and_is_retried_later(
     imitation: Callable[[str], str], tmp_path: Path, make: Make
 ) -> None:
     mark = tmp_path / "healed"
@@ -331,7 +331,7 @@ async def test_a_codex_that_cannot_start_says_why_and_is_tried_again_later(
     lease.release(True)
 
 
-async def test_what_codex_says_while_it_serves_is_for_the_log_alone(
+async def test_output_of_a_serving_codex_is_only_logged(
     imitation: Callable[[str], str], tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     binary = imitation("""
@@ -385,7 +385,7 @@ async def test_a_codex_that_does_not_answer_is_an_error(
 
 
 @pytest.mark.parametrize(("more", "version"), [(False, "0.89.0"), (True, "0.89.0"), (False, "0.126.0")])
-async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
+async def test_an_answer_whose_end_codex_never_reports_is_complete_and_its_process_is_replaced(
     imitation: Callable[..., str],
     tmp_path: Path,
     make: Make,
@@ -557,7 +557,7 @@ async def test_codex_gets_its_providers_key_and_no_other_secret(make: Make, new_
     assert not (backend.home.path / "auth.json").exists()
 
 
-async def test_nobody_is_logged_in_and_the_error_says_how_to(
+async def test_the_error_without_a_login_explains_how_to_log_in(
     new_codex: str, old_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "nobody"))

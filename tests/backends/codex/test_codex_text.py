@@ -71,7 +71,7 @@ async def test_the_strategy_follows_from_the_version_that_is_installed(make: Mak
         backend.open(turn())
 
 
-async def test_text_comes_once_although_codex_tells_it_three_times(
+async def test_text_is_sent_once_although_codex_sends_it_three_times(
     make: Make, old_codex: str, provider: Any
 ) -> None:
     provider.play(provider.text("Hello, wörld!", size=5))

@@ -211,7 +211,7 @@ async def test_the_official_client_notices_that_the_bridge_died(sdk: Any, launch
 # --- the real bridge ---
 
 
-async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_makes_an_agent(
+async def test_the_real_bridge_reports_its_version_accepts_our_callback_and_creates_an_agent(
     real_bridge: str,
 ) -> None:
     bridge = Bridge(BridgeTarget(command=real_bridge), 60, 30)

@@ -96,12 +96,12 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
             "content": message["content"] or "",
             **({"tool_calls": made} if made else {}),
         }
-        told = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
-        return {**request, "messages": [*request["messages"], assistant, *told]}
-    told = [
+        outputs = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
+        return {**request, "messages": [*request["messages"], assistant, *outputs]}
+    outputs = [
         {"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers
     ]
-    return {**request, "input": [*request["input"], *body["output"], *told]}
+    return {**request, "input": [*request["input"], *body["output"], *outputs]}
 
 
 def next_question(api: Api, request: dict[str, Any], body: dict[str, Any], question: str) -> dict[str, Any]:
@@ -274,9 +274,9 @@ async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(
     first, _ = await send(table, judge, "chat", request, False)
     table.serve(backend)  # a gateway that does not have the parked run
     _, kind = await send(table, judge, "chat", follow_up("chat", request, first, "x"), False)
-    told = bridge.bodies("Send")[-1]["message"]
-    assert kind == "replayed" and "[image]" in told["text"]
-    assert told["images"] == [{"data": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}]
+    message = bridge.bodies("Send")[-1]["message"]
+    assert kind == "replayed" and "[image]" in message["text"]
+    assert message["images"] == [{"data": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}]
 
 
 async def test_the_agent_that_saw_another_image_is_not_asked(
@@ -338,9 +338,9 @@ async def test_another_history_or_other_tools_go_to_a_fresh_agent_as_a_whole(
     await send(table, judge, "chat", edited, False)
     await send(table, judge, "chat", {**following, "tools": CHAT_TOOLS[:1]}, False)
     assert len(bridge.bodies("CreateAgent")) == 3
-    told = bridge.bodies("Send")[1]["message"]["text"]
+    text = bridge.bodies("Send")[1]["message"]["text"]
     assert [
-        words in told for words in ("Be kind.", "User: Weather now?", "Assistant: One.", "User: And two?")
+        words in text for words in ("Be kind.", "User: Weather now?", "Assistant: One.", "User: And two?")
     ] == [True] * 4
 
 
@@ -504,8 +504,8 @@ async def test_sixteen_turns_at_once_on_one_bridge_are_neither_lost_nor_mixed(
         return text_of("chat", second), kind
 
     async with asyncio.timeout(60):
-        told = await asyncio.gather(*(loop(number) for number in range(16)))
-    assert told == [(f"number {number} got r{number}", "resumed") for number in range(16)]
+        outcomes = await asyncio.gather(*(loop(number) for number in range(16)))
+    assert outcomes == [(f"number {number} got r{number}", "resumed") for number in range(16)]
     assert backend.bridge.starts == 1 and len(table.gateway.parking) == 0
 
 

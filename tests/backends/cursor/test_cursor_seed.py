@@ -142,10 +142,10 @@ async def test_read_then_write_in_several_steps(url: str, judge: Judge, bridge: 
         answer, _ = await curl(url, json.dumps(body), judge)
         assert [call[0] for call in calls(answer)] == [name] and ended(answer)[1] == "tool_calls"
         message = answer["choices"][0]["message"]
-        told = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
+        tool_message = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
         body["messages"] += [
             {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]},
-            told,
+            tool_message,
         ]
     answer, kind = await curl(url, json.dumps(body), judge)
     assert (*ended(answer), kind) == ("Added.", "stop", "resumed") and len(bridge.bodies("Send")) == 1

@@ -67,11 +67,11 @@ async def test_anthropics_sdk_accumulates_the_fakes_stream_to_the_fakes_body() -
     assert streamed.content[3].input == {"q": "Rüst 👋", "n": 1.5, "deep": [{"a": None}]}
     assert streamed.content[0].signature == Thinking("").signature
     assert streamed.stop_reason == "tool_use"
-    told = [
+    read = [
         message.model_dump(exclude_none=True, exclude={"content": {"__all__": {"parsed_output", "caller"}}})
         for message in (streamed, whole)
     ]
-    assert told[0] == told[1]
+    assert read[0] == read[1]
     assert streamed.usage.cache_read_input_tokens == 4 and streamed.usage.output_tokens == 70
     assert {event.type for event in events} >= {
         "message_start",

@@ -69,7 +69,7 @@ async def events(backend: HostedBackend, asked: Turn | None = None) -> list[Even
     return [event async for batch in backend.run(asked or turn()) for event in batch]
 
 
-def told(run: list[Event]) -> dict[str, Any]:
+def summary(run: list[Event]) -> dict[str, Any]:
     """The events of a run, after checking their order: one open call at a time, numbered from 0, one end."""
     out: dict[str, Any] = {"text": "", "thought": "", "calls": []}
     open_call: int | None = None
@@ -113,7 +113,7 @@ async def test_a_claude_answer_comes_out_in_its_order_with_verbatim_increments(s
     async with serving("anthropic", answer) as (backend, _):
         run = await events(backend)
     calls = [("toolu_1", "search", ARGUMENTS), ("toolu_2", "read", "{}")]
-    assert told(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
+    assert summary(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
     assert run[-2:] == [Usage(13, 70, 4, 30), Finish("tool_calls")]
     assert len([event for event in run if isinstance(event, CallArgs)]) > 8
     kinds = [type(event) for event in run]
@@ -139,7 +139,7 @@ async def test_a_gemini_answer_comes_out_in_its_order(serving: Any, together: bo
     async with serving("google", answer) as (backend, _):
         run = await events(backend)
     calls = [("c1", "search", '{"q":"Rüst 👋","n":1.5}'), ("c2", "read", "{}")]
-    assert told(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
+    assert summary(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
     assert run[-2:] == [Usage(25, 45, 4, 30), Finish("stop")]
 
 
@@ -148,7 +148,7 @@ async def test_calls_without_ids_get_different_ones(serving: Any) -> None:
         backend,
         _,
     ):
-        one, two = told(await events(backend))["calls"]
+        one, two = summary(await events(backend))["calls"]
     assert one[0] and two[0] and one[0] != two[0]
 
 
@@ -156,10 +156,10 @@ async def test_calls_without_ids_get_different_ones(serving: Any) -> None:
 async def test_it_does_not_matter_how_the_bytes_are_cut(serving: Any, write_size: int) -> None:
     blocks = (a.Thinking("Hm …"), a.Said("Grüße 👋"), a.Use("toolu_1", "search", ARGUMENTS))
     async with serving("anthropic", a.Answer(*blocks, size=2, write_size=write_size)) as (backend, _):
-        assert told(await events(backend))["calls"] == [("toolu_1", "search", ARGUMENTS)]
+        assert summary(await events(backend))["calls"] == [("toolu_1", "search", ARGUMENTS)]
     parts = (g.Thought("Hm …"), g.Said("Grüße 👋"))
     async with serving("google", g.Answer(*parts, size=2, write_size=write_size)) as (backend, _):
-        assert told(await events(backend)) == {"text": "Grüße 👋", "thought": "Hm …", "calls": []}
+        assert summary(await events(backend)) == {"text": "Grüße 👋", "thought": "Hm …", "calls": []}
 
 
 CLAUDE_ENDS = [
@@ -182,14 +182,14 @@ GEMINI_ENDS = [
 async def test_claudes_words_for_the_end(serving: Any, word: str, reason: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("Hi"), stop=word)) as (backend, _):
         run = await events(backend)
-    assert told(run)["text"] == "Hi" and run[-1] == Finish(reason)
+    assert summary(run)["text"] == "Hi" and run[-1] == Finish(reason)
 
 
 @pytest.mark.parametrize(("word", "reason"), GEMINI_ENDS)
 async def test_geminis_words_for_the_end(serving: Any, word: str, reason: Any) -> None:
     async with serving("google", g.Answer(g.Said("Hi"), finish=word)) as (backend, _):
         run = await events(backend)
-    assert told(run)["text"] == "Hi" and run[-1] == Finish(reason)
+    assert summary(run)["text"] == "Hi" and run[-1] == Finish(reason)
 
 
 async def test_a_call_cut_by_the_token_limit_is_truncated_never_completed(serving: Any) -> None:
@@ -554,7 +554,7 @@ async def test_a_temperature_beside_thoughts_is_refused_or_reported_never_droppe
         assert "temperature" not in server.requests[0].body
 
 
-async def test_an_effort_that_nobody_knows_is_refused(serving: Any) -> None:
+async def test_an_unknown_effort_is_refused(serving: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("ok"))) as (backend, _):
         run = await events(backend, turn(sampling=Sampling(effort="enormous")))
     assert isinstance(run[-1], Failure) and (run[-1].kind, run[-1].param) == (
@@ -640,7 +640,7 @@ async def test_geminis_signatures_go_back_with_their_calls(serving: Any) -> None
         backend,
         server,
     ):
-        one, two = told(await events(backend))["calls"]
+        one, two = summary(await events(backend))["calls"]
         loop = (
             user("?"),
             Call(one[0], "search", one[2]),
@@ -807,7 +807,7 @@ async def test_a_stream_that_fails_is_a_failure_and_never_a_stop(
 ) -> None:
     async with serving(provider, answer) as (backend, _):
         run = await events(backend)
-    assert Text("Half") in run or told(run)["text"] == "Half"
+    assert Text("Half") in run or summary(run)["text"] == "Half"
     assert isinstance(run[-1], Failure) and run[-1].kind == kind and words in run[-1].message
     assert not any(isinstance(event, Finish) for event in run)
 
@@ -897,7 +897,7 @@ async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
         backend,
         _,
     ):
-        texts = [told(run)["text"] for run in await asyncio.gather(*(events(backend) for _ in range(20)))]
+        texts = [summary(run)["text"] for run in await asyncio.gather(*(events(backend) for _ in range(20)))]
     assert sorted(texts) == sorted(f"Answer {number}." for number in range(20))
 
 
@@ -959,7 +959,7 @@ async def test_the_key_comes_from_the_environment_and_a_missing_one_is_said(
     assert await backend.ready() and backend.key() == "k"
 
 
-async def test_the_event_loop_goes_on_while_the_library_loads(serving: Any) -> None:
+async def test_the_event_loop_is_not_blocked_while_the_library_loads(serving: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("Hi"))) as (backend, _):
         ticks = 0
 
@@ -1013,7 +1013,7 @@ async def test_every_model_of_a_provider_is_listed(source: Any) -> None:
     assert (model.id, model.options.name) == (f"p/{names[0]}", names[0])
 
 
-async def test_a_provider_that_does_not_list_says_so() -> None:
+async def test_a_provider_without_a_model_list_reports_it() -> None:
     with pytest.raises(ValueError, match="are not listed"):
         HostedSource("p", {"model": "groq:*"})
     with pytest.raises(ToolwireError, match="anthropic did not list its models"):

@@ -336,7 +336,7 @@ class Steps:
             await asyncio.sleep(0.01)
 
 
-async def test_a_run_that_nobody_wants_ends_at_the_next_token(
+async def test_a_cancelled_run_ends_at_the_next_token(
     local: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = Steps(monkeypatch)
@@ -401,14 +401,14 @@ async def test_four_requests_at_once_share_the_model(local: LocalBackend) -> Non
         await other.close()
 
 
-async def test_a_missing_file_and_a_broken_one_say_what_to_do(
+async def test_the_errors_of_a_missing_and_a_broken_file_explain_what_to_do(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: LocalOptions
 ) -> None:
     missing = LocalBackend("m", LocalOptions(gguf=str(tmp_path / "none.gguf")))
     assert not await missing.ready()
-    with pytest.raises(ToolwireError, match="run: toolwire local pull") as told:
+    with pytest.raises(ToolwireError, match="run: toolwire local pull") as failed:
         await events(missing, said("Hi"))
-    assert told.value.failure.kind == "backend_unavailable"
+    assert failed.value.failure.kind == "backend_unavailable"
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"x" * 1000)
     backend = LocalBackend("m", LocalOptions(gguf=str(broken)))
@@ -421,7 +421,7 @@ async def test_a_missing_file_and_a_broken_one_say_what_to_do(
     assert capfd.readouterr().err == ""
 
 
-async def test_without_llamacpp_it_says_how_to_install_it(
+async def test_without_llamacpp_the_error_explains_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "m.gguf"
@@ -492,10 +492,10 @@ print("left")
 
 
 def test_a_process_can_end_in_the_middle_of_an_answer(gguf: Path) -> None:
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", LEAVES, str(gguf)], capture_output=True, text=True, timeout=100, check=False
     )
-    assert (told.returncode, told.stdout, told.stderr) == (0, "left\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left\n", "")
 
 
 @pytest.mark.parametrize("wrong", [{"context": 1}, {"parallel": 0}, {"temperature": 3.0}, {"max_tokens": 0}])

@@ -59,8 +59,8 @@ def test_the_first_request_of_the_readme_gets_a_real_models_call_that_fits_its_s
             ).stdout
         finally:
             server.terminate()
-            _, told = server.communicate(timeout=30)
-    assert "local  local     constrained" in told
+            _, logged = server.communicate(timeout=30)
+    assert "local  local     constrained" in logged
     judge.stream(answered, "chat")
     chunks = [json.loads(line[6:]) for line in answered.splitlines() if line.startswith(b"data: {")]
     deltas = [

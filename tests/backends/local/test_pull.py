@@ -89,9 +89,9 @@ def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(
     index: Path, make: Callable[[Path], object], says: str
 ) -> None:
     make(index)
-    with pytest.raises(ToolwireError, match=says) as told:
+    with pytest.raises(ToolwireError, match=says) as failed:
         pull()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
     assert left() == []
 
 
@@ -112,7 +112,7 @@ def test_a_full_disk_is_one_clear_line(index: Path, monkeypatch: pytest.MonkeyPa
     assert left() == []
 
 
-def test_without_pip_it_says_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_the_error_explains_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ToolwireError, match="pip is not in this environment"):
         pull()

@@ -81,7 +81,7 @@ async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[...
         )  # the model saw everything and was asked for notes
 
 
-async def test_the_next_turn_goes_on_from_the_notes(place: Callable[..., Any]) -> None:
+async def test_the_next_turn_continues_from_the_notes(place: Callable[..., Any]) -> None:
     async with place(f"{NOTES}") as it:
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
         status, _ = await it.post(
@@ -165,14 +165,14 @@ async def test_a_group_that_is_half_answered_stays_whole(place: Callable[..., An
         ]
 
 
-def test_an_answered_group_before_an_open_one_is_told_in_the_notes() -> None:
-    told: list[Item] = [
+def test_an_answered_group_before_an_open_one_is_summarized_in_the_notes() -> None:
+    items: list[Item] = [
         Message("user", (TextPart("a"),)),
         Call("1", "f", "{}"),
         Result("1", (TextPart("x"),)),
         Call("2", "f", "{}"),
     ]
-    assert open_groups(told) == [told[3]] and open_groups(told[:3]) == [] and open_groups(told[:1]) == []
+    assert open_groups(items) == [items[3]] and open_groups(items[:3]) == [] and open_groups(items[:1]) == []
 
 
 SAID: Body = {"role": "assistant", "content": "One moment."}
@@ -193,12 +193,12 @@ SAID: Body = {"role": "assistant", "content": "One moment."}
         ([CALL, OTHER, RESULT, SAID], ["call_1", "call_2", "call_1"]),
     ],
 )
-async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(
-    place: Callable[..., Any], behind: list[Body], stays: list[str]
+async def test_text_after_an_open_call_does_not_remove_the_call(
+    place: Callable[..., Any], after: list[Body], stays: list[str]
 ) -> None:
     async with place(NOTES) as it:
         _, compacted = await it.post(
-            PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *behind]}
+            PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *after]}
         )
         notes = kinds(compacted["output"]).index("compaction")
         assert [item.get("call_id") for item in compacted["output"][notes + 1 :]] == stays

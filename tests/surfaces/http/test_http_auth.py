@@ -232,7 +232,7 @@ async def test_a_rebound_host_name_is_refused(site: Any) -> None:
     assert site.gateway.calls == []
 
 
-async def test_cors_headers_stand_on_answers_and_on_errors(serving: Callable[..., Any]) -> None:
+async def test_answers_and_errors_have_cors_headers(serving: Callable[..., Any]) -> None:
     async with serving(keys=("k",)) as site:
         for headers, status in (
             ({"Authorization": "Bearer k"}, 200),
@@ -275,7 +275,7 @@ async def test_a_wrong_key_gets_openai_s_401(serving: Callable[..., Any]) -> Non
         assert site.gateway.calls == []
 
 
-async def test_the_gateway_is_told_which_key_asked_and_never_the_key(serving: Callable[..., Any]) -> None:
+async def test_the_gateway_gets_the_name_of_the_key_and_never_the_key(serving: Callable[..., Any]) -> None:
     async with serving(keys=("one", "two")) as site:
         for key in ("one", "two"):
             async with site.client.post(

@@ -148,7 +148,7 @@ async def test_a_bad_page_names_its_parameter(site: Any, query: str, param: str)
         assert (await answer.json())["error"]["param"] == param
 
 
-async def test_a_response_that_is_done_can_not_be_cancelled(site: Any) -> None:
+async def test_a_completed_response_cannot_be_cancelled(site: Any) -> None:
     await site.store.put(stored("resp_1"))
     for id, status in (("resp_1", 400), ("resp_none", 404)):
         async with site.client.post(site.url(f"/v1/responses/{id}/cancel"), json={}) as answer:
@@ -182,7 +182,7 @@ async def test_readiness_follows_the_gateway(site: Any) -> None:
             assert answer.status == 200
 
 
-async def test_the_root_says_what_this_is(site: Any) -> None:
+async def test_the_root_describes_the_server(site: Any) -> None:
     for path in ("/", "/v1"):
         async with site.client.get(site.url(path), headers={"accept": "application/json"}) as answer:
             assert (await answer.json())["name"] == "toolwire"

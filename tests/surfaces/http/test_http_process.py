@@ -93,7 +93,7 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+def test_serve_prints_one_line_when_ready_and_exits_with_0_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path) as child:
         port = ready_port(child)
@@ -114,7 +114,7 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
     ("url", "journal", "why"),
     [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")],
 )
-def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(
+def test_an_unwritable_journal_is_reported_once_at_startup(
     tmp_path: Path, url: str, journal: str, why: str
 ) -> None:
     (tmp_path / "toolwire.toml").write_text(
@@ -131,7 +131,7 @@ def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(
     )
 
 
-def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
+def test_startup_in_json_logs_objects_without_the_link(tmp_path: Path) -> None:
     with process("-m", "toolwire", "serve", "--port", "0", "--log-format", "json", cwd=tmp_path) as child:
         port = ready_port(child)
         child.send_signal(signal.SIGTERM)
@@ -233,7 +233,7 @@ def test_ipv6_is_shown_in_brackets(tmp_path: Path) -> None:
         assert child.stdout.readline().startswith("listening on http://[::1]:")
 
 
-def test_a_store_that_can_not_be_opened_is_one_clear_line_and_status_2(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_one_clear_line_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is not a database, whatever its name says" * 100)
     url = f"sqlite:///{tmp_path}/broken.db"
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_STORE__URL=url) as child:

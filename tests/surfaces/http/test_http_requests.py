@@ -120,7 +120,7 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_arrives(serving
         assert site.gateway.calls == []
 
 
-async def test_nothing_more_is_awaited_behind_a_chunked_body_over_the_limit_that_is_there(
+async def test_no_more_data_is_awaited_after_a_chunked_body_over_the_limit(
     serving: Callable[..., Any],
 ) -> None:
     async with serving(max_body_mb=0.01) as site:
@@ -188,7 +188,7 @@ async def test_a_refused_small_body_leaves_the_connection_usable(serving: Callab
         assert len(site.server.server_state.connections) == 1
 
 
-async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any) -> None:
+async def test_a_client_that_waits_for_100_continue_is_refused_at_once(site: Any) -> None:
     head = (
         f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n"
         "\r\n"
@@ -198,7 +198,7 @@ async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any
     assert parse(received)[0] == 413
 
 
-async def test_a_client_that_stops_sending_its_body_is_given_up(
+async def test_a_client_that_stops_sending_its_body_is_disconnected(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.05)
@@ -214,7 +214,7 @@ async def test_a_client_that_stops_sending_its_body_is_given_up(
     assert site.gateway.calls == []
 
 
-async def test_a_client_whose_body_drips_is_given_up_and_told_so(
+async def test_a_client_with_a_slow_body_is_disconnected_with_an_error(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
@@ -268,7 +268,7 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
     assert "Exception in ASGI application" not in caplog.text
 
 
-async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) -> None:
+async def test_a_client_that_disconnects_mid_body_leaves_no_state(site: Any) -> None:
     async with asyncio.timeout(5):
         await leave_mid_body(site)
         while site.server.server_state.tasks:

@@ -77,7 +77,7 @@ async def test_a_client_s_request_id_is_echoed_if_it_is_plain(site: Any, given: 
 @pytest.mark.parametrize(
     ("header", "mode"), [(None, None), ("openai-json", "openai-json"), ("Obsidian-XML", "obsidian-xml")]
 )
-async def test_the_output_mode_of_the_header_goes_with_the_caller(
+async def test_the_output_mode_of_the_header_is_passed_with_the_caller(
     site: Any, header: str | None, mode: str | None
 ) -> None:
     async with site.client.post(
@@ -93,7 +93,7 @@ async def test_an_unknown_output_mode_is_refused_by_name(site: Any) -> None:
         assert (await answer.json())["error"]["param"] == "x-proxy-output-mode"
 
 
-async def test_a_stream_goes_out_block_by_block_with_the_headers_proxies_need(site: Any) -> None:
+async def test_a_stream_is_sent_block_by_block_with_the_headers_that_proxies_need(site: Any) -> None:
     proceed = asyncio.Event()
 
     async def blocks() -> AsyncIterator[bytes]:
@@ -225,7 +225,7 @@ async def test_the_stream_of_a_slow_model_is_begun_without_it(
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_finds(
+async def test_a_stream_creates_no_reference_cycles(
     site: Any, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     left: list[weakref.ref[Exchange]] = []

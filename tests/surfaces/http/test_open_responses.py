@@ -73,7 +73,7 @@ async def ask(place: Callable[..., Any], judge: Judge, body: Body, script: str =
         return complete(response)
 
 
-def told(events: list[Body], judge: Judge) -> Body:
+def final_response(events: list[Body], judge: Judge) -> Body:
     """The response at the end of a socket's events."""
     frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     judge.stream(frames.encode(), "responses")
@@ -203,13 +203,13 @@ async def test_compact_missing_model(place: Callable[..., Any]) -> None:
 
 async def test_websocket_response(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        told(await client.turn([user("Count from 1 to 3.")]), judge)
+        final_response(await client.turn([user("Count from 1 to 3.")]), judge)
 
 
 async def test_websocket_sequential_responses(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
         first, second = [
-            told(await client.turn(f"Reply with exactly: {word}", store=False), judge)
+            final_response(await client.turn(f"Reply with exactly: {word}", store=False), judge)
             for word in ("first", "second")
         ]
         assert first["id"] != second["id"] and second["previous_response_id"] is None
@@ -217,8 +217,8 @@ async def test_websocket_sequential_responses(place: Callable[..., Any], judge: 
 
 async def test_websocket_continuation(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        first = told(await client.turn("Remember: cobalt.", store=False), judge)
-        told(await client.turn("Which word?", store=False, previous_response_id=first["id"]), judge)
+        first = final_response(await client.turn("Remember: cobalt.", store=False), judge)
+        final_response(await client.turn("Which word?", store=False, previous_response_id=first["id"]), judge)
         assert [item.parts[0].text for item in it.backend.seen[-1].items if item.role == "user"] == [
             "Remember: cobalt.",
             "Which word?",
@@ -228,13 +228,13 @@ async def test_websocket_continuation(place: Callable[..., Any], judge: Judge) -
 async def test_websocket_reconnect_store_false_recovery(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it:
         async with it.socket() as client:
-            first = told(await client.turn("Remember: copper.", store=False), judge)
+            first = final_response(await client.turn("Remember: copper.", store=False), judge)
         async with it.socket() as client:
             assert (
                 code(await client.turn("Which word?", store=False, previous_response_id=first["id"]))
                 == "previous_response_not_found"
             )
-            told(await client.turn([user("Start again.")], store=False), judge)
+            final_response(await client.turn([user("Start again.")], store=False), judge)
 
 
 async def test_websocket_previous_response_not_found(place: Callable[..., Any]) -> None:
@@ -248,7 +248,7 @@ async def test_websocket_previous_response_not_found(place: Callable[..., Any]) 
 
 async def test_websocket_failed_continuation_evicts_cache(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        first = told(await client.turn("Remember: ember.", store=False), judge)
+        first = final_response(await client.turn("Remember: ember.", store=False), judge)
         orphan = [{"type": "function_call_output", "call_id": "call_missing", "output": "none"}]
         failed = await client.turn(orphan, store=False, previous_response_id=first["id"])
         assert failed[-1]["type"] == "error" and failed[-1]["status"] == 400
@@ -263,7 +263,9 @@ async def test_websocket_compact_new_chain(place: Callable[..., Any], judge: Jud
         said = [user("Remember: slate."), assistant("OK."), user("Compress this conversation.")]
         _, compacted = await it.post("/v1/responses/compact", {"model": "m", "input": said})
         async with it.socket() as client:
-            told(await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge)
+            final_response(
+                await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge
+            )
 
 
 async def test_by_default_http_answers_have_the_keys_of_openais_schema_only(

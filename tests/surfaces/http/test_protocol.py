@@ -275,7 +275,7 @@ def test_the_same_byte_by_byte(upgrade: Headers, chunks: int) -> None:
 
 @pytest.mark.parametrize("turns", [0, 3])
 @pytest.mark.parametrize("single", [False, True])
-def test_nothing_behind_a_connect_is_read_as_a_request(turns: int, single: bool) -> None:
+def test_nothing_after_a_connect_is_read_as_a_request(turns: int, single: bool) -> None:
     data = (
         b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED)
         + SMUGGLED
@@ -376,9 +376,7 @@ def test_a_head_that_is_cut_in_its_empty_line_is_counted_to_its_end(edge: int) -
 
 
 @pytest.mark.parametrize("edge", range(6))
-def test_a_head_behind_chunks_that_are_cut_in_their_last_line_is_counted_from_its_beginning(
-    edge: int,
-) -> None:
+def test_headers_after_chunks_split_in_their_last_line_are_counted_from_their_start(edge: int) -> None:
     first = Request(body=b"{}", chunks=1).wire
     for size, status in ((MAX_HEAD, 200), (MAX_HEAD + 1, 431)):
         data = first + sized(size)

@@ -64,7 +64,7 @@ def test_without_keys_the_one_caller_may_use_all_of_it() -> None:
     assert not taken(room, room.left, EVERYBODY) and taken(room, 1, EVERYBODY) == "overloaded"
 
 
-def test_a_key_with_its_share_is_told_that_it_is_its_own() -> None:
+def test_a_key_over_its_share_gets_an_error_about_its_own_requests() -> None:
     room = Room(0)
     whole = room.left
     assert not taken(room, whole // 2, "a") and taken(room, 1, "a") == "rate_limit"
@@ -133,7 +133,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_key_that_holds_all_it_can_get_refuses_nobody_else(place: Callable[..., Any]) -> None:
+async def test_a_key_that_uses_its_whole_share_blocks_no_other_key(place: Callable[..., Any]) -> None:
     async with place("say fine", keys=("alice", "bob"), max_body_mb=1) as it:
         before = it.app.room.left
         assert await asked(it.port, CHAT, "bob", 200_000) == 200
@@ -196,7 +196,7 @@ async def test_messages_that_arrive_or_wait_in_line_take_their_key_s_share(place
 
 
 @pytest.mark.usefixtures("small")
-def test_who_is_not_known_yet_has_one_share_with_all_others_like_that() -> None:
+def test_unauthenticated_clients_share_one_share() -> None:
     """Forms of the pages arrive before their sender is authenticated."""
     room = Room(MB)
     assert not taken(room, 2 * MB, exchange.NOBODY) and taken(room, 1, exchange.NOBODY) == "rate_limit"

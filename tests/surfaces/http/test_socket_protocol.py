@@ -66,17 +66,17 @@ class Raw:
 
 
 @asynccontextmanager
-async def handshake(port: int, more: str = "", behind: bytes = b"") -> AsyncIterator[Raw]:
+async def handshake(port: int, more: str = "", after: bytes = b"") -> AsyncIterator[Raw]:
     """A connection after sending the handshake with these headers, directly followed by these bytes."""
     async with connected(port) as (reader, writer):
-        writer.write(f"{HANDSHAKE}{more}\r\n".encode("latin-1") + behind)
+        writer.write(f"{HANDSHAKE}{more}\r\n".encode("latin-1") + after)
         yield Raw(reader, writer)
 
 
 @asynccontextmanager
-async def opened(port: int, more: str = "", behind: bytes = b"") -> AsyncIterator[Raw]:
+async def opened(port: int, more: str = "", after: bytes = b"") -> AsyncIterator[Raw]:
     """The same, after the handshake was accepted."""
-    async with handshake(port, more, behind) as client:
+    async with handshake(port, more, after) as client:
         head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), WITHIN_S)
         assert head.startswith(b"HTTP/1.1 101 "), head
         yield client
@@ -209,7 +209,7 @@ async def test_frames_that_come_with_the_handshake_are_answered_after_it(place: 
             assert b"response.created" in await client.reader.readuntil(b"}}")
 
 
-async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(
+async def test_frames_after_a_refused_handshake_are_ignored(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handled(self: Any) -> None:

@@ -124,7 +124,7 @@ async def test_only_the_last_response_is_remembered_where_nothing_is_stored(
 
 
 @pytest.mark.parametrize("generate", [True, False])
-async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(
+async def test_a_stored_response_after_an_unstored_one_can_be_continued_anywhere(
     place: Callable[..., Any], generate: bool
 ) -> None:
     async with place("say One\n---\nsay Two\n---\nsay Three") as it:
@@ -179,7 +179,9 @@ async def test_messages_that_come_early_are_answered_in_their_order(place: Calla
         ]
 
 
-async def test_a_line_that_is_too_long_is_refused_behind_what_waits(place: Callable[..., Any]) -> None:
+async def test_a_request_over_the_queue_limit_is_refused_after_the_waiting_ones(
+    place: Callable[..., Any],
+) -> None:
     async with place("pause 300ms\nsay {user}") as it, it.socket() as client:
         for number in range(MOST_WAITING + 3):
             lane = {"stream_id": "late"} if number > MOST_WAITING else {}
@@ -322,7 +324,9 @@ async def test_what_only_http_needs_is_taken_and_means_nothing(place: Callable[.
         )
 
 
-async def test_a_model_that_fails_is_told_in_band_and_forgotten(place: Callable[..., Any]) -> None:
+async def test_a_failing_model_is_reported_in_band_and_its_response_forgotten(
+    place: Callable[..., Any],
+) -> None:
     async with (
         place("say One\n---\nsay half\nfail backend It broke.\n---\nsay never") as it,
         it.socket() as client,
@@ -367,7 +371,7 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
         ({"X-Forwarded-For": "203.0.113.9"}, 403),
     ],
 )
-async def test_another_site_can_not_open_a_connection(
+async def test_another_site_cannot_open_a_connection(
     place: Callable[..., Any], headers: dict[str, str], status: int
 ) -> None:
     async with place() as it:
@@ -396,7 +400,7 @@ async def test_an_allowed_origin_may(place: Callable[..., Any], origin: str) -> 
         assert text_of(await client.turn()) == "fine"
 
 
-async def test_no_node_passes_a_handshake_on_and_who_says_so_is_refused(place: Callable[..., Any]) -> None:
+async def test_no_node_forwards_a_handshake_and_a_forwarded_one_is_refused(place: Callable[..., Any]) -> None:
     async with place(keys=("right",)) as it:
         headers = {"Authorization": "Bearer right", "x-toolwire-hop": "forged"}
         with pytest.raises(InvalidStatus) as refused:
@@ -429,7 +433,7 @@ async def test_a_keys_limit_holds_for_messages_as_for_posts(place: Callable[...,
             )
 
 
-async def test_a_key_has_so_many_connections_and_no_more(
+async def test_the_connections_of_a_key_are_limited(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "MOST_PER_KEY", 1)
@@ -656,7 +660,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(
         assert "it read nothing for 1 s" in caplog.text
 
 
-async def test_a_handshake_behind_another_request_is_no_handshake(place: Callable[..., Any]) -> None:
+async def test_a_handshake_pipelined_after_another_request_is_not_accepted(place: Callable[..., Any]) -> None:
     async with place("pause 200ms\nsay fine") as it:
         body = b'{"model":"m","input":"a"}'
         post = (
@@ -808,11 +812,11 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
 
 
 def test_a_server_that_starts_does_not_load_what_only_websockets_need() -> None:
-    told = (
+    program = (
         "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] "
         "== 'websockets'])"
     )
     assert (
-        subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
