@@ -342,7 +342,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
 
 
 @pytest.mark.parametrize(
-    ("before", "behind"),
+    ("before", "after"),
     [
         ("<|tool_call_start|>[get_weather(city='", "')]<|tool_call_end|>"),
         ('<|python_start|>[get_weather(where={"a": ["""', '"""]})]<|python_end|>'),

@@ -72,7 +72,7 @@ async def test_a_named_call_then_its_result_makes_a_whole_loop(
     assert second["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("told", ["18 degrees and sunny", '{"temperature": 18, "sky": "sunny"}'])
+@pytest.mark.parametrize("result_text", ["18 degrees and sunny", '{"temperature": 18, "sky": "sunny"}'])
 async def test_an_answer_after_a_result_is_in_words_and_not_in_our_markup(
     table: Any, local: LocalBackend, judge: Judge, result_text: str
 ) -> None:

@@ -179,7 +179,7 @@ SAID: Body = {"role": "assistant", "content": "One moment."}
 
 
 @pytest.mark.parametrize(
-    ("behind", "stays"),
+    ("after", "stays"),
     [
         ([CALL, SAID], ["call_1"]),
         ([CALL, SAID, RESULT], []),
