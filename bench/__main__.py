@@ -19,9 +19,11 @@ from bench.side import Side
 
 PICTURE = "pictures/benchmarks.svg"
 ABOUT = (
-    "> **What you get:** what Toolwire costs compared with a plain byte relay, nginx and other gateways, in one run.",
+    "> **What you get:** what Toolwire costs compared with a plain byte relay, nginx and other gateways, "
+    "in one run.",
     ">",
-    "> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See also [Where the time goes](performance.md).",
+    "> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See "
+    "also [Where the time goes](performance.md).",
     "",
     "Everything runs on loopback: gateways on one core, upstream and load on the other.",
     "Ratios come first, because absolute figures depend on the machine.",

@@ -450,7 +450,10 @@ def ratio_row(found: Found, load: Load, field: str, title: str, target: float = 
     mine, other = ([getattr(one, field) for one in found[side, load.name]] for side in ("gateway", "direct"))
     pairs = list(zip(mine, other, strict=True))
     low, high = resampled(pairs, random.Random(0))
-    detail = f"{figure(median(mine))} against {figure(median(other))} ms; resampled {figure(low)} to {figure(high)}, of {len(pairs)} pairs"
+    detail = (
+        f"{figure(median(mine))} against {figure(median(other))} ms; resampled {figure(low)} to "
+        f"{figure(high)}, of {len(pairs)} pairs"
+    )
     return Row(title, _ratio(pairs), detail, "at most" if target else "", target)
 
 
@@ -527,7 +530,8 @@ def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]
         provider.stop()
     turns = f"{MANY.pieces} deltas {1000 * STEP_S:g} ms apart"
     notes = [
-        f"Codex: {rounds} rounds, order by seed {seed}; a turn has {turns}; ratios are of the medians of all waves"
+        f"Codex: {rounds} rounds, order by seed {seed}; a turn has {turns}; ratios are of the medians of "
+        "all waves"
     ]
     return [*time_rows(found), *cpu_rows(found)], notes
 

@@ -99,8 +99,14 @@ def run() -> list[Judged]:
         for name in ("native", "emulated", "parked"):
             out.append(Judged(f"Toolwire, {name}", own, asyncio.run(judged(port, name))))
         if CODEX.exists():
-            provider = f'provider = {{ base_url = "http://127.0.0.1:{port}/v1", env_key = "CONFORM_KEY", name = "demo" }}\n'
-            model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{WORK / "conform-codex-home"}"\nmodel = "gpt-5.5"\n'
+            provider = (
+                f'provider = {{ base_url = "http://127.0.0.1:{port}/v1", env_key = "CONFORM_KEY", name = '
+                '"demo" }\n'
+            )
+            model = (
+                f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\n'
+                f'home = "{WORK / "conform-codex-home"}"\nmodel = "gpt-5.5"\n'
+            )
             release = subprocess.run(
                 [str(CODEX), "--version"], capture_output=True, text=True, check=True
             ).stdout.split()[-1]
@@ -152,7 +158,8 @@ def section(results: list[Judged]) -> str:
                 "|---|---|",
             ]
             lines += [
-                f"| `{finding.check.id}`{_level(finding.check.level)} | {_cell(finding.verdict.result, finding.verdict.seen)} |"
+                f"| `{finding.check.id}`{_level(finding.check.level)} | "
+                f"{_cell(finding.verdict.result, finding.verdict.seen)} |"
                 for finding in rows
             ]
     return "\n".join(lines)

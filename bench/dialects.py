@@ -93,12 +93,14 @@ def main(argv: list[str] | None = None) -> int:
             lines.append(line)
             outcomes, failures = line["told"], line["failures"]
             print(
-                f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(outcomes):>8,} cuts, {len(failures)} failed",
+                f"{line['dialect']:16} {line['calls']:>6,} calls read back, {sum(outcomes):>8,} cuts, "
+                f"{len(failures)} failed",
                 flush=True,
             )
             for failure in failures[:3]:
                 print(
-                    f"  {failure['law']}, case {failure['number']}: {failure['told']}\n  case = {failure['case']}",
+                    f"  {failure['law']}, case {failure['number']}: {failure['told']}\n"
+                    f"  case = {failure['case']}",
                     flush=True,
                 )
     failed = sum(len(line["failures"]) for line in lines)

@@ -62,7 +62,10 @@ class Section:
 
 def read_fuzz(data: Any) -> Reading:
     failures = data["failures"]
-    figures = f"{data['cases']:,} cases of {len(data['laws'])} laws in {data['seconds']:,.0f} s, seed {data['seed']}: {len(failures)} failed"
+    figures = (
+        f"{data['cases']:,} cases of {len(data['laws'])} laws in {data['seconds']:,.0f} s, seed "
+        f"{data['seed']}: {len(failures)} failed"
+    )
     failed = {name: sum(failure["law"] == name for failure in failures) for name in data["laws"]}
     lines = ["| law | says | cases | failed |", "|---|---|---|---|"]
     lines += [
@@ -79,7 +82,8 @@ def read_fuzz(data: Any) -> Reading:
 def read_dialects(data: Any) -> Reading:
     """How cut calls came out: as text, as cut off, or as whole because only markup was missing."""
     lines = [
-        "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as complete | failed |",
+        "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as "
+        "complete | failed |",
         "|" + "---|" * 9,
     ]
     for one in data["dialects"]:
@@ -94,7 +98,10 @@ def read_dialects(data: Any) -> Reading:
         sum(counts)
         for counts in zip(*((one["texts"], sum(one["told"])) for one in data["dialects"]), strict=True)
     )
-    figures = f"{len(data['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, seed {data['seed']}"
+    figures = (
+        f"{len(data['dialects'])} dialects, {texts:,} texts read back at random splits, {cuts:,} cuts, "
+        f"seed {data['seed']}"
+    )
     return Reading(
         f"{figures}: {len(failures)} failed",
         not failures,
@@ -150,7 +157,10 @@ def read_steps(data: Any) -> Reading:
     began = (data["answer"].strip().splitlines() or [""])[0][
         :120
     ]  # a line: what a model writes may be Markdown of its own
-    said = f"- The model `{data['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: {began}"
+    said = (
+        f"- The model `{data['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: "
+        f"{began}"
+    )
     return Reading(
         f"{sum(steps.values()):.0f} s from nothing to an answer that uses a tool's result",
         True,
@@ -434,7 +444,8 @@ def compose(sections: Sequence[tuple[dict[str, Any], str]]) -> str:
     ]
     for head, _ in sections:
         out.append(
-            f"| {head['title']} | {head['figures']} | {head['verdict']} | {head['date']} | {head['seconds']} s | `{head['command']}` |"
+            f"| {head['title']} | {head['figures']} | {head['verdict']} | {head['date']} | "
+            f"{head['seconds']} s | `{head['command']}` |"
         )
     for head, details in sections:
         out += [

@@ -326,7 +326,10 @@ def judged(
     ]
     for window in windows:
         during = [end for end in ends if window.began <= end.ended <= window.back]
-        detail = f"lasted {window.ended - window.began:.1f} s{'' if window.felt else ', and was not felt'}; {ways(during)}"
+        detail = (
+            f"lasted {window.ended - window.began:.1f} s{'' if window.felt else ', and was not felt'}; "
+            f"{ways(during)}"
+        )
         taken = window.back - window.ended if window.felt and window.back != float("inf") else None
         rows.append(
             Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s")
@@ -334,7 +337,10 @@ def judged(
     kept = len(scene.load.kept) + len(scene.probe.kept)
     detail = f"{kept:,} stored, {scene.load.unkept:,} said that they were not"
     rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
-    refused = f"{limited.rate} requests a minute: {limited.allowed:,} allowed, {limited.due:,.0f} due, {limited.refused:,} refused"
+    refused = (
+        f"{limited.rate} requests a minute: {limited.allowed:,} allowed, {limited.due:,.0f} due, "
+        f"{limited.refused:,} refused"
+    )
     rows.append(
         Row(
             "a key's limit over both nodes: allowed of what is due",
@@ -362,7 +368,8 @@ def judged(
     went = ", ".join(f"{count:,} {turn}" for turn, count in turns.most_common() if turn)
     notes.append(f"At most {scene.load.most_under_way} requests under way at once. Turns: {went}.")
     notes.append(
-        f"The full disk was {scene.servers.disk.name}. Beside the limit, its key got: {dict(limited.other) or 'nothing else'}"
+        f"The full disk was {scene.servers.disk.name}. Beside the limit, its key got: "
+        f"{dict(limited.other) or 'nothing else'}"
     )
     notes += [
         f"`{end.kind.name}` {end.request_id}: {end.how[:600]}"
@@ -413,7 +420,8 @@ async def run(how: Length, folder: Path) -> tuple[list[Row], list[str]]:
             for fault in FAULTS:
                 windows.append(await suffer(fault, scene, how.hold_s))
                 _say(
-                    f"{fault.name}: felt {windows[-1].felt}, back after {windows[-1].back - windows[-1].ended:.2f} s"
+                    f"{fault.name}: felt {windows[-1].felt}, back after "
+                    f"{windows[-1].back - windows[-1].ended:.2f} s"
                 )
                 await asyncio.gather(asyncio.sleep(how.calm_s), limited.known_everywhere())
             await asyncio.gather(load.stop(), limited.stop())
@@ -423,7 +431,8 @@ async def run(how: Length, folder: Path) -> tuple[list[Row], list[str]]:
     after = os.getloadavg()[0]
     notes.insert(
         0,
-        f"{how.streams} streams; the machine's load was {figure(before)} before and {figure(after)} at the end, on {os.cpu_count()} cores.",
+        f"{how.streams} streams; the machine's load was {figure(before)} before and {figure(after)} at the "
+        f"end, on {os.cpu_count()} cores.",
     )
     return rows, notes
 

@@ -36,16 +36,20 @@ from openai import OpenAI
 client = OpenAI(base_url=sys.argv[1], api_key="unused")
 model = client.models.list().data[0].id
 city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-tools = [{"type": "function", "function": {"name": "get_weather", "description": "The weather in a city", "parameters": city}}]
+weather = {"name": "get_weather", "description": "The weather in a city", "parameters": city}
+tools = [{"type": "function", "function": weather}]
 messages = [{"role": "user", "content": "What is the weather in Paris?"}]
 begun = time.monotonic()
-message = client.chat.completions.create(model=model, messages=messages, tools=tools, tool_choice="required").choices[0].message
+create = client.chat.completions.create
+message = create(model=model, messages=messages, tools=tools, tool_choice="required").choices[0].message
 called = time.monotonic()
 call = message.tool_calls[0]
 result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees and sunny"}
-answer = client.chat.completions.create(model=model, messages=[*messages, message, result], tools=tools, max_tokens=40).choices[0].message
+messages += [message, result]
+answer = create(model=model, messages=messages, tools=tools, max_tokens=40).choices[0].message
 ended = time.monotonic()
-report = {"model": model, "call": [call.function.name, json.loads(call.function.arguments)], "answer": answer.content}
+function = call.function
+report = {"model": model, "call": [function.name, json.loads(function.arguments)], "answer": answer.content}
 print(json.dumps({**report, "call_s": called - begun, "answer_s": ended - called}))
 """
 
@@ -139,7 +143,10 @@ def table(report: dict[str, Any]) -> str:
     lines = [f"| {name} | {seconds:.1f} s |" for name, seconds in steps.items()]
     head = ["| step | time |", "|---|---|"]
     called, arguments = report["call"]
-    said = f"The model `{report['model']}` called `{called}({json.dumps(arguments)})` and answered: {report['answer'][:200]}"
+    said = (
+        f"The model `{report['model']}` called `{called}({json.dumps(arguments)})` and answered: "
+        f"{report['answer'][:200]}"
+    )
     return "\n".join([*head, *lines, f"| **together** | **{sum(steps.values()):.1f} s** |", "", said])
 
 

@@ -414,7 +414,8 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
         []
         if is_compiled()
         else [
-            "no C compiler: upstream and load generator are the Python ones, which take time from what is measured"
+            "no C compiler: upstream and load generator are the Python ones, which take time from what is "
+            "measured"
         ]
     )
     try:

@@ -143,7 +143,7 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
                     enemy.terminate()
                     enemy.wait(10)
                 left = await settled(server, held.descriptors)
-            traced = server.told().count("Traceback")
+            traced = server.logged().count("Traceback")
     return _rows(calm, hostile, before, left, traced), _notes(calm, hostile, descriptors)
 
 
@@ -204,8 +204,10 @@ def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
     )
     wrong = [one for loop in hostile.loops for one in loop.wrong]
     return [
-        f"hostile: {who}; {len(KEYS)} honest clients; {descriptors} descriptors open meanwhile; {ROUNDS} rounds by turns",
-        f"the server's core was busy for {busy}; limits: 1,200 requests a minute and 60 at once for each key, slow readers cut off after 5 s",
+        f"hostile: {who}; {len(KEYS)} honest clients; {descriptors} descriptors open meanwhile; {ROUNDS} "
+        "rounds by turns",
+        f"the server's core was busy for {busy}; limits: 1,200 requests a minute and 60 at once for each "
+        "key, slow readers cut off after 5 s",
         *wrong[:5],
     ]
 

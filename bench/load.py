@@ -108,7 +108,8 @@ async def main(words: list[str]) -> None:
         *(connection(port, request, streaming, began + seconds, most, tally) for _ in range(connections))
     )
     report = {"requests": tally.requests, "errors": tally.errors, "broken": tally.broken, "unfinished": 0}
-    report |= {"seconds": round(time.monotonic() - began, 3), "events": tally.events}  # type: ignore[dict-item]
+    took = round(time.monotonic() - began, 3)
+    report |= {"seconds": took, "events": tally.events}  # type: ignore[dict-item]
     report |= {"first_p50": share(tally.firsts, 0.5), "first_p99": share(tally.firsts, 0.99)}
     report |= {"total_p50": share(tally.totals, 0.5), "total_p99": share(tally.totals, 0.99)}
     print(json.dumps(report))

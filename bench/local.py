@@ -88,7 +88,10 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
     detail = (
         f"{statistics.median(speeds[ours]):.0f} against {statistics.median(speeds[theirs]):.0f} tokens/s, "
     )
-    detail += f"{statistics.median(costs[ours]):.1f} against {statistics.median(costs[theirs]):.1f} ms of CPU a token"
+    detail += (
+        f"{statistics.median(costs[ours]):.1f} against {statistics.median(costs[theirs]):.1f} ms of CPU a "
+        "token"
+    )
     return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
 
 

@@ -122,7 +122,8 @@ class _Model(OpenAIBackend):
 def _app(journal: str) -> App:
     model = _Model("m", {"base_url": "http://127.0.0.1:1/v1", "tools": "native", "profile": "openai"})
     model._transport = _Transport()  # type: ignore[assignment]
-    settings = Settings(server=ServerSettings(keys=(KEY,)), journal=JournalSettings(contents=journal))  # type: ignore[arg-type]
+    kept = JournalSettings(contents=journal)  # type: ignore[arg-type]
+    settings = Settings(server=ServerSettings(keys=(KEY,)), journal=kept)
     return create_app(Gateway(settings, store=None, backends={"m": model}), settings, None)
 
 

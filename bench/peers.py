@@ -113,7 +113,10 @@ def version_of(name: str) -> str:
             package = json.loads(
                 (WORK / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "package.json").read_text()
             )
-            return f"Portkey gateway {package['version']} (with an older @hono/node-server, because streaming does not work in the published version)"
+            return (
+                f"Portkey gateway {package['version']} (with an older @hono/node-server, because streaming "
+                "does not work in the published version)"
+            )
         if name == "nginx":
             output = subprocess.run(
                 [shutil.which("nginx") or "/usr/sbin/nginx", "-v"],

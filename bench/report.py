@@ -101,7 +101,10 @@ def machine() -> str:
     )
     versions = ", ".join(f"{package} {found}" for package in SHOWN if (found := _version(package)))
     python = f"Python {sys.version.split()[0]}"
-    return f"{name}, {len(os.sched_getaffinity(0))} cores, {memory} GB, {platform.system()} {platform.release().split('-')[0]}; {python}; {versions}"
+    return (
+        f"{name}, {len(os.sched_getaffinity(0))} cores, {memory} GB, {platform.system()} "
+        f"{platform.release().split('-')[0]}; {python}; {versions}"
+    )
 
 
 def today() -> str:

@@ -117,7 +117,10 @@ def _checked(kind: str, stream: Stream) -> None:
 
 ALL_MARK = 1.5
 """The highest cost of a piece with all dialects on, relative to one."""
-MARKDOWN = "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n> [!note] *[look](look.md)*, [tool_7](b)\n"
+MARKDOWN = (
+    "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n"
+    "> [!note] *[look](look.md)*, [tool_7](b)\n"
+)
 MANY = [*TOOLS, *({"name": f"tool_{number}", "parameters": TOOLS[0]["parameters"]} for number in range(127))]
 COMPARED: dict[str, tuple[str, Stream]] = {
     "prose": ("hermes", ("", _filled(WORDS, 50_000), "")),
@@ -155,7 +158,10 @@ def against_one(quick: bool = False) -> list[Row]:
                 alone = _feeding(lambda one=one: opened(one), pieces)  # type: ignore[misc]
                 pairs.append((_feeding(lambda: opened(*DIALECTS), pieces), alone))
             ratio = median(every / alone for every, alone in pairs)
-            detail = f"{figure(median(pair[0] for pair in pairs))} against {figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
+            detail = (
+                f"{figure(median(pair[0] for pair in pairs))} against "
+                f"{figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
+            )
             rows.append(
                 Row(
                     f"all {len(DIALECTS)} dialects against one: {kind}, {many}",
@@ -244,7 +250,10 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Texts made to hurt: the cost per chunk at full length against a tenth of it, in pieces and in one. Both by turns, as above."""
+    """Texts made to hurt: the cost per chunk at full length against a tenth of it, in pieces and in one.
+
+    Both by turns, as above.
+    """
     rows = []
     for name, (unit, times) in ADVERSE.items():
         if quick:
@@ -256,7 +265,10 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
                 for _ in range(rounds)
             ]
             growth = median(full / short for short, full in pairs)
-            detail = f"{figure(median(pair[0] for pair in pairs))} → {figure(median(pair[1] for pair in pairs))} µs for each 4 characters"
+            detail = (
+                f"{figure(median(pair[0] for pair in pairs))} → "
+                f"{figure(median(pair[1] for pair in pairs))} µs for each 4 characters"
+            )
             rows.append(
                 Row(
                     f"{name}, {how}: growth over ten times the length",

@@ -94,16 +94,20 @@ def picture(sides: Sequence[Side]) -> str:
     )
     height = TOP + len(bars) * (2 * ROW // 2 + 16) + 20
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title desc" font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        'aria-labelledby="title desc" font-family="sans-serif">',
         "<title id='title'>CPU time relative to a byte relay</title>",
-        f"<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. {html.escape(description)}</desc>",
-        "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}}</style>",
+        "<desc id='desc'>Times the relay's CPU for a plain request and for a paced stream. "
+        f"{html.escape(description)}</desc>",
+        "<style>text{fill:#1f2937;font-size:13px}.axis{stroke:#9ca3af}@media(prefers-color-scheme:dark){tex"
+        "t{fill:#e5e7eb}}</style>",
     ]
     for at, (kind, words) in enumerate((("plain", "a plain request"), ("paced", "a paced stream"))):
         out.append(f'<rect x="{LEFT + at * 150}" y="10" width="12" height="12" fill="{COLOURS[kind]}"/>')
         out.append(f'<text x="{LEFT + at * 150 + 18}" y="21">{words}</text>')
     out.append(
-        f'<line class="axis" x1="{x(1):.1f}" y1="{TOP - 10}" x2="{x(1):.1f}" y2="{height - 14}" stroke-dasharray="3 3"/>'
+        f'<line class="axis" x1="{x(1):.1f}" y1="{TOP - 10}" x2="{x(1):.1f}" y2="{height - 14}" '
+        'stroke-dasharray="3 3"/>'
     )
     for number, (name, values) in enumerate(bars):
         y = TOP + number * (2 * ROW // 2 + 16)
@@ -111,9 +115,11 @@ def picture(sides: Sequence[Side]) -> str:
         for at, kind in enumerate(("plain", "paced")):
             begin, end = sorted((x(1), x(values[kind])))
             out.append(
-                f'<rect x="{begin:.1f}" y="{y + at * 13}" width="{max(1.0, end - begin):.1f}" height="11" fill="{COLOURS[kind]}"/>'
+                f'<rect x="{begin:.1f}" y="{y + at * 13}" width="{max(1.0, end - begin):.1f}" height="11" '
+                f'fill="{COLOURS[kind]}"/>'
             )
             out.append(
-                f'<text x="{end + 5:.1f}" y="{y + at * 13 + 10}" style="font-size:11px">{figure(values[kind])} ×</text>'
+                f'<text x="{end + 5:.1f}" y="{y + at * 13 + 10}" '
+                f'style="font-size:11px">{figure(values[kind])} ×</text>'
             )
     return "\n".join([*out, "</svg>"]) + "\n"

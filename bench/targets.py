@@ -163,12 +163,14 @@ NGINX = """
 daemon off; worker_processes 1; pid nginx.pid; error_log nginx.err;
 events {{ worker_connections 4096; }}
 http {{
-  access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+  access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+  uwsgi_temp_path uwsgi; scgi_temp_path scgi;
   keepalive_requests 1000000;
   upstream up {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 1000000; }}
   server {{
     listen 127.0.0.1:{port} backlog=1024; client_max_body_size 64m;
-    location / {{ proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }}
+    proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+    location / {{ proxy_pass http://up; }}
   }}
 }}
 """

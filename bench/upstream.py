@@ -13,7 +13,10 @@ PIECES = 200
 STEP_S = 0.01
 MARK = "Zz00"
 """Part of the first piece of every streamed answer, by which the load generator knows the first token."""
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 OPENINGS = {
     "prose": MARK,
     "native": f'{{"city": "{MARK}',

@@ -65,14 +65,16 @@ def generate(root: Path, notes: int) -> None:
         parts = []
         if number % 3 == 0:
             parts.append(
-                f"---\ntags: [{chosen[0]}, {chosen[1]}/{chosen[2]}]\naliases: [{chosen[3]} {chosen[4]}]\n---\n"
+                f"---\ntags: [{chosen[0]}, {chosen[1]}/{chosen[2]}]\naliases: [{chosen[3]} {chosen[4]}]\n"
+                "---\n"
             )
         place = 0
         while place < len(chosen):
             size = rng.randint(40, 160)
             text = " ".join(chosen[place + 3 : place + size])
             parts.append(
-                f"## {' '.join(chosen[place : place + 3])}\n\n{text}. See [[note {rng.randrange(notes)}]] #{chosen[place]}\n\n"
+                f"## {' '.join(chosen[place : place + 3])}\n\n"
+                f"{text}. See [[note {rng.randrange(notes)}]] #{chosen[place]}\n\n"
             )
             place += size
         (folder / f"note {number} {chosen[5]}.md").write_text("".join(parts))
@@ -186,8 +188,14 @@ def rows_of(notes: int, quick: bool, memories: dict[int, float]) -> Iterator[Row
         assert first.added == notes
         memories[notes] = first.memory
         stored = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
-        detail = f"{figure(first.seconds)} s, {figure(first.processor_s)} s of a processor ({notes / first.processor_s:,.0f} notes for each); "
-        detail += f"{total / 1e6:,.0f} MB of text, index {stored / 1e6:,.0f} MB, at most {first.memory:,.0f} MB of memory"
+        detail = (
+            f"{figure(first.seconds)} s, {figure(first.processor_s)} s of a processor "
+            f"({notes / first.processor_s:,.0f} notes for each); "
+        )
+        detail += (
+            f"{total / 1e6:,.0f} MB of text, index {stored / 1e6:,.0f} MB, at most {first.memory:,.0f} MB "
+            "of memory"
+        )
         yield Row(f"{size}: built", notes / first.seconds, detail, "at least", 2000, "notes/s")
         touched = min(CHANGED, notes // 100)
         change(root, touched)
@@ -252,5 +260,6 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
         else NOT_MEASURED
     )
     return rows, [
-        f"vault: {version}; generated notes, limit {LIMIT}; Toolwire's results are ranked and have previews, the others are plain paths"
+        f"vault: {version}; generated notes, limit {LIMIT}; Toolwire's results are ranked and have "
+        "previews, the others are plain paths"
     ]

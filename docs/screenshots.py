@@ -1,9 +1,9 @@
 """`make screenshots`: takes screenshots of the web pages for docs/screenshots/.
 
-A real server has a small vault, scripted models and a day of traffic. Debian's Chromium visits the scenes, which are
-data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 also in the dark one; scenes for the
-guides at 1024 only. `--all` takes every width in both themes, `--only NAME` takes one scene. The accessibility tests
-visit the same scenes.
+A real server has a small vault, scripted models and a day of traffic. Debian's Chromium visits the scenes,
+which are data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 also in the dark
+one; scenes for the guides at 1024 only. `--all` takes every width in both themes, `--only NAME` takes one
+scene. The accessibility tests visit the same scenes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIZES = {390: 844, 1024: 768, 1920: 1080}
 WAIT_S = 20.0
 USUAL_PORT = 8788
 
-# --- what the server has -------------------------------------------------------------------------------------------------------------------------
+# --- what the server has ---
 
 NOTES = {
     "Projects/Greenhouse/Plan.md": """---
@@ -68,12 +68,19 @@ A lean-to of 2.4 m on the south wall.
 
 See [[Glazing offers]].
 """,
-    "Projects/Greenhouse/Glazing offers.md": "# Glazing offers\n\nFor toughened glass.\n\n- Halden: 690, three weeks\n- Brandt: 612, five weeks\n",
-    "Projects/Greenhouse/Foundation.md": "# Foundation\n\nStrip foundation, 30 cm deep. Jonas has the mixer in April.\n",
-    "Projects/Reading list.md": "# Reading list\n\n- [ ] The Death and Life of Great American Cities\n- [x] The Timeless Way of Building\n",
-    "Garden/Tomatoes.md": "# Tomatoes\n\nSow in the greenhouse in late February. Needs 18 degrees to germinate.\n",
-    "Garden/Watering.md": "# Watering\n\nThe greenhouse wants water every second day in May, daily in July.\n",
-    "Journal/2026-11-12.md": "# Thursday\n\nWalked along the river. Called Halden about the greenhouse glass.\n",
+    "Projects/Greenhouse/Glazing offers.md": "# Glazing offers\n\nFor toughened glass.\n\n"
+    "- Halden: 690, three weeks\n"
+    "- Brandt: 612, five weeks\n",
+    "Projects/Greenhouse/Foundation.md": "# Foundation\n\nStrip foundation, 30 cm deep. Jonas has the "
+    "mixer in April.\n",
+    "Projects/Reading list.md": "# Reading list\n\n- [ ] The Death and Life of Great American Cities\n"
+    "- [x] The Timeless Way of Building\n",
+    "Garden/Tomatoes.md": "# Tomatoes\n\nSow in the greenhouse in late February. Needs 18 degrees to "
+    "germinate.\n",
+    "Garden/Watering.md": "# Watering\n\nThe greenhouse wants water every second day in May, daily in "
+    "July.\n",
+    "Journal/2026-11-12.md": "# Thursday\n\nWalked along the river. Called Halden about the greenhouse "
+    "glass.\n",
     "Journal/2026-11-13.md": "# Friday\n\nJonas can lend the mixer in April.\n",
     "Kitchen/Bread.md": "# Bread\n\n70 percent water, a night in the cold.\n",
     "Kitchen/Green tea.md": "# Green tea\n\nEighty degrees, two minutes.\n",
@@ -112,7 +119,10 @@ def paced(word: str, text: str, pieces: int, pause: int) -> str:
 
 PLAN, GLASS = "Projects/Greenhouse/Plan.md", "Projects/Greenhouse/Glazing offers.md"
 SEARCH = 'call vault_search {"query": "greenhouse", "limit": 10}'
-READ = f"call file_read {json.dumps({'filePaths': [PLAN, GLASS, 'Journal/2026-11-13.md', 'Projects/Greenhouse/Permit.md']})}"
+READ = (
+    "call file_read "
+    f"{json.dumps({'filePaths': [PLAN, GLASS, 'Journal/2026-11-13.md', 'Projects/Greenhouse/Permit.md']})}"
+)
 PRICE = {"oldText": "- Glass: 640", "newText": "- Glass: 612 (Brandt)"}
 DATE = {
     "oldText": "- [ ] Order the glass before March",
@@ -132,7 +142,8 @@ LOOKS = (
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3-8b": {"tools": "emulated", "script": f"pause 90ms\n{LOOKS}"},
     "llama-3.1-8b": {
-        "script": f"think Four notes seem to matter.\nsay I would like to read these notes.\n{READ}\n---\nsay The plan needs two things."
+        "script": f"think Four notes seem to matter.\nsay I would like to read these notes.\n{READ}\n---\n"
+        "say The plan needs two things."
     },
     "gemma-3-4b": {
         "tools": "constrained",
@@ -220,7 +231,7 @@ async def elsewhere(folder: Path, vault: str) -> None:
     await store.close()
 
 
-# --- a person at the pages -----------------------------------------------------------------------------------------------------------------------
+# --- a person at the pages ---
 
 
 @dataclass
@@ -327,7 +338,7 @@ def prepare(stage: Stage) -> None:
         stage.asked(ids[name])
 
 
-# --- the scenes ----------------------------------------------------------------------------------------------------------------------------------
+# --- the scenes ---
 
 
 def signin(stage: Stage) -> None:
@@ -537,10 +548,10 @@ def begin(page: Page, site: Site) -> Stage:
     return stage
 
 
-# --- pictures ------------------------------------------------------------------------------------------------------------------------------------
+# --- pictures ---
 
-# At most 256 colours: those that a picture has most of, then those that are farthest from the ones chosen; and for each pixel the nearest of them.
-# Done by the browser, which can read its own pictures.
+# At most 256 colours: those that a picture has most of, then those that are farthest from the ones chosen;
+# and for each pixel the nearest of them. Done by the browser, which can read its own pictures.
 QUANTISE = """async (picture) => {
   const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob())
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d')
@@ -549,7 +560,10 @@ QUANTISE = """async (picture) => {
   const counts = new Map()
   for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) ?? 0) + 1)
   const colours = [...counts].sort((one, other) => other[1] - one[1])
-    .map(([pixel, count]) => ({pixel, count, rgb: [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255], far: Infinity, place: 0}))
+    .map(([pixel, count]) => {
+      const rgb = [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255]
+      return {pixel, count, rgb, far: Infinity, place: 0}
+    })
   const palette = []
   const choose = ({rgb: [red, green, blue]}) => {
     const place = palette.push([red, green, blue]) - 1
@@ -566,7 +580,8 @@ QUANTISE = """async (picture) => {
     choose(worst)
   }
   const places = new Map(colours.map(({pixel, place}) => [pixel, place]))
-  return {width: bitmap.width, height: bitmap.height, palette, indices: Uint8Array.from(pixels, (pixel) => places.get(pixel)).toBase64()}
+  const indices = Uint8Array.from(pixels, (pixel) => places.get(pixel)).toBase64()
+  return {width: bitmap.width, height: bitmap.height, palette, indices}
 }"""
 
 
@@ -592,7 +607,8 @@ def small(told: dict[str, Any]) -> bytes:
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 <match target="pattern"><test qual="any" name="family" compare="not_contains"><string>Mono</string></test>
-<edit name="family" mode="prepend" binding="strong"><string>Inter</string><string>Noto Sans</string><string>Liberation Sans</string></edit></match>
+<edit name="family" mode="prepend" binding="strong">
+<string>Inter</string><string>Noto Sans</string><string>Liberation Sans</string></edit></match>
 </fontconfig>"""
 
 

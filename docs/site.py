@@ -1,9 +1,9 @@
 """`make docs`: builds the pages of docs/ as a site in site/.
 
-The Markdown is written for readers of the repository. This module prepares it for Zensical (build/docs/pages) and adds
-what only a site can show: dark variants of screenshots, and diagrams whose colours follow the theme. A dead link or
-anchor fails the build, and so does a page that is not exactly once in the navigation of docs/zensical.toml. The site
-needs no network and no server: open site/index.html.
+The Markdown is written for readers of the repository. This module prepares it for Zensical (build/docs/pages)
+and adds what only a site can show: dark variants of screenshots, and diagrams whose colours follow the theme.
+A dead link or anchor fails the build, and so does a page that is not exactly once in the navigation of
+docs/zensical.toml. The site needs no network and no server: open site/index.html.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SiteError(Exception):
     """A problem with the site, as a one-line message."""
 
 
-# --- navigation ------------------------------------------------------------------------------------------------------------------------------------
+# --- navigation ---
 
 
 def named(nav: list[Any]) -> list[tuple[str, str]]:
@@ -62,7 +62,9 @@ def sources() -> dict[str, Path]:
 
 
 def checked(nav: list[Any], there: set[str]) -> set[str]:
-    """The pages that the navigation names and that are not there yet; an error where page and navigation do not fit."""
+    """The pages that the navigation names and that are not there yet; an error where page and navigation do
+    not fit.
+    """
     pages = [page for _, page in named(nav)]
     if twice := sorted({page for page in pages if pages.count(page) > 1}):
         raise SiteError(f"{SETTINGS.name} names twice: {', '.join(twice)}")
@@ -74,7 +76,7 @@ def checked(nav: list[Any], there: set[str]) -> set[str]:
     return absent
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------------------------------------
+# --- pages ---
 
 
 def outside_fences(text: str, change: Any) -> str:
@@ -87,7 +89,10 @@ def outside_fences(text: str, change: Any) -> str:
 
 
 def laid_out(text: str, pages: Path, titles: dict[str, str]) -> str:
-    """A page as the site has it: a link that is written as a file's name bears the page's title. Copies the pictures and files that it needs."""
+    """A page as the site has it: a link that is written as a file's name bears the page's title.
+
+    Copies the pictures and files that it needs.
+    """
 
     def link(match: re.Match[str]) -> str:
         target, _, anchor = match[2].partition("#")
@@ -105,7 +110,10 @@ def laid_out(text: str, pages: Path, titles: dict[str, str]) -> str:
     def image(match: re.Match[str]) -> str:
         alt, name = match[1], match[2].removeprefix("docs/")
         if name.endswith(".svg"):
-            return f'<div class="picture" tabindex="0" role="group" aria-label="{alt}">\n{(DOCS / name).read_text("utf-8").strip()}\n</div>'
+            return (
+                f'<div class="picture" tabindex="0" role="group" aria-label="{alt}">\n'
+                f"{(DOCS / name).read_text('utf-8').strip()}\n</div>"
+            )
         copy(DOCS / name, pages / name)
         dark = name.replace(".png", "-dark.png")
         if not (DOCS / dark).is_file():
@@ -125,7 +133,7 @@ def copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-# --- the build -------------------------------------------------------------------------------------------------------------------------------------
+# --- the build ---
 
 
 def without(settings: str, absent: set[str]) -> str:

@@ -1,8 +1,8 @@
 """Writes docs/supported.md from the code: what is supported, field by field and backend by backend.
 
-No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it, and the
-cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them. `--check` only
-reports whether the page is up to date.
+No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it,
+and the cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them.
+`--check` only reports whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ Body = dict[str, Any]
 # Fields that only one of OpenAI's two APIs has. The others belong to both.
 ONLY: dict[Api, frozenset[str]] = {
     "chat": frozenset(
-        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
-        "logit_bias logprobs reasoning_effort verbosity modalities audio prediction web_search_options".split()
+        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed "
+        "presence_penalty frequency_penalty logit_bias logprobs reasoning_effort verbosity modalities audio "
+        "prediction web_search_options".split()
     ),
     "responses": frozenset(
-        "input instructions previous_response_id generate text max_output_tokens reasoning truncation include "
-        "max_tool_calls background conversation prompt context_management access_programs image".split()
+        "input instructions previous_response_id generate text max_output_tokens reasoning truncation "
+        "include max_tool_calls background conversation prompt context_management access_programs "
+        "image".split()
     ),
 }
 
-# --- requests ------------------------------------------------------------------------------------------------------------------------------------
+# --- requests ---
 
 SCHEMA: Body = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANSWER: Body = {"name": "answer", "schema": SCHEMA}
@@ -191,7 +193,7 @@ def on_both(cell: dict[Api, str]) -> str:
     return " / ".join(dict.fromkeys(cell.values()))
 
 
-# --- tables --------------------------------------------------------------------------------------------------------------------------------------
+# --- tables ---
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -214,7 +216,8 @@ def fields_table(api: Api) -> str:
             continue
         if name not in fields_of(api):
             raise SystemExit(
-                f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in fields_of"
+                f"docs/supported.py: the field {name!r} of toolwire.wire.fields.FIELDS has no sample in "
+                "fields_of"
             )
         cells = tuple(verdict(api, fields_of(api)[name], backend, name) for backend in BACKENDS.values())
         if len(set(cells)) == 1:
@@ -336,7 +339,8 @@ def items_table() -> str:
     rows.append(
         (
             "`item_reference`",
-            f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if there is none",
+            f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if "
+            "there is none",
         )
     )
     summary = responses.resolved(
@@ -348,7 +352,8 @@ def items_table() -> str:
     rows.append(
         (
             "`compaction`",
-            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from other servers",
+            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from "
+            "other servers",
         )
     )
     skipped = sorted(responses.SKIPPED - {"item_reference"})
@@ -380,14 +385,17 @@ def images() -> str:
     limits = ImageLimits()
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
-        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads the image:\n"
-        f"over http and https, from public addresses only, at most {limits.images} images of {limits.bytes // 2**20} MB\n"
-        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model (`local`) does not\n"
+        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads "
+        "the image:\n"
+        f"over http and https, from public addresses only, at most {limits.images} images of "
+        f"{limits.bytes // 2**20} MB\n"
+        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model "
+        "(`local`) does not\n"
         "support images."
     )
 
 
-# --- repairs -------------------------------------------------------------------------------------------------------
+# --- repairs ---
 
 
 def called(id: str, name: str = "f", arguments: str = "{}") -> Body:
@@ -494,7 +502,7 @@ def mistakes_table() -> str:
     )
 
 
-# --- dialects and failures -----------------------------------------------------------------------------------------------------------------------
+# --- dialects and failures ---
 
 TOKEN = "7c41d09be2"
 
@@ -542,7 +550,7 @@ def kinds_table() -> str:
     )
 
 
-# --- the page ------------------------------------------------------------------------------------------------------------------------------------
+# --- the page ---
 
 
 def page() -> str:
@@ -550,11 +558,12 @@ def page() -> str:
 
 # What is supported
 
-Every table on this page is generated: a small request goes through the real decoder and planner, and the table shows
-their result. The header `x-toolwire-report` of each response uses the same words.
+Every table on this page is generated: a small request goes through the real decoder and planner, and the
+table shows their result. The header `x-toolwire-report` of each response uses the same words.
 
 - **honoured**: has the same effect as with OpenAI, through the model's server or through Toolwire.
-- **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their schema.
+- **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their
+  schema.
 - **emulated**: done by Toolwire because the model's server cannot, see [Emulation](emulation.md).
 - **passed**: passed on unchanged to a server that may support it.
 - **ignored**: no effect, listed in the report.
@@ -562,17 +571,17 @@ their result. The header `x-toolwire-report` of each response uses the same word
 
 The columns:
 
-- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting `tools`.
-  `constrained` is shown for a server that can constrain text with calls in it (vLLM). A server that can only
-  constrain a single call uses it for `required` and named choices, and emulates `auto`:
+- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting
+  `tools`. `constrained` is shown for a server that can constrain text with calls in it (vLLM). A server that
+  can only constrain a single call uses it for `required` and named choices, and emulates `auto`:
   [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
-- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support less; the report
-  says so.
+- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support less; the
+  report says so.
 - `codex, native`: a [Codex](codex.md) version with support for the client's tools, parked or replayed;
   `codex, emulated`: an [older version](codex.md#versions).
-- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). They cannot be forced to call a tool: Toolwire asks
-  twice, then the request fails.
+- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). They cannot be forced to call a tool:
+  Toolwire asks twice, then the request fails.
 - `scripted`: the [demo and scripted model](scripted.md).
 
 ## Request fields
@@ -586,30 +595,30 @@ Responses:
 {fields_table("responses")}
 
 A field of the other API has no effect. `toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and
-`parallel_tool_calls`. For `openai`, *honoured* means that the field is sent upstream. Fields that a
-[known server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE))} are sent to OpenAI's own
-servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store` and
-`metadata` of a Responses request.
+`parallel_tool_calls`. For `openai`, *honoured* means that the field is sent upstream. Fields that a [known
+server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE))} are sent to OpenAI's own
+servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store`
+and `metadata` of a Responses request.
 
-`logprobs` and `top_logprobs` are ignored everywhere, because the text is scanned for calls and no longer matches the
-model's tokens.
+`logprobs` and `top_logprobs` are ignored everywhere, because the text is scanned for calls and no longer
+matches the model's tokens.
 
-Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them. Names
-that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed on to every
-server except OpenAI's and Ollama's: {code(sorted(VENDOR))}.
-A passed field never overrides one that Toolwire sets itself.
+Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them.
+Names that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed
+on to every server except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never overrides one
+that Toolwire sets itself.
 
 Unsupported members of messages, parts, input items and tools are reported by name too, for example
-`tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model does not
-receive the reasoning that a client sends back, the report says `input.reasoning=ignored` or
+`tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model
+does not receive the reasoning that a client sends back, the report says `input.reasoning=ignored` or
 `messages.reasoning_content=ignored`.
 
 ## Tools
 
 {tools_table()}
 
-If a backend only supports functions, a custom tool is offered as a function with one text parameter, and its calls are
-converted back. Agents receive every tool as not strict. A call of an undeclared tool is [sent as
+If a backend only supports functions, a custom tool is offered as a function with one text parameter, and its
+calls are converted back. Agents receive every tool as not strict. A call of an undeclared tool is [sent as
 text](configuration.md#tools); Codex itself answers such a call with an error, and the model continues.
 
 ## tool_choice
@@ -628,17 +637,18 @@ text](configuration.md#tools); Codex itself answers such a call with an error, a
 
 ## Histories that are repaired
 
-A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of a step directly after
-it, but clients lose results, send them twice or send them elsewhere. Toolwire repairs such a history if that invents
-no facts, and lists each repair in the report, under `input` (Responses) or `messages` (chat completions). Messages keep
-their order, and a conversation that ends with a result still does.
+A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of a step
+directly after it, but clients lose results, send them twice or send them elsewhere. Toolwire repairs such a
+history if that invents no facts, and lists each repair in the report, under `input` (Responses) or `messages`
+(chat completions). Messages keep their order, and a conversation that ends with a result still does.
 
 {repairs_table()}
 
 ## JSON that is repaired
 
-Common mistakes in the arguments of calls are repaired while they are sent; sent text is never changed. An emulated
-block with any other invalid JSON is plain text. In a native call, other invalid JSON is passed on unchanged.
+Common mistakes in the arguments of calls are repaired while they are sent; sent text is never changed. An
+emulated block with any other invalid JSON is plain text. In a native call, other invalid JSON is passed on
+unchanged.
 
 {mistakes_table()}
 
@@ -652,8 +662,8 @@ One call in each dialect, with the token `{TOKEN}`:
 
 ## Failures
 
-Before the first byte, a failure is an HTTP error with OpenAI's error object. After it, chat streams end with the same
-object as their last event, and Responses streams end with `response.failed`.
+Before the first byte, a failure is an HTTP error with OpenAI's error object. After it, chat streams end with
+the same object as their last event, and Responses streams end with `response.failed`.
 
 {kinds_table()}
 """

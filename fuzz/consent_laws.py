@@ -12,11 +12,13 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from fuzz.law import Case, Law, holds
+from toolwire.store.engine import Connection
 from toolwire.store.store import Store
 from toolwire.surfaces.terminal.surface import RuleSurface
 from toolwire.tools import rules
@@ -225,6 +227,10 @@ async def _seen(case: Case, which: str, folder: Path) -> tuple[list[Any], int]:
         await store.close()
 
 
+def _insert(connection: Connection, insert: str, row: tuple[Any, ...]) -> None:
+    connection.execute(insert, row)
+
+
 async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
     """Remembered grants for other tools and other stages, as an approved question leaves them."""
     for number, (tool, stage) in enumerate(held):
@@ -232,8 +238,11 @@ async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
             f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model
         )
         row = tuple(getattr(grant, field.name) for field in fields(Grant))
-        insert = f"INSERT INTO grants ({', '.join(field.name for field in fields(Grant))}) VALUES ({', '.join('?' * len(row))})"
-        await store.run(lambda connection, insert=insert, row=row: connection.execute(insert, row), "write")  # type: ignore[misc]
+        insert = (
+            f"INSERT INTO grants ({', '.join(field.name for field in fields(Grant))}) VALUES "
+            f"({', '.join('?' * len(row))})"
+        )
+        await store.run(partial(_insert, insert=insert, row=row), "write")
 
 
 async def _both(case: Case) -> list[tuple[list[Any], int]]:

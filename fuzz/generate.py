@@ -34,7 +34,8 @@ LINE_START = frozenset(
 
 _NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
 _TAGS = re.compile(r"<\|open\|>.*?<\|sep\|>|<[^<>\n]+>|\[[A-Z_]+\]|\w+\(\w+=|call:\w+\{")
-_LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>|<q>|</q>|&lt;|&#x3c;|&#99999999;|assistant|</s>|**{|to=look"""
+_LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>|<q>|</q>\
+|&lt;|&#x3c;|&#99999999;|assistant|</s>|**{|to=look"""
 
 
 def _texts_of(shape: Any) -> Iterator[str]:
@@ -74,12 +75,10 @@ NAMES = (
     "nobody",
 )
 JSONISH = [
-    *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": "function", "function": {'.split(
-        "|"
-    ),
-    *'"arguments": "{\\"q\\": 2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split(
-        "|"
-    ),
+    *'{"name": "look", "arguments": {"q": 1}}|{"name": "look", "arguments": {|{"name":"a"}|{"type": '
+    '"function", "function": {'.split("|"),
+    *'"arguments": "{\\"q\\": '
+    '2}"|{|}|[|]|,|:|"|\\|\\"|\\u00|\\ud83d|\\ude00|\\d|null|None|True|false|-|0|1e5|0.5|q: 1|\''.split("|"),
 ]
 ODD = [
     *"\n\t\x00\x1f\x7f é\u2028\u2029\ufeff\ufffd😀\ud800\udc00\u202e`<>&",
@@ -357,7 +356,8 @@ def _tagged(rng: Random, name: str, written: str) -> str:
             f"<use_tool><name>{name}</name>{xml}</use_tool>",
             f'<use_tool name="{name}">{xml}</use_tool>',
             f"<use_tool>{_any_order(rng, name, written)}</use_tool>",
-            f'<function_calls><invoke name="{name}">{attributes}</invoke>\n<invoke name="{name}">{written}</invoke></function_calls>',
+            f'<function_calls><invoke name="{name}">{attributes}</invoke>\n'
+            f'<invoke name="{name}">{written}</invoke></function_calls>',
             f"<invoke name='{name}'>{attributes}</invoke>",
         )
     )
@@ -425,14 +425,17 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "<｜DSML｜tool_calls>\n",
-        '<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n</｜DSML｜invoke>',
+        '<｜DSML｜invoke name="NAME">\n'
+        '<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>",
         "\n",
         "</｜DSML｜tool_calls>",
     ),
     ("", '<｜DSML｜invoke name="NAME">JSON</｜DSML｜invoke>', "\n", ""),
     (
         "<|open|>tools<|sep|>",
-        '<|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>VALUE<|close|>argument<|sep|><|close|>call<|sep|>',
+        '<|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" '
+        'type="string"<|sep|>VALUE<|close|>argument<|sep|><|close|>call<|sep|>',
         "",
         "<|close|>tools<|sep|>",
     ),

@@ -72,7 +72,10 @@ def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
 
 def _report(failure: dict[str, Any]) -> str:
     repeat = f"fuzz/run.py --only {failure['law']} --seed {failure['seed']} --case {failure['number']}"
-    return f"\nFAILED {failure['law']} ({failure['kind'][0]}): {failure['told']}\n  repeat: {repeat}\n  case = {failure['case']}\n"
+    return (
+        f"\nFAILED {failure['law']} ({failure['kind'][0]}): {failure['told']}\n  repeat: {repeat}\n"
+        f"  case = {failure['case']}\n"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,17 +126,22 @@ def main(argv: list[str] | None = None) -> int:
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):
                 took = time.monotonic() - began
-                line = f"{sum(counts.values()):>9,} cases, {len(failures)} failed, {sum(counts.values()) / took:,.0f} a second, seed {seed}"
+                line = (
+                    f"{sum(counts.values()):>9,} cases, {len(failures)} failed, "
+                    f"{sum(counts.values()) / took:,.0f} a second, seed {seed}"
+                )
                 print(line, end="\r" if tty and done < len(work) else "\n", file=sys.stderr, flush=True)
     for name in names:
         failed = sum(failure["law"] == name for failure in failures)
         cost = 1e6 * costs[name] / max(1, counts[name])
         print(
-            f"{name:22} {counts[name]:>9,} cases  {cost:>7.0f} µs each  {f'FAILED {failed}' if failed else 'ok'}"
+            f"{name:22} {counts[name]:>9,} cases  {cost:>7.0f} µs each  "
+            f"{f'FAILED {failed}' if failed else 'ok'}"
         )
     took = time.monotonic() - began
     print(
-        f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: {len(failures)} failed"
+        f"{sum(counts.values()):,} cases of {len(names)} laws in {took:.0f} s, seed {seed}: "
+        f"{len(failures)} failed"
     )
     if arguments.json:
         report = {

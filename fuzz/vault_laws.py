@@ -18,9 +18,10 @@ from toolwire.vault.paths import Vault
 from toolwire.vault.policy import PathPolicy, PathRefused
 from toolwire.vault.words import expression, parse_query
 
-_NAMES = "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e con.md x. etc - NUL C: ..\\ \\".split(
-    " "
-)
+_NAMES = (
+    "a b.md C.md é.md e\u0301.md .. . .git .obsidian link link.md pipe.md inner.md secret.md ~ %2e%2e "
+    "con.md x. etc - NUL C: ..\\ \\"
+).split(" ")
 _NAMES += ["", "a ", "\u200b", "\u202e", "\0", "\uff0e\uff0e", "\u2024\u2024", "\ud800", "\n", "x" * 260]
 _JOINS = ["/", "/", "/", "\\", "//", "", "/./", "\u2215", ":"]
 _MARKUP = [

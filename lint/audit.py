@@ -153,7 +153,10 @@ def locks(root: Path) -> Iterator[str]:
                 and not package.get("link")
                 and not (excused and excused.fullmatch(place))
             ):
-                yield f"{name}: {place} has no integrity hash; npm view {place.rpartition('node_modules/')[2]} dist.integrity"
+                yield (
+                    f"{name}: {place} has no integrity hash; npm view "
+                    f"{place.rpartition('node_modules/')[2]} dist.integrity"
+                )
             if "://" in str(package.get("resolved", "")):
                 yield f"{name}: {place} names a registry: remove its `resolved`"
     for path in sorted(root.glob("tests/**/requirements*.txt")):

@@ -31,7 +31,8 @@ from toolwire.store.store import Store
 from toolwire.surfaces.http.app import create_app
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
-# No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are looked for by `make fuzz`.
+# No time limits on examples: the machine may be busy. In CI every run tries the same examples; new ones are
+# looked for by `make fuzz`.
 settings.register_profile(
     "toolwire",
     deadline=None,
@@ -50,7 +51,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-# --- what a cost is measured with ------------------------------------------------------------------------------------------------------------------
+# --- what a cost is measured with ---
 
 
 Growth = Callable[[Callable[[int], object], int, int], float]
@@ -60,8 +61,9 @@ Growth = Callable[[Callable[[int], object], int, int], float]
 def growth() -> Growth:
     """How many times more CPU time the large size costs than the small one.
 
-    Each cost is the least of several rounds: other processes, the garbage collector and cold caches only ever add time, so the least is
-    the closest to the true cost, and a cost that really grows faster than its input still shows.
+    Each cost is the least of several rounds: other processes, the garbage collector and cold caches only ever
+    add time, so the least is the closest to the true cost, and a cost that really grows faster than its input
+    still shows.
     """
 
     def cost(call: Callable[[int], object], size: int) -> float:
@@ -82,7 +84,7 @@ def growth() -> Growth:
     return measure
 
 
-# --- which tests run where ------------------------------------------------------------------------------------------------------------------------
+# --- which tests run where ---
 
 TOGETHER = {
     "clients": ("conform/test_client",),
@@ -90,7 +92,10 @@ TOGETHER = {
     "local model": ("backends/local", "backends/test_llamacpp_server"),
     "nodes": ("service/test_nodes", "service/test_faults", "service/test_workers"),
 }
-"""Files that share what is dear to start: one worker runs them all, one after another. Every other file goes to a worker as a whole."""
+"""Files that share what is dear to start: one worker runs them all, one after another.
+
+Every other file goes to a worker as a whole.
+"""
 LONG = (
     "conform/test_client",
     "web",
@@ -102,7 +107,9 @@ LONG = (
     "backends/codex",
     "backends/cursor",
 )
-"""What takes long and so comes first, in this order: what starts the same heavy programs does not stand side by side."""
+"""What takes long and so comes first, in this order: what starts the same heavy programs does not stand side
+by side.
+"""
 
 
 def _below_tests(path: str) -> str:
@@ -127,7 +134,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out files, and what stands in `TOGETHER`, in the order in which they were collected: what a file starts once is started once."""
+    """Hands out files, and what stands in `TOGETHER`, in the order in which they were collected: what a file
+    starts once is started once.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         path = _below_tests(nodeid).partition("::")[0]
@@ -140,7 +149,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)
 
 
-# --- tests without processes ------------------------------------------------------------------------------------------
+# --- tests without processes ---
 
 OF_PROCESSES = {"postgres_server", "redis_server"}
 """Fixtures that start a process."""
@@ -259,7 +268,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """Started once, as a user that is not root. It can be ended and started again; who ends it starts it again."""
+    """Started once, as a user that is not root.
+
+    It can be ended and started again; who ends it starts it again.
+    """
     found = binaries()
     if found is None:
         pytest.skip("PostgreSQL is missing; make test installs it where it may")
@@ -286,7 +298,9 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def judge() -> Judge:
-    """All judges: `.stream(raw, api, …)`, `.body(body, api, …)` and `.error(status, body)` assert that nothing is wrong."""
+    """All judges: `.stream(raw, api, …)`, `.body(body, api, …)` and `.error(status, body)` assert that
+    nothing is wrong.
+    """
     return Judge()
 
 
@@ -301,7 +315,8 @@ class Table:
 
     def play(self, script: str, tools: str = "native", **options: Any) -> Table:
         """Puts a scripted model behind the gateway."""
-        self.backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools, **options))  # type: ignore[arg-type]
+        scripted = ScriptedOptions(script=script, tools=tools, **options)  # type: ignore[arg-type]
+        self.backend = ScriptedBackend("m", scripted)
         return self.serve(self.backend)
 
     def serve(self, backend: Backend) -> Table:
@@ -354,11 +369,14 @@ async def _serving(gateway: Gateway, settings: Settings, store: Store | None = N
 
 @pytest.fixture
 def on_a_socket() -> Callable[..., AbstractAsyncContextManager[str]]:
-    """`async with on_a_socket(gateway, settings, store) as url`: the real HTTP surface on loopback. It closes gateway and store."""
+    """`async with on_a_socket(gateway, settings, store) as url`: the real HTTP surface on loopback.
+
+    It closes gateway and store.
+    """
     return _serving
 
 
-# --- the store on both engines, and a real Redis ---------------------------------------------------------------------
+# --- the store on both engines, and a real Redis ---
 
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
 

@@ -1,10 +1,12 @@
-"""What the documents show is true: their commands and programs run, their settings load, their links lead somewhere, their tables match the code.
+"""What the documents show is true: their commands and programs run, their settings load, their links lead
+somewhere, their tables match the code.
 
-A fenced block that follows a command or program is what it prints. `text` is the whole output, `json` and `sse` may leave members out, `http` names
-some of the headers. One gateway serves them all, with the demo model and every scripted model that a document configures.
+A fenced block that follows a command or program is what it prints. `text` is the whole output, `json` and
+`sse` may leave members out, `http` names some of the headers. One gateway serves them all, with the demo
+model and every scripted model that a document configures.
 
-A sample that can not be run here says why, in a comment before its fence: `<!-- not run: REASON -->`. There is no other way out: every language that
-the pages use is known to one of these tests.
+A sample that can not be run here says why, in a comment before its fence: `<!-- not run: REASON -->`. There
+is no other way out: every language that the pages use is known to one of these tests.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ SHOWS = ("text", "json", "sse", "http")
 IN_FORCE = tuple(SECTIONS)
 
 
-# --- reading the pages -----------------------------------------------------------------------------------------------------------------------------
+# --- reading the pages ---
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,13 @@ COMMANDS += [
 
 
 def missing(what: str) -> None:
-    """A component that is not on this machine: the test skips and says so, where it must not be missing it fails."""
+    """A component that is not on this machine: the test skips and says so, where it must not be missing it
+    fails.
+    """
     pytest.skip(f"{what} is missing")
 
 
-# --- running what they show ------------------------------------------------------------------------------------------------------------------------
+# --- running what they show ---
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +279,7 @@ def test_a_curl_command_gets_the_answer_that_is_shown(block: Block, address: str
     compare(run(shlex.split(block.text.replace(ADDRESS, address)), home), block.shown)
 
 
-# --- what is typed into a shell --------------------------------------------------------------------------------------------------------------------
+# --- what is typed into a shell ---
 
 NOTES = {
     "Projects/Alpha.md": "# Alpha\n\nThe alpha plan: a greenhouse.\n",
@@ -291,7 +295,8 @@ import os, signal, subprocess, sys
 words = sys.argv[1:]
 if words[:1] != ["serve"] and "--http" not in words:
     os.execv(sys.executable, [sys.executable, "-m", "toolwire", *words])
-run = subprocess.Popen([sys.executable, "-m", "toolwire", *words, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+command = [sys.executable, "-m", "toolwire", *words, "--port", "0"]
+run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 heard = next((line for line in run.stdout if "listening" in line), "")
 run.send_signal(signal.SIGTERM)
 run.stdout.read()
@@ -425,7 +430,7 @@ def test_every_route_that_the_readme_names_answers(address: str) -> None:
             assert answer.status == 200, route
 
 
-# --- settings --------------------------------------------------------------------------------------------------------------------------------------
+# --- settings ---
 
 
 @pytest.fixture
@@ -503,7 +508,7 @@ def test_the_example_environment_as_it_stands_changes_nothing(nowhere: Path) -> 
     assert load(None, dict(re.findall(r"(?m)^([A-Z][A-Z0-9_]*)=(.*)$", text)), {}) == load(None, {}, {})
 
 
-# --- the tables of keys ----------------------------------------------------------------------------------------------------------------------------
+# --- the tables of keys ---
 
 
 def as_toml(value: Any) -> str:
@@ -553,7 +558,7 @@ def test_the_configuration_page_names_the_flags_of_other_proxies() -> None:
         assert f"`{key}`" in row
 
 
-# --- the page about Codex --------------------------------------------------------------------------------------------------------------------------
+# --- the page about Codex ---
 
 CODEX = ROOT / "docs" / "codex.md"
 
@@ -621,13 +626,14 @@ def test_the_doctor_says_what_the_codex_page_shows(home: Path, tmp_path: Path) -
         )
 
 
-# --- the pages about the wire and about parked turns -----------------------------------------------------------------------------------------------
+# --- the pages about the wire and about parked turns ---
 
 
 def test_the_wire_page_names_every_event_of_every_kind_of_item() -> None:
     page = (ROOT / "docs" / "wire.md").read_text("utf-8")
     row = re.compile(
-        r"(?m)^\| .+? \| (?:–|`(response\.\w+)\.added`, `\.done`) \| `(response\.\w+)\.delta`, `\.done` \| `(\w+_)` \|$"
+        r"(?m)^\| .+? \| (?:–|`(response\.\w+)\.added`, `\.done`) \| `(response\.\w+)\.delta`, `\.done` \| "
+        r"`(\w+_)` \|$"
     )
     told = set(row.findall(page))
     assert told == {
@@ -653,7 +659,7 @@ def test_the_approvals_page_names_every_scope() -> None:
     assert set(re.findall(r"(?m)^\| `(session|folder|tool)` \|", page)) == set(get_args(Scope)) - {"once"}
 
 
-# --- links, names, versions ------------------------------------------------------------------------------------------------------------------------
+# --- links, names, versions ---
 
 
 def slug(heading: str) -> str:
@@ -705,10 +711,14 @@ def test_every_source_file_that_is_named_is_there() -> None:
 
 
 def tree(block: Block) -> Iterator[str]:
-    """The paths of a tree: a folder's line ends in a slash, and what is in the folder is indented by two spaces."""
+    """The paths of a tree: a folder's line ends in a slash, and what is in the folder is indented by two
+    spaces.
+    """
     folders: list[str] = []
     for line in block.text.splitlines():
-        indent, name, words = re.fullmatch(r"((?:  )*)([\w/.]+)(?: +(\S.*))?", line).groups()  # type: ignore[union-attr]
+        found = re.fullmatch(r"((?:  )*)([\w/.]+)(?: +(\S.*))?", line)
+        assert found, f"{block}: {line!r} is not an entry of a tree"
+        indent, name, words = found.groups()
         folders[len(indent) // 2 :] = [name]
         assert words or name.endswith("/"), f"{block}: what is {name}?"
         yield "".join(folders)
@@ -754,7 +764,7 @@ def test_the_dependencies_page_names_every_dependency_with_its_range() -> None:
     assert set(re.findall(r"\*\*([\w-]+)\*\*", page)) == extras
 
 
-# --- the generated page ----------------------------------------------------------------------------------------------------------------------------
+# --- the generated page ---
 
 
 @cache

@@ -169,7 +169,7 @@ def test_each_guide_begins_with_what_you_get_and_when_to_use_it() -> None:
             ), path.name
 
 
-# --- what makes a build fail -----------------------------------------------------------------------------------------------------------------------
+# --- what makes a build fail ---
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_a_dead_link_is_an_error_that_says_where(
     assert "index.md:3" in capsys.readouterr().err
 
 
-# --- in a browser ----------------------------------------------------------------------------------------------------------------------------------
+# --- in a browser ---
 
 
 def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search_finds(

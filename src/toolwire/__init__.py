@@ -1,7 +1,7 @@
 """Toolwire: OpenAI-grade tool calling for any model or coding agent.
 
-The library (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs only
-the standard library. The gateway is `toolwire serve`.
+The library (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs
+only the standard library. The gateway is `toolwire serve`.
 """
 
 from __future__ import annotations

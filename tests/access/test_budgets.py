@@ -1,4 +1,6 @@
-"""Monthly budgets: never more is served than the budget allows, and nothing stays reserved after the turns ended."""
+"""Monthly budgets: never more is served than the budget allows, and nothing stays reserved after the turns
+ended.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def alone(store: Store | None = None) -> Place:
     return Place(RateLimits(Settings(), usage), usage, [])
 
 
-# --- one process ---------------------------------------------------------------------------------------------------------------------------------
+# --- one process ---
 
 
 async def test_hundreds_of_turns_at_once_get_exactly_the_budget(store: Store) -> None:
@@ -221,7 +223,7 @@ def test_whatever_comes_and_ends_in_any_order_no_more_is_served_than_the_budget(
     asyncio.run(run())
 
 
-# --- several nodes -------------------------------------------------------------------------------------------------------------------------------
+# --- several nodes ---
 
 
 Node = Callable[[], Awaitable[Place]]

@@ -1,4 +1,6 @@
-"""Keys: kept as hashes, found by their text alone, ended and replaced without a restart, and good for no more than they were given for."""
+"""Keys: kept as hashes, found by their text alone, ended and replaced without a restart, and good for no more
+than they were given for.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def ring(
     return KeyRing(keys, admin, limits, records, clock=time, ticks=time)
 
 
-# --- at rest -------------------------------------------------------------------------------------------------------------------------------------
+# --- at rest ---
 
 
 async def test_a_key_is_long_and_random_and_only_its_hash_is_kept(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ async def test_a_living_name_is_not_given_twice(store: Store) -> None:
             await records.add(bad, {}, {})
 
 
-# --- revoked and rotated -------------------------------------------------------------------------------------------------------------------------
+# --- revoked and rotated ---
 
 
 async def test_what_one_node_revokes_no_node_takes_within_five_seconds(store: Store, time: Time) -> None:
@@ -172,7 +174,7 @@ async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: S
 
 
 async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time) -> None:
-    """By one that is behind the machine that revoked it, and by one that goes back; lists tell when it was."""
+    """With a clock behind that of the revoking machine, and one that is set back. Lists show the time."""
     elsewhere = Time()
     elsewhere.now += 300
     records = KeyRecords(store, elsewhere)
@@ -250,7 +252,7 @@ async def test_a_new_key_works_at_once_and_wrong_ones_do_not_make_the_store_busy
     assert (await gate.caller({b"authorization": f"Bearer {text}".encode()}, None)).name == "laptop"
 
 
-# --- when the store does not answer ----------------------------------------------------------------------------------------------------------------
+# --- when the store does not answer ---
 
 
 class Broken:
@@ -348,7 +350,9 @@ async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(
 async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(
     store: Store, time: Time
 ) -> None:
-    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone who asks meanwhile."""
+    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone
+    who asks meanwhile.
+    """
     records = KeyRecords(store, time)
     revoked, old = await records.add("old", {}, {})
     broken: Any = Broken(store)
@@ -477,7 +481,7 @@ async def test_when_a_key_was_used_last_is_kept_to_the_minute(store: Store, time
     assert (await records.all())[0].last_used_at == before
 
 
-# --- the look-up -----------------------------------------------------------------------------------------------------------------------------------
+# --- the look-up ---
 
 
 async def test_a_look_up_does_the_same_whether_the_key_is_there_or_not_and_however_many_there_are(
@@ -502,7 +506,7 @@ async def test_two_processes_do_not_look_keys_up_in_the_same_order(time: Time) -
     assert one._blind(b"x" * 32) != other._blind(b"x" * 32)
 
 
-# --- what a key may do -----------------------------------------------------------------------------------------------------------------------------
+# --- what a key may do ---
 
 
 @pytest.mark.parametrize(

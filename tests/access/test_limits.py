@@ -1,4 +1,4 @@
-"""Limits: what a key may use, on one node, on several that share a real Redis, and while that Redis is away."""
+"""Limits of a key: on one node, on several that share a real Redis, and while that Redis is down."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def refused(work: Awaitable[Any]) -> Failure:
     return caught.value.failure
 
 
-# --- one node ------------------------------------------------------------------------------------------------------------------------------------
+# --- one node ---
 
 
 async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(
@@ -71,7 +71,9 @@ async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(
         (await limits.admit("k", allowed, TURN)).settle(Usage(1, 1), ran=True)
     failure = await refused(limits.admit("k", allowed, TURN))
     assert error_object(failure)["error"] == {
-        "message": "Rate limit reached for this API key on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s.",
+        "message": "Rate limit reached for this API key on requests per min (RPM): Limit 3, Used 3, "
+        "Requested 1. "
+        "Please try again in 20s.",
         "type": "requests",
         "param": None,
         "code": "rate_limit_exceeded",
@@ -264,7 +266,7 @@ async def test_a_key_has_its_own_limit_of_parked_runs() -> None:
     await parking.close()
 
 
-# --- several nodes -------------------------------------------------------------------------------------------------------------------------------
+# --- several nodes ---
 
 
 Node = Callable[[], Awaitable[RateLimits]]

@@ -1,4 +1,6 @@
-"""Usage: every turn is counted once, whatever happens to the store meanwhile, and can be asked for by time, key and model."""
+"""Usage: every turn is counted once, whatever happens to the store meanwhile, and can be asked for by time,
+key and model.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ async def test_it_is_written_by_itself_after_a_moment(
 
 
 async def test_a_batch_is_over_in_the_moment_in_which_its_task_is(store: Store, time: Time) -> None:
-    """Who closes the book just then would wait for a task that is done, which waits for nothing, again and again."""
+    """Who closes the book just then would wait for a task that is done, which waits for nothing, again and
+    again.
+    """
     book = UsageBook(store, clock=time)
     book.observe(turn())
     task = book._flush()
@@ -180,7 +184,7 @@ async def test_what_waits_to_be_written_is_bounded(time: Time) -> None:
     assert len(rows) == MOST_ROWS + 1 and sum(counts[0] for _, _, counts in rows) == MOST_ROWS + 100
 
 
-# --- a store in trouble --------------------------------------------------------------------------------------------------------------------------
+# --- a store in trouble ---
 
 
 class Troubled:
@@ -231,7 +235,7 @@ async def test_a_close_that_can_not_write_says_what_is_lost(
     assert "1 rows are lost" in caplog.text
 
 
-# --- months -----------------------------------------------------------------------------------------------------------------------------------------
+# --- months ---
 
 
 async def test_a_month_s_sum_has_what_other_nodes_used(store: Store, time: Time) -> None:

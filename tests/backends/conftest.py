@@ -1,4 +1,4 @@
-"""What the tests of several backends use."""
+"""Fixtures for several backends."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def _living(leader: int) -> set[int]:
 
 @pytest.fixture(scope="session")
 def living() -> Callable[[int], set[int]]:
-    """`living(leader)`: the processes of a group that live."""
+    """`living(leader)`: the living processes of a group."""
     return _living

@@ -1,7 +1,7 @@
-"""A real llama.cpp HTTP server as an upstream: its own tools, constrained and emulated ones each carry a client's tool loop through the gateway.
+"""A real llama.cpp HTTP server as an upstream: native, constrained and emulated tool loops.
 
-The server is xllamacpp's, in a process of its own, with the smallest model there is. That model has never seen a tool, so the server gets a template
-that shows it two calls; the server's own grammar and parser make the rest.
+The server is xllamacpp's, in its own process, with the smallest available model. That model has never seen a
+tool, so the server gets a template that shows it two calls; the server's own grammar and parser do the rest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ TEMPLATE = """
 {%- if tools %}
 {{- '<|im_start|>system\\nYou call tools. Tools:\\n<tools>' }}
 {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
-{{- '\\n</tools>\\nEvery answer is\\n<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
+{{- '\\n</tools>\\nEvery answer is\\n<tool_call>\\n' }}
+{{- '{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
 {{- '<|im_start|>user\\nWhat is the time in Rome?<|im_end|>\\n<|im_start|>assistant\\n<tool_call>\\n' }}
 {{- '{"name": "clock", "arguments": {"place": "Rome"}}\\n</tool_call><|im_end|>\\n' }}
 {{- '<|im_start|>user\\nFind the mayor of Oslo.<|im_end|>\\n<|im_start|>assistant\\n<tool_call>\\n' }}
@@ -57,7 +58,8 @@ TEMPLATE = """
 {%- elif message.tool_calls %}
 {{- '<|im_start|>assistant\\n' }}{%- if message.content %}{{- message.content }}{%- endif %}
 {%- for call in message.tool_calls %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- else %}
@@ -131,7 +133,7 @@ def refusing_server() -> Iterator[str]:
 
 
 def earlier(call_id: str, city: str, weather: str) -> list[dict[str, Any]]:
-    """An earlier round of the conversation. So small a model does as it sees done."""
+    """An earlier round of the conversation: so small a model imitates what it sees."""
     call = {
         "id": call_id,
         "type": "function",
@@ -166,7 +168,7 @@ def way(backend: OpenAIBackend) -> str:
 
 
 def check(choice: dict[str, Any]) -> dict[str, Any]:
-    """The call of an answer, valid for its schema."""
+    """The call of an answer, checked against its schema."""
     (call,) = choice["message"]["tool_calls"]
     assert (
         choice["finish_reason"] == "tool_calls" and call["function"]["name"] == "get_weather" and call["id"]
@@ -186,9 +188,9 @@ async def test_the_server_is_recognised_and_says_what_it_has(
     monkeypatch.setattr(backends, "ASK_AGAIN_S", 0)
     backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})
     async with asyncio.timeout(60):
-        while backend.capabilities.constrain != {"text", "call"}:  # a server that is busy is asked again
+        while backend.capabilities.constrain != {"text", "call"}:  # a busy server is asked again
             await backend.prepare()
-            await asyncio.sleep(0.05)  # so that the time limit holds also where nothing is asked any more
+            await asyncio.sleep(0.05)  # so that the time limit also holds without further requests
     assert backend.profile.name == "llamacpp"
     await backend.close()
 

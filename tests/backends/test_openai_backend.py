@@ -1,4 +1,4 @@
-"""The OpenAI backend against a server on a socket that behaves well, and one that has every known quirk."""
+"""The OpenAI backend against a well-behaved server on a socket, and one with every known quirk."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def play(reply: Reply, request: Turn | None = None, **options: Any) -> lis
 
 
 def seen(run: list[Event]) -> dict[str, Any]:
-    """What a client sees of a run, and a check that its order is legal."""
+    """The events of a run as a client sees them, after checking their order."""
     out: dict[str, Any] = {"text": "", "thought": "", "refusal": "", "calls": []}
     open_call: CallBegin | None = None
     for event in run[:-1]:
@@ -122,7 +122,7 @@ def seen(run: list[Event]) -> dict[str, Any]:
     return out
 
 
-# --- quirks ------------------------------------------------------------
+# --- quirks ---
 
 WITHOUT_IDS = ("missing_ids", "legacy_function_call")
 BY_EVIDENCE = {"stop_with_calls": "stop"}
@@ -180,7 +180,7 @@ async def test_a_stream_that_breaks_off_is_a_failure_and_never_a_stop(
     assert not any(isinstance(event, Finish) for event in run)
 
 
-async def test_an_end_mark_behind_half_a_call_or_nothing_at_all_is_a_failure() -> None:
+async def test_an_end_mark_after_half_a_call_or_nothing_is_a_failure() -> None:
     half = answer("", CALLS[:1])[:-2]
     for chunks in (half, [], [chunk({"role": "assistant"})]):
         run = await play(Reply.stream(chunks))
@@ -234,16 +234,16 @@ async def test_usage_that_comes_with_every_chunk_is_said_once() -> None:
     assert [event for event in run if isinstance(event, Usage)] == [Usage(1, len(chunks) - 1)]
 
 
-async def test_text_inside_a_call_comes_out_behind_it() -> None:
+async def test_text_inside_a_call_is_sent_after_it() -> None:
     chunks = answer("", CALLS[:1])
     chunks.insert(4, chunk({"content": "by the way"}))
     run = await play(Reply.stream(chunks))
     assert seen(run)["calls"] == CALLS[:1] and seen(run)["text"] == "by the way"
-    behind = [*answer("", CALLS[:1])[:-1], chunk({"content": "done"}), chunk({}, "tool_calls")]
-    assert (await play(Reply.stream(behind)))[-3:] == [CallEnd(0), Text("done"), Finish("tool_calls")]
+    after = [*answer("", CALLS[:1])[:-1], chunk({"content": "done"}), chunk({}, "tool_calls")]
+    assert (await play(Reply.stream(after)))[-3:] == [CallEnd(0), Text("done"), Finish("tool_calls")]
 
 
-async def test_a_call_behind_the_finish_reason_is_not_lost() -> None:
+async def test_a_call_after_the_finish_reason_is_not_lost() -> None:
     late = [
         chunk({"content": "Hi"}),
         chunk({}, "stop"),
@@ -258,7 +258,7 @@ async def test_a_second_call_that_waited_streams_on() -> None:
     assert seen(run)["calls"] == CALLS
 
 
-# --- not streamed ------------------------------------------------------------------------------------------------------------------------------
+# --- not streamed ---
 
 
 async def test_a_client_that_does_not_stream_gets_one_body_and_one_batch_of_the_same_calls() -> None:
@@ -303,7 +303,7 @@ async def test_odd_bodies_are_read() -> None:
     ]
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 REFUSALS: list[tuple[Reply, Failure]] = [
     (
@@ -405,12 +405,12 @@ async def test_silence_is_a_timeout_before_and_after_the_first_byte() -> None:
         assert isinstance(run[-1], Failure) and run[-1].kind == "timeout"
 
 
-async def test_silence_behind_the_finish_reason_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_after_the_finish_reason_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolwire.backends.openai.backend.END_MARK_S", 0.05)
     assert (await play(Reply.stream(answer("Hello"), done=False, ending="hang")))[-1] == Finish("stop")
 
 
-# --- the connection ----------------------------------------------------------------------------------------------------------------------------
+# --- the connection ---
 
 
 async def test_closing_the_iterator_closes_the_connection_at_once() -> None:
@@ -434,7 +434,7 @@ async def test_cancelling_the_task_closes_the_connection_at_once() -> None:
             await upstream.gone.wait()
 
 
-async def test_a_batch_goes_out_before_the_answer_is_complete() -> None:
+async def test_a_batch_is_sent_before_the_answer_is_complete() -> None:
     gate = asyncio.Event()
     async with serving(Reply.stream(answer("Hello"), gate=gate)) as (backend, _):
         run = backend.run(turn())
@@ -511,7 +511,7 @@ async def test_the_backend_works_again_on_another_event_loop() -> None:
         assert (await asyncio.to_thread(run_once, backend))[-1] == Finish("stop")
 
 
-# --- options -----------------------------------------------------------------------------------------------------------------------------------
+# --- options ---
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ async def test_the_backend_works_again_on_another_event_loop() -> None:
         ({"api_key": 5}, "api_key: expected a string"),
     ],
 )
-def test_a_bad_option_says_what_is_wrong(options: dict[str, Any], message: str) -> None:
+def test_the_error_of_a_bad_option_explains_it(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         OpenAIBackend("m", options)
     assert message in str(caught.value)
@@ -583,7 +583,7 @@ def test_strategy_and_capabilities_follow_the_setting() -> None:
     )
 
 
-# --- the request -------------------------------------------------------------------------------------------------------------------------------
+# --- the request ---
 
 
 def messages(*items: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -649,7 +649,7 @@ def test_history_becomes_messages_with_calls_and_results_paired() -> None:
     ]
 
 
-def test_reasoning_goes_back_only_where_the_setting_says_so() -> None:
+def test_reasoning_is_sent_back_only_if_the_setting_allows_it() -> None:
     items = (user("q"), Reasoning(content=("raw",)), Call("c", "search", "{}"), Result("c", (TextPart("r"),)))
     assert "reasoning_content" not in messages(*items)[1]
     assert messages(*items, options={"reasoning_history": True})[1]["reasoning_content"] == "raw"
@@ -724,7 +724,7 @@ def test_tools_and_the_choice_among_them() -> None:
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search"]
     assert allowed["tool_choice"] == "required" and allowed["parallel_tool_calls"] is False
     named = {"type": "function", "function": {"name": "search"}}
-    allowed = render(choice, "m")  # OpenAI itself takes it
+    allowed = render(choice, "m")  # OpenAI itself accepts it
     assert [tool["function"]["name"] for tool in allowed["tools"]] == ["search", "read_note"]
     assert allowed["tool_choice"] == {
         "type": "allowed_tools",
@@ -778,7 +778,7 @@ def test_sampling_and_format_fields_are_passed_on() -> None:
     assert render(turn(output=OutputFormat("json_object")), "m")["response_format"] == {"type": "json_object"}
 
 
-# --- the reader alone --------------------------------------------------------------------------------------------------------------------------
+# --- the reader alone ---
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What native upstreams do otherwise than OpenAI, streamed and whole: both must give the same answer."""
+"""Deviations of native upstreams from OpenAI, streamed and whole, which must give the same answer."""
 
 from __future__ import annotations
 
@@ -109,13 +109,14 @@ def test_calls_with_deviations_do_not_disturb_each_other() -> None:
     assert [call[1] for call in calls(run)] == [PARIS, "{}", '{"zone": "CET"}']
 
 
-# --- the finish reason, and what comes after it ------------------------------------------------------------------------------------------------
+# --- the finish reason, and what comes after it ---
 
 
 @pytest.mark.parametrize("reason", ["tool_calls", "stop"])
 def test_arguments_that_go_on_after_the_finish_reason_are_all_there(reason: str) -> None:
     run = streamed(part('{"city": ', id="c", name="get_weather"), chunk({}, reason), part('"Paris"}'))
-    assert calls(run) == [("get_weather", PARIS, "ok")] and run[-1] == Finish(reason)  # type: ignore[arg-type]
+    assert calls(run) == [("get_weather", PARIS, "ok")]
+    assert run[-1] == Finish(reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", "length"])
@@ -130,7 +131,7 @@ def test_a_call_that_stays_incomplete_ends_with_length(cut: str, reason: str) ->
 
 
 def test_arguments_that_come_after_their_call_was_sent_without_any_are_a_failure() -> None:
-    """Call 0 had to end, as `{}`, when call 1 began: what comes for it now cannot be sent and must not be lost."""
+    """Call 0 ended as `{}` when call 1 began. Later arguments cannot be sent and must not be lost."""
     run = streamed(
         part("{}", id="a", name="clock"),
         part("{}", 1, id="b", name="clock"),
@@ -144,7 +145,7 @@ def test_arguments_that_come_after_their_call_was_sent_without_any_are_a_failure
     )
 
 
-# --- names -------------------------------------------------------------------------------------------------------------------------------------
+# --- names ---
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_special_token_in_a_chunk_of_its_own_is_no_call() -> None:
     assert calls(run) == [("get_weather", PARIS, "ok")]
 
 
-# --- thoughts ----------------------------------------------------------------------------------------------------------------------------------
+# --- thoughts ---
 
 
 def thinking(text: str) -> dict[str, Any]:

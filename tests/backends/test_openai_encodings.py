@@ -1,4 +1,4 @@
-"""Answers that come compressed although they were not to be, streamed and whole, by both ways."""
+"""Responses that are compressed although not requested, streamed and whole, by both code paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 class Packed:
-    """A reply whose bytes come in pieces of `size`."""
+    """A reply whose bytes come in chunks of `size`."""
 
     status = 200
 
@@ -109,7 +109,7 @@ def test_an_answer_that_is_not_compressed_is_left_alone() -> None:
     assert decoded(plain) is plain
 
 
-# --- through the backend -----------------------------------------------------------------------------------------------------------------------
+# --- through the backend ---
 
 
 async def asked(reply: Reply, stream: bool, proxied: bool) -> list[Event]:

@@ -1,4 +1,4 @@
-"""A server that refuses tools, or what holds its decoder to them, is served in another way, and the refusal is remembered."""
+"""A server that refuses tools or constraints is served by another strategy, and that is remembered."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def way(model: OpenAIBackend | ToolSupport) -> str:
     return model.strategy
 
 
-# --- the words of refusal ----------------------------------------------------------------------------------------------------------------------
+# --- wordings of refusals ---
 
 NO_TOOLS = {
     "ollama": Reply.body(
@@ -74,7 +74,8 @@ NO_TOOLS = {
     "openrouter": Reply.body(
         {
             "error": {
-                "message": "No endpoints found that support tool use. To learn more about provider routing, visit: https://openrouter.ai/docs",
+                "message": "No endpoints found that support tool use. To learn more about provider routing, "
+                "visit: https://openrouter.ai/docs",
                 "code": 404,
             }
         },
@@ -83,7 +84,8 @@ NO_TOOLS = {
     "vllm": Reply.body(
         {
             "error": {
-                "message": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+                "message": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser '
+                "to be set",
                 "type": "BadRequestError",
                 "param": None,
                 "code": 400,
@@ -101,7 +103,9 @@ NO_TOOLS = {
     "litellm": Reply.body(
         {
             "error": {
-                "message": "litellm.UnsupportedParamsError: perplexity does not support parameters: ['tools', 'tool_choice'], for model=sonar.",
+                "message": "litellm.UnsupportedParamsError: perplexity does not support parameters: "
+                "['tools', "
+                "'tool_choice'], for model=sonar.",
                 "type": "None",
                 "code": "400",
             }
@@ -110,7 +114,8 @@ NO_TOOLS = {
     ),
     "openai": Reply.error(
         400,
-        "tools is not supported in this model. For a list of supported models, refer to https://platform.openai.com/docs/guides",
+        "tools is not supported in this model. For a list of supported models, refer to "
+        "https://platform.openai.com/docs/guides",
     ),
     "deepinfra": Reply.error(
         405, "Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"
@@ -138,7 +143,9 @@ NO_TOOLS = {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("server", NO_TOOLS)
-async def test_a_refusal_of_tools_is_the_only_event_and_the_way_changes(server: str, stream: bool) -> None:
+async def test_a_refusal_of_tools_is_the_only_event_and_the_strategy_changes(
+    server: str, stream: bool
+) -> None:
     async with serving(NO_TOOLS[server], Reply.stream(answer("Hello"))) as (backend, upstream):
         assert way(backend) == "native"
         (failure,) = await events(backend, turn(stream))
@@ -181,7 +188,7 @@ async def test_any_other_error_stays_what_it_is(reply: Reply) -> None:
         )
 
 
-async def test_a_router_that_finds_nobody_to_answer_is_quoted() -> None:
+async def test_a_router_without_a_provider_is_quoted() -> None:
     async with serving(
         Reply.body({"error": {"message": "No allowed providers are available.", "code": 404}}, 404)
     ) as (backend, _):
@@ -218,7 +225,8 @@ async def test_the_words_of_a_refusal_hold_no_secret() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "No endpoints found that support the provided 'tool_choice' value. To learn more about provider routing, visit: https://openrouter.ai/docs",
+        "No endpoints found that support the provided 'tool_choice' value. To learn more about provider "
+        "routing, visit: https://openrouter.ai/docs",
         "Invalid tool_choice type: 'object'. Supported string values: none, auto, required",
         "litellm.UnsupportedParamsError: x does not support parameters: ['tool_choice'], for model=y.",
     ],
@@ -278,7 +286,7 @@ def test_every_pattern_is_found_in_what_was_asked_for_and_nowhere_else() -> None
     )
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------------------------------
+# --- memory ---
 
 
 def test_a_refusal_is_forgotten_after_an_hour() -> None:
@@ -302,7 +310,7 @@ def test_models_are_remembered_apart() -> None:
     assert (way(one), way(other)) == ("constrained", "native") and other.profile == PROFILES["ollama"]
 
 
-# --- through the whole gateway -----------------------------------------------------------------------------------------------------------------
+# --- through the whole gateway ---
 
 
 def refuses_tools(then: Reply, refusal: Reply) -> Script:
@@ -316,7 +324,7 @@ CALL = completion(answer('{"name": "clock", "arguments": {"city": "Rome"}}'))
 
 
 @pytest.mark.parametrize("server", ["ollama", "openrouter", "vllm", "llamacpp", "litellm"])
-async def test_one_request_of_a_client_heals_the_refusal(table: Any, server: str) -> None:
+async def test_a_refusal_is_resolved_within_one_client_request(table: Any, server: str) -> None:
     async with serving(refuses_tools(Reply.body(CALL), NO_TOOLS[server])) as (backend, upstream):
         asked = {
             "messages": [{"role": "user", "content": "What time is it in Rome?"}],
@@ -377,7 +385,10 @@ async def test_ollama_is_held_to_a_schema_where_a_call_is_required(table: Any) -
 
 
 async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_the_tools(table: Any) -> None:
-    """The server takes no schema, which is known, and no `required`, which is not: the tools are offered without it, in the same request."""
+    """The server accepts no schema, which is known, and no `required`, which is not.
+
+    The tools are offered without it in the same request.
+    """
 
     def script(request: Recorded) -> Reply:
         if request.body.get("tool_choice") == "required":
@@ -400,11 +411,11 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
             chats = [
                 request.body for request in upstream.requests if request.path.endswith("/chat/completions")
             ]
-            told = [("tools" in body, body.get("tool_choice")) for body in chats]
-            assert told == [(True, "required"), (True, None), *[(True, None)] * silent]
+            sent = [("tools" in body, body.get("tool_choice")) for body in chats]
+            assert sent == [(True, "required"), (True, None), *[(True, None)] * silent]
 
 
-# --- an answer in a form, beside tools -----------------------------------------------------------------------------------------------------------
+# --- a structured answer together with tools ---
 
 
 @pytest.mark.parametrize(
@@ -421,7 +432,8 @@ async def test_an_answer_whose_calls_are_text_is_not_held_to_a_format_that_has_n
         return Reply.body(
             completion(
                 answer(
-                    f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n{opening.replace("<", "</")}'
+                    f'{opening}\n{{"name": "clock", "arguments": {{"city": "Rome"}}}}\n'
+                    f"{opening.replace('<', '</')}"
                 )
             )
         )

@@ -1,4 +1,4 @@
-"""The OpenAI backend against servers that lie, flood, stall, or send what no server should."""
+"""The OpenAI backend against servers that lie, flood, stall, or send invalid data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def whole(raw: bytes) -> list[Event]:
 
 
 def streamed(*chunks: Any, **options: Any) -> list[Event]:
-    """What a stream of these chunks gives, each of them in a read of its own."""
+    """The events of a stream with these chunks, each in its own read."""
     reader = AnswerReader(turn(), **options)
     out = [event for frame in Reply.stream(chunks).frames for event in reader.feed(frame)]
     return out if reader.ended else out + reader.finish()
@@ -86,11 +86,11 @@ async def play(reply: Reply, request: Turn, **options: Any) -> list[Event]:
             await backend.close()
 
 
-# --- calls in a whole body ---------------------------------------------------------------------------------------------------------------------
+# --- calls in a whole body ---
 
 
 @pytest.mark.parametrize("more", [{}, {"index": 0}])
-def test_in_a_body_every_entry_is_a_call_of_its_own_even_if_ids_repeat(more: dict[str, Any]) -> None:
+def test_in_a_body_every_entry_is_a_separate_call_even_if_ids_repeat(more: dict[str, Any]) -> None:
     same = [entry("look", "look", '{"a":1}', **more), entry("look", "look", '{"a":2}', **more)]
     assert calls(whole(body({"tool_calls": same}, "tool_calls"))) == [
         ("look", "look", '{"a":1}', "ok"),
@@ -115,9 +115,7 @@ def test_a_call_that_the_token_limit_cut_is_truncated_in_a_body_as_in_a_stream()
     assert (
         calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "length"))) == calls(run)[1:]
     )
-    run = whole(
-        body({"tool_calls": [cut]}, "tool_calls")
-    )  # whatever the server says: the call is not complete
+    run = whole(body({"tool_calls": [cut]}, "tool_calls"))  # whatever the server says, the call is incomplete
     assert [call[3] for call in calls(run)] == ["truncated"] and run[-1] == Finish("length")
     assert calls(streamed(chunk({"tool_calls": [{**cut, "index": 0}]}), chunk({}, "tool_calls"))) == calls(
         run
@@ -141,7 +139,7 @@ def test_white_space_before_arguments_is_kept() -> None:
     assert calls(run) == [("x", "look", ' \n{"a":1} ', "ok")]
 
 
-# --- names -------------------------------------------------------------------------------------------------------------------------------------
+# --- names ---
 
 
 @pytest.mark.parametrize("written", ["functions.look:0", "functions.look", "look:12", "Look", "look"])
@@ -161,7 +159,7 @@ def test_any_other_name_is_passed_on_as_it_is(written: str) -> None:
     assert calls(whole(body({"tool_calls": [entry("x", written, "{}")]}))) == [("x", written, "{}", "ok")]
 
 
-# --- numbers -----------------------------------------------------------------------------------------------------------------------------------
+# --- numbers ---
 
 
 @pytest.mark.parametrize(
@@ -194,11 +192,14 @@ def test_a_time_to_wait_that_is_none_is_ignored(value: str) -> None:
     ).retry_after_s in (None, 0.0)
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def test_an_error_with_lone_surrogates_can_be_sent_on() -> None:
-    raw = b'{"error":{"message":"bad \\ud800 thing","param":"x\\udfff","code":"a\\ud801","type":"invalid_request_error\\ud800"}}'
+    raw = (
+        b'{"error":{"message":"bad \\ud800 '
+        b'thing","param":"x\\udfff","code":"a\\ud801","type":"invalid_request_error\\ud800"}}'
+    )
     for failure in (
         http_failure(400, {}, raw),
         stream_failure({**json.loads(raw)["error"], "type": "invalid_request_error"}),
@@ -228,7 +229,7 @@ def test_an_error_of_any_shape_is_a_failure(error: Any) -> None:
     assert stream_failure(error).kind == "backend"
 
 
-def test_an_error_that_can_not_be_written_is_a_failure_without_its_words() -> None:
+def test_an_error_that_cannot_be_encoded_is_a_failure_without_its_text() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -242,7 +243,7 @@ def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> N
     nested = b"[" * depth + b"]" * depth
     outcomes: list[list[Event]] = [[Failure("backend", "The upstream server's answer is nested too deeply.")]]
     if depth < 1000:
-        outcomes.append([Finish("stop")])  # newer interpreters read it, and find no text
+        outcomes.append([Finish("stop")])  # newer interpreters parse it and find no text
     assert (
         whole(b'{"choices":[{"index":0,"message":{"content":' + nested + b'},"finish_reason":"stop"}]}')
         in outcomes
@@ -253,7 +254,7 @@ def test_content_that_is_nested_too_deeply_is_one_clear_failure(depth: int) -> N
     )
 
 
-# --- surrogate pairs ---------------------------------------------------------------------------------------------------------------------------
+# --- surrogate pairs ---
 
 HALVES = (r"a\ud83d", r"\ude00b")
 
@@ -321,7 +322,10 @@ def test_a_half_that_stays_alone_in_arguments_becomes_a_replacement_character() 
     assert calls(streamed(opener, arguments(r"x\ud83d"), chunk({}, "length"))) == [
         ("c", "look", '{"a":"x\ufffd', "truncated")
     ]
-    raw = r'{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"look","arguments":{"a":"\ud800"}}}]}}]}'
+    raw = (
+        r'{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"look",'
+        r'"arguments":{"a":"\ud800"}}}]}}]}'
+    )
     assert calls(whole(raw.encode())) == [("c", "look", '{"a":"\ufffd"}', "ok")]
 
 
@@ -333,12 +337,12 @@ def test_cumulative_arguments_may_be_cut_inside_a_surrogate_pair() -> None:
     ]
 
 
-# --- floods and stalls -------------------------------------------------------------------------------------------------------------------------
+# --- floods and stalls ---
 
 
 @asynccontextmanager
 async def pinging() -> AsyncIterator[str]:
-    """The address of a server that answers, gives its finish reason, and then pings until the client leaves."""
+    """The address of a server that sends an answer with its finish reason, then pings until disconnected."""
     left = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -363,7 +367,7 @@ async def pinging() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_pings_behind_the_finish_reason_do_not_hold_the_answer_for_ever(
+async def test_pings_after_the_finish_reason_do_not_delay_the_answer_forever(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "END_MARK_S", 0.2)
@@ -385,7 +389,7 @@ OPEN_CALL = chunk({"tool_calls": [entry("a", "look", '{"a":"', index=0)]})
         {"content": "", "reasoning": "x" * 1000},
     ],
 )
-def test_what_waits_behind_an_open_call_is_limited(
+def test_output_held_back_by_an_open_call_is_limited(
     flood: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read, "HELD_LIMIT", 20_000)
@@ -428,7 +432,7 @@ async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body
     assert said(await play(flood, turn(stream=True))) == "x" * 1000
 
 
-# --- options -----------------------------------------------------------------------------------------------------------------------------------
+# --- options ---
 
 
 @pytest.mark.parametrize(
@@ -456,7 +460,7 @@ async def test_a_stream_that_answers_a_request_for_a_body_is_limited_like_a_body
         {"timeout_s": float("nan")},
     ],
 )
-def test_options_that_can_not_work_are_refused_in_one_line_that_shows_no_secret(bad: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_in_one_line_without_secrets(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as refused:
         OpenAIOptions.parse({"base_url": "http://127.0.0.1/v1", **bad})
     said = str(refused.value)
@@ -475,7 +479,7 @@ def test_options_that_work_are_taken() -> None:
     assert options.api_key == "key" and options.dialects == ("hermes",)
 
 
-# --- the typed decoder and the tolerant parser -----------------------------------------------------------------
+# --- the typed decoder and the tolerant parser ---
 
 DELTAS = some.fixed_dictionaries(
     {},
@@ -537,7 +541,7 @@ def test_the_typed_decoder_gives_what_the_tolerant_parser_gives(
         assert typed == _fed([block for block in blocks if block])
 
 
-# --- a whole body that is a text and its end -----------------------------------------------------------------
+# --- a whole body with only text and its end ---
 
 USED: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 TEXT_BODIES: tuple[tuple[dict[str, Any], Usage | None], ...] = (

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client, against servers on bare sockets that do what servers do."""
+"""The HTTP/1.1 client against raw socket servers with all kinds of behaviour."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r
 
 
 class Server:
-    """`answer` writes what it likes for each request; `heads` are what was asked, `connections` how often somebody connected."""
+    """`answer` writes anything per request. `heads` are the requests, `connections` counts connections."""
 
     def __init__(self, answer: Callable[[Streams, int], Awaitable[None]]) -> None:
         self._answer = answer
@@ -140,10 +140,13 @@ async def test_an_answer_is_read_whole_and_its_connection_used_again_where_it_ma
         assert server.connections == connections
 
 
-async def test_the_request_says_what_it_was_given_and_nothing_else() -> None:
+async def test_the_request_contains_its_input_and_nothing_else() -> None:
     async with serving(writes(WHOLE)) as (client, server):
         await asked(client, to(server.port, Authorization="Bearer k"), b"{}")
-        head = b"POST /v1/chat?x=1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n"
+        head = (
+            b"POST /v1/chat?x=1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer k\r\n"
+            b"Content-Length: 2\r\n\r\n"
+        )
         assert server.heads == [head % server.port]
 
 
@@ -172,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Streams, int], Awaitable[None]], type[Transpor
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_what_goes_wrong_has_a_name(kind: str) -> None:
+async def test_every_failure_has_a_kind(kind: str) -> None:
     answer, fault = FAULTS[kind]
     async with serving(answer) as (client, server):
         with pytest.raises(fault):
@@ -189,7 +192,7 @@ async def test_what_came_before_a_break_is_read_first() -> None:
         reply.release()
 
 
-async def test_nobody_there_and_no_such_name() -> None:
+async def test_a_refused_connection_and_an_unknown_host_are_reported() -> None:
     client = Http1Client()
     listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -201,7 +204,7 @@ async def test_nobody_there_and_no_such_name() -> None:
         await client.post(Request(URL("http://no-such-host.invalid/v1"), {}, 5, 5), b"{}")
 
 
-async def test_a_server_that_sends_nothing_is_given_up_also_in_the_middle() -> None:
+async def test_a_server_that_stops_sending_is_dropped_even_in_the_middle() -> None:
     async def silent(streams: Streams, number: int) -> None:
         if number == 2:
             streams[1].write(CHUNKED + b"2\r\nhi\r\n")
@@ -219,7 +222,7 @@ async def test_an_answer_that_arrives_while_the_event_loop_is_busy_is_not_late()
         streams[1].write(CHUNKED + b"2\r\nhi\r\n")
         await asyncio.sleep(0.01)
         streams[1].write(b"1\r\n!\r\n")
-        time.sleep(0.3)  # then the loop finds the chunk and the timer at once
+        time.sleep(0.3)  # the loop then finds the chunk and the timer at once
         await asyncio.sleep(0.01)
         streams[1].write(b"0\r\n\r\n")
 
@@ -242,7 +245,7 @@ async def test_a_slow_reader_is_not_the_servers_fault_and_makes_it_wait() -> Non
     async with serving(floods) as (client, server):
         reply = await client.post(to(server.port, read_s=0.2), b"{}")
         size = len(await reply.read())
-        await asyncio.sleep(0.5)  # longer than the server may take
+        await asyncio.sleep(0.5)  # longer than the server's time limit
         assert written < 20_000_000, "the server goes on writing to somebody who does not read"
         while block := await reply.read():
             size += len(block)
@@ -282,7 +285,7 @@ async def test_a_request_whose_answer_had_begun_is_not_sent_again() -> None:
         assert len(server.heads) == 2
 
 
-async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+async def test_unrequested_bytes_end_the_connection() -> None:
     async def says_more(streams: Streams, number: int) -> None:
         streams[1].write(WHOLE)
         await asyncio.sleep(0.02)
@@ -323,18 +326,14 @@ async def test_what_arrives_on_an_idle_connection_is_never_the_next_answer(
                     said += block
                 reply.release()
                 assert (reply.status, said, server.connections) == (200, b"hi", number)
-                idle[-1].write(
-                    late
-                )  # loopback: it is in the other socket at once, and the loop has not looked there
+                idle[-1].write(late)  # on loopback it has arrived at once, and the loop has not read it
                 if read:
                     await asyncio.sleep(0.02)
         finally:
             await client.leave(None)
 
 
-async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_again_on_that_connection() -> (
-    None
-):
+async def test_a_connection_is_not_reused_after_an_answer_to_a_partly_read_request() -> None:
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
         await reader.readuntil(b"\r\n\r\n")
@@ -360,7 +359,7 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_not_asked_
     [b"HTTP/1.1 500 Oh\r\ncontent-length: 3\r\n\r\nabc", b"HTTP/1.1 200 OK\r\nContent-Le", b"nonsense"],
 )
 @pytest.mark.parametrize("whole", [WHOLE, CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"], ids=["length", "chunks"])
-async def test_what_comes_behind_a_whole_answer_is_nobodys(whole: bytes, behind: bytes) -> None:
+async def test_bytes_after_a_whole_answer_are_ignored(whole: bytes, behind: bytes) -> None:
     async with serving(writes(whole + behind)) as (client, server):
         for number in (1, 2):
             assert await asked(client, to(server.port)) == (200, b"hi")
@@ -436,7 +435,7 @@ async def test_kept_connections_are_closed_after_a_while(monkeypatch: pytest.Mon
         assert await asked(client, to(server.port)) == (200, b"hi")
 
 
-# --- TLS ---------------------------------------------------------------------------------------------------------------------------------------
+# --- TLS ---
 
 
 async def test_tls_with_a_trusted_certificate_and_with_another(
@@ -454,5 +453,5 @@ async def test_tls_with_a_trusted_certificate_and_with_another(
             assert await asked(client, to(server.port, scheme="https")) == (200, b"hi")
         assert len(server.heads) == 2 and server.connections == 1, "a handshake that failed reached nobody"
     async with serving(writes(WHOLE)) as (client, server):
-        with pytest.raises((TlsRefused, Unreachable, TooLate)):  # it speaks no TLS at all
+        with pytest.raises((TlsRefused, Unreachable, TooLate)):  # it does not support TLS
             await asked(client, to(server.port, scheme="https", connect_s=2))

@@ -1,6 +1,6 @@
-"""What is known of each kind of server: how it is recognised, asked and listed, and how its quirks are repaired.
+"""The profile of each kind of server: detection, requests, model lists and repaired quirks.
 
-The wires are as those servers send them.
+The streams are as those servers send them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def way(model: OpenAIBackend) -> str:
     return model.strategy
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------------------------
+# --- the table ---
 
 
 def test_every_server_has_its_row_and_its_page() -> None:
@@ -103,12 +103,12 @@ def test_a_named_profile_brings_its_address(name: str) -> None:
         ("https://api.groq.com/openai/v1", None),
     ],
 )
-def test_an_address_tells_the_server_only_where_it_is_sure(address: str, name: str | None) -> None:
+def test_an_address_identifies_the_server_only_if_it_is_certain(address: str, name: str | None) -> None:
     found = by_address(address)
     assert (found.name if found else None) == name
 
 
-def test_owners_and_headers_tell_the_server() -> None:
+def test_owners_and_headers_identify_the_server() -> None:
     found = [
         by_models([owner], server)
         for owner, server in (
@@ -128,7 +128,7 @@ def test_owners_and_headers_tell_the_server() -> None:
     ]
 
 
-def test_only_servers_near_by_are_asked_who_they_are() -> None:
+def test_only_local_servers_are_probed() -> None:
     near = (
         "http://localhost/v1",
         "http://127.0.0.1:1/v1",
@@ -170,14 +170,14 @@ def models(owner: str, **more: Any) -> dict[str, Any]:
         ({"/v1/models": {"data": [1, {"owned_by": 5}]}}, "generic"),
     ],
 )
-async def test_a_server_is_asked_who_it_is(pages: dict[str, Any], name: str) -> None:
+async def test_a_server_is_identified_by_a_probe(pages: dict[str, Any], name: str) -> None:
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
         found = await identify(ServerProbe(upstream.base_url, "", session))
         assert found is PROFILES[name]
         assert all(request.method == "GET" for request in upstream.requests)
 
 
-async def test_a_server_that_is_not_there_says_nothing_and_one_far_away_is_not_asked() -> None:
+async def test_a_missing_server_stays_unknown_and_a_remote_one_is_not_probed() -> None:
     async with aiohttp.ClientSession() as session:
         assert await identify(ServerProbe("http://127.0.0.1:1/v1", "", session)) is None
         assert await identify(ServerProbe("https://api.example.com/v1", "", session)) is PROFILES["generic"]
@@ -213,8 +213,8 @@ async def test_a_model_is_not_asked_about_where_its_tools_are_settled(tools: str
         await backend.close()
 
 
-async def test_a_grammar_goes_to_llama_cpp_only_where_it_is_sure_to_be_known() -> None:
-    """A server that was built without llguidance aborts on one."""
+async def test_a_grammar_is_sent_to_llama_cpp_only_if_it_is_surely_supported() -> None:
+    """A server built without llguidance aborts on one."""
     gbnf = {"generation_settings": {"grammar": 'root ::= "null" space'}}
     for page in (gbnf, {}, None, "oops"):
         async with (
@@ -264,7 +264,7 @@ async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
 
 
 class Busy(ServerProbe):
-    """Tells what stands ready, and has no time for anything that it would have to work for."""
+    """Lists its loaded models, and is too busy for anything else."""
 
     async def ask(self, url: str, body: Any = None) -> ProbeAnswer | None:
         return ProbeAnswer("{}", "llama.cpp") if body is None else None
@@ -275,7 +275,7 @@ async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
         assert await facts_of(Busy("http://127.0.0.1:1/v1", "", session), PROFILES["llamacpp"], "m") is None
 
 
-async def test_ollama_says_whether_a_model_has_tools() -> None:
+async def test_ollama_reports_whether_a_model_has_tools() -> None:
     for capabilities, tools in ((["completion"], False), (["completion", "tools"], True), (None, None)):
         page = {"capabilities": capabilities} if capabilities else {}
         async with (
@@ -288,7 +288,7 @@ async def test_ollama_says_whether_a_model_has_tools() -> None:
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
 
-# --- capabilities ------------------------------------------------------------------------------------------------------------------------------
+# --- capabilities ---
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_fields_that_a_server_does_not_read_are_not_said_to_be_honoured() -> Non
     assert "logit_bias" in OpenAIBackend("m", {"profile": "vllm"}).capabilities.fields
 
 
-# --- the request -------------------------------------------------------------------------------------------------------------------------------
+# --- the request ---
 
 NAMED = ToolChoice("required", "clock")
 
@@ -375,7 +375,7 @@ def test_ollama_gets_one_text_where_it_would_make_several_messages() -> None:
     assert len(body("vllm", items=items)["messages"][0]["content"]) == 2
 
 
-# --- constraints -------------------------------------------------------------------------------------------------------------------------------
+# --- constraints ---
 
 BARE = Constraint((WEATHER, CLOCK), "", "", True)
 FREE = Constraint((WEATHER, CLOCK), "<tool_call:x1>\n", "\n</tool_call:x1>", False, 3)
@@ -447,7 +447,7 @@ def test_llama_cpp_gets_a_lark_grammar() -> None:
     assert sent["grammar"].startswith("%llguidance") and "response_format" not in sent
 
 
-# --- listing -----------------------------------------------------------------------------------------------------------------------------------
+# --- listing ---
 
 LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
     "openai": (
@@ -593,7 +593,7 @@ async def test_an_older_ollama_is_asked_about_each_model() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-async def test_a_list_of_its_own_that_is_missing_is_replaced_by_the_common_one(name: str) -> None:
+async def test_a_missing_vendor_list_is_replaced_by_the_common_one(name: str) -> None:
     missing = dict.fromkeys(("/api/tags", "/api/v0/models", "/v1/model/info", "/props", "/api/show"))
     async with FakeUpstream(Reply(), pages=missing) as upstream, aiohttp.ClientSession() as session:
         assert [
@@ -607,7 +607,7 @@ async def test_a_server_that_is_not_there_has_no_models() -> None:
         assert await list_models(ServerProbe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
 
 
-# --- quirks, as the servers send them ------------------------------------
+# --- quirks, as the servers send them ---
 
 
 def wire(*frames: str) -> bytes:
@@ -635,7 +635,8 @@ def calls(run: list[Event]) -> list[tuple[str | None, str, str]]:
 
 
 OLLAMA = (
-    '{"id":"chatcmpl-9","object":"chat.completion.chunk","created":1,"model":"q","system_fingerprint":"fp_ollama",'
+    '{"id":"chatcmpl-9","object":"chat.completion.chunk","created":1,"model":"q",'
+    '"system_fingerprint":"fp_ollama",'
     '"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}'
 )
 
@@ -644,10 +645,14 @@ OLLAMA = (
 @pytest.mark.parametrize("finish", ["tool_calls", "stop"])
 def test_ollama_counts_every_call_as_the_first(index: str, finish: str) -> None:
     one = (
-        '{"role":"assistant","content":"","tool_calls":[{"id":"call_a",%s"type":"function","function":{"name":"clock",'
+        '{"role":"assistant","content":"","tool_calls":[{"id":"call_a",%s"type":"function",'
+        '"function":{"name":"clock",'
         '"arguments":"{\\"city\\":\\"Rome\\"}"}}]}'
     )
-    two = '{"content":"","tool_calls":[{"id":"call_b",%s"type":"function","function":{"name":"clock","arguments":"{\\"city\\":\\"Oslo\\"}"}}]}'
+    two = (
+        '{"content":"","tool_calls":[{"id":"call_b",%s"type":"function","function":{"name":"clock",'
+        '"arguments":"{\\"city\\":\\"Oslo\\"}"}}]}'
+    )
     run = read(OLLAMA % (one % index, "null"), OLLAMA % (two % index, "null"), OLLAMA % ("{}", f'"{finish}"'))
     assert calls(run) == [("call_a", "clock", '{"city":"Rome"}'), ("call_b", "clock", '{"city":"Oslo"}')]
 
@@ -663,7 +668,8 @@ def test_lm_studio_repeats_an_empty_name() -> None:
     run = read(
         LM_STUDIO
         % (
-            '{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock","arguments":""}}]}',
+            '{"tool_calls":[{"index":0,"id":"365174485","type":"function","function":{"name":"clock",'
+            '"arguments":""}}]}',
             "null",
         ),
         *(LM_STUDIO % (piece % text, "null") for text in ('{\\"', "city", '\\":', '\\"Rome\\"}')),
@@ -686,7 +692,8 @@ def test_lm_studio_gives_no_id() -> None:
     run = read(
         LM_STUDIO
         % (
-            '{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock","arguments":"{}"}}]}',
+            '{"tool_calls":[{"index":0,"id":"","type":"function","function":{"name":"clock",'
+            '"arguments":"{}"}}]}',
             "null",
         ),
         LM_STUDIO % ("{}", '"tool_calls"'),
@@ -696,19 +703,22 @@ def test_lm_studio_gives_no_id() -> None:
 
 def test_vllm_ends_a_named_call_with_stop() -> None:
     chunk = (
-        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,"delta":%s,'
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,'
+        '"delta":%s,'
         '"logprobs":null,"finish_reason":%s}]}'
     )
     run = read(
         chunk % ('{"role":"assistant","content":""}', "null"),
         chunk
         % (
-            '{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock","arguments":"{\\"city\\": "}}]}',
+            '{"tool_calls":[{"id":"chatcmpl-tool-7","type":"function","index":0,"function":{"name":"clock",'
+            '"arguments":"{\\"city\\": "}}]}',
             "null",
         ),
         chunk % ('{"tool_calls":[{"index":0,"function":{"arguments":"\\"Rome\\"}"}}]}', "null"),
         chunk % ('{"content":""}', '"stop"'),
-        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}',
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"q","choices":[],'
+        '"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}',
     )
     assert (
         calls(run) == [("chatcmpl-tool-7", "clock", '{"city": "Rome"}')]
@@ -719,7 +729,8 @@ def test_vllm_ends_a_named_call_with_stop() -> None:
 
 def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
     chunk = (
-        '{"id":"6b","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,"delta":%s,'
+        '{"id":"6b","object":"chat.completion.chunk","created":1,"model":"q","choices":[{"index":0,'
+        '"delta":%s,'
         '"logprobs":null,"finish_reason":%s,"matched_stop":%s}],"usage":null}'
     )
     named = (
@@ -727,7 +738,8 @@ def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
         '"type":"function","function":{"name":"clock","arguments":""}}]}'
     )
     piece = (
-        '{"role":null,"content":null,"reasoning_content":null,"tool_calls":[{"id":null,"index":0,"type":"function",'
+        '{"role":null,"content":null,"reasoning_content":null,"tool_calls":[{"id":null,"index":0,'
+        '"type":"function",'
         '"function":{"name":null,"arguments":"%s"}}]}'
     )
     run = read(
@@ -740,7 +752,10 @@ def test_sglang_sends_name_and_arguments_apart_with_nulls() -> None:
 
 
 def test_litellm_passes_objects_on_as_arguments() -> None:
-    chunk = '{"id":"chatcmpl-2","created":1,"model":"q","object":"chat.completion.chunk","choices":[{"index":0,"delta":%s,"finish_reason":%s}]}'
+    chunk = (
+        '{"id":"chatcmpl-2","created":1,"model":"q","object":"chat.completion.chunk","choices":[{"index":0,'
+        '"delta":%s,"finish_reason":%s}]}'
+    )
     call = (
         '{"role":"assistant","content":"","tool_calls":[{"id":"%s","function":{"arguments":{"city":"%s"},'
         '"name":"clock"},"type":"function","index":0}]}'
@@ -753,14 +768,17 @@ def test_litellm_passes_objects_on_as_arguments() -> None:
     assert calls(run) == [("u1", "clock", '{"city":"Rome"}'), ("u2", "clock", '{"city":"Oslo"}')]
 
 
-def test_openrouter_says_that_it_waits_and_fails_in_the_middle() -> None:
+def test_openrouter_sends_comments_while_waiting_and_fails_mid_stream() -> None:
     chunk = (
-        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P","choices":[{"index":0,'
+        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P",'
+        '"choices":[{"index":0,'
         '"delta":{"role":"assistant","content":"Hm"},"finish_reason":null,"native_finish_reason":null}]}'
     )
     error = (
-        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P","error":{"code":502,'
-        '"message":"Provider disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
+        '{"id":"gen-1","object":"chat.completion.chunk","created":1,"model":"q","provider":"P",'
+        '"error":{"code":502,'
+        '"message":"Provider '
+        'disconnected"},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}'
     )
     run = read(": OPENROUTER PROCESSING", ": OPENROUTER PROCESSING", chunk, error)
     assert (
@@ -778,7 +796,8 @@ def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
         chunk
         % (
             "null",
-            '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock","arguments":"{"}}]}',
+            '{"tool_calls":[{"index":0,"id":"pi0PndcV","type":"function","function":{"name":"clock",'
+            '"arguments":"{"}}]}',
         ),
         *(
             chunk
@@ -802,7 +821,7 @@ def test_llama_cpp_opens_a_call_with_its_first_piece() -> None:
     ],
 )
 async def test_a_beginning_that_was_given_is_not_said_twice(said: str, kept: str, size: int) -> None:
-    """llama.cpp repeats it, or does not, as its version will."""
+    """Whether llama.cpp repeats it depends on its version."""
     begun = (Message("user", (TextPart("hi"),)), Message("assistant", (TextPart('<call>{"name":'),)))
     async with FakeUpstream(Reply.stream(answer(said, size=size))) as upstream:
         backend = OpenAIBackend(

@@ -1,4 +1,4 @@
-"""Errors by which servers refuse tools, a `tool_choice` or a schema, and errors that are none of these."""
+"""Errors by which servers refuse tools, a `tool_choice` or a schema, and other errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loc(
 
 
 REFUSED: dict[str, Any] = {
-    # by structure alone: the words say nothing that is known
+    # by structure alone, with unknown wording
     "param and code": error("Hm.", param="tools", code="unknown_parameter"),
     "unsupported parameter": error("Hm.", param="tools", code="unsupported_parameter"),
     "the first tool": error("Hm.", param="tools[0]", code="unsupported_parameter"),
@@ -62,7 +62,8 @@ REFUSED: dict[str, Any] = {
             "message": "Provider returned error",
             "code": 400,
             "metadata": {
-                "raw": '{"code":400, "reason":"INVALID_REQUEST_BODY", "message":"model features function calling not support"}'
+                "raw": '{"code":400, "reason":"INVALID_REQUEST_BODY", "message":"model features function '
+                'calling not support"}'
             },
         }
     },
@@ -76,7 +77,8 @@ REFUSED: dict[str, Any] = {
     "OpenAI": error("Unknown parameter: 'tools'."),
     "OpenAI, a model": error("Unsupported parameter: 'tools' is not supported with this model."),
     "OpenAI, chat models": error(
-        "tools is not supported in this model. For a list of supported models, refer to https://platform.openai.com/docs"
+        "tools is not supported in this model. For a list of supported models, refer to "
+        "https://platform.openai.com/docs"
     ),
     "Azure": error("Unrecognized request argument supplied: tools"),
     "Azure, several": error("Unrecognized request arguments supplied: tool_choice, tools"),
@@ -100,11 +102,13 @@ REFUSED: dict[str, Any] = {
         "message": "Tool use has not been enabled, because it is unsupported by meta/llama3-8b.",
     },
     "LiteLLM": error(
-        "litellm.UnsupportedParamsError: nvidia_nim does not support parameters: {'tools': [{'type': 'function'}]}"
+        "litellm.UnsupportedParamsError: nvidia_nim does not support parameters: {'tools': [{'type': "
+        "'function'}]}"
     ),
     "vLLM, strict fields": {
         "object": "error",
-        "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'tools'), 'msg': 'Extra inputs are not permitted'}]",
+        "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'tools'), 'msg': 'Extra inputs are not "
+        "permitted'}]",
     },
     "pydantic in words": error(
         "1 validation error for ChatRequest\ntools\n  Extra inputs are not permitted [type=extra_forbidden]"
@@ -137,7 +141,8 @@ GENUINE: dict[str, Any] = {
         code="invalid_function_parameters",
     ),
     "schema, in words": error(
-        "Invalid schema for function 'f': schema must be a JSON Schema of 'type: \"object\"', got 'type: null'."
+        "Invalid schema for function 'f': schema must be a JSON Schema of 'type: \"object\"', got 'type: "
+        "null'."
     ),
     "schema, a keyword that is unsupported": error(
         "tools[0].function.parameters: unsupported keyword 'oneOf'", param="tools[0].function.parameters"
@@ -176,7 +181,8 @@ GENUINE: dict[str, Any] = {
         "detail": [loc("body", "tools", 0, "function", type="missing", msg="Field required")]
     },
     "context": error(
-        "This model's maximum context length is 8192 tokens, however you requested 9000 tokens (in the tools).",
+        "This model's maximum context length is 8192 tokens, however you requested 9000 tokens (in the "
+        "tools).",
         code="context_length_exceeded",
     ),
     "rate": error("Rate limit reached for requests"),

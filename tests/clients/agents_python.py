@@ -1,4 +1,4 @@
-"""openai-agents: an Agent with function tools, which the package runs itself, on its chat completions model and on its Responses model."""
+"""openai-agents: an Agent whose tools the package runs, on its chat completions and Responses models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def step(response: Any) -> Step:
         "calls": [
             {"id": call.call_id, "name": call.name, "arguments": json.loads(call.arguments)} for call in calls
         ],
-        "finish": None,  # the package does not tell
+        "finish": None,  # the package does not report it
         "usage": {"input": response.usage.input_tokens, "output": response.usage.output_tokens},
     }
 

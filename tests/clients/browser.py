@@ -1,9 +1,10 @@
-"""A browser's `fetch`: a page in the real Chromium goes through tool loops from another origin, with the preflights that Chromium itself sends.
+"""A browser's `fetch`: a page in real Chromium runs tool loops from another origin, with preflights.
 
-Obsidian's origin is `app://obsidian.md`, a scheme that its Electron registers and that plain Chromium can not be taught. So the page stands on an
-origin of loopback, and a relay between Chromium and the gateway puts `app://obsidian.md` in the place of that origin on the way there; on the way
-back it puts the page's origin where the gateway admits `app://obsidian.md`. It touches nothing else: which requests need a preflight, what is in it,
-and whether the answer admits the request is Chromium's own judgement of the gateway's own headers.
+Obsidian's origin is `app://obsidian.md`, a scheme that its Electron registers and plain Chromium does not
+know. So the page has a loopback origin, and a relay between Chromium and the gateway replaces that origin
+with `app://obsidian.md` in requests, and the reverse in the response headers that allow the origin. It
+changes nothing else: Chromium itself decides which requests need a preflight, what is in it, and whether the
+gateway's headers allow the request.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Browsed:
 
 @dataclass
 class Relay:
-    """Stands for the gateway. `origin` is what the gateway is told; `page` is where the page really is."""
+    """The relay. `origin` is the origin that the gateway sees, `page` the page's real one."""
 
     upstream: str
     origin: str
@@ -69,7 +70,7 @@ class Relay:
             async with sending as answer:
                 if request.method == "OPTIONS":
                     asked, answered = (
-                        {k.lower(): v for k, v in told.items()} for told in (headers, answer.headers)
+                        {k.lower(): v for k, v in sent.items()} for sent in (headers, answer.headers)
                     )
                     self.seen.append(Preflight(request.path, asked, answer.status, answered))
                 response = web.StreamResponse(status=answer.status)
@@ -119,7 +120,7 @@ async def _site(
 def _in_a_thread(
     roots: list[str], origin: str, seen: list[Preflight]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Playwright's plain interface wants a thread without a loop, so page and relays live on another."""
+    """Playwright's synchronous API needs a thread without an event loop, so it gets its own."""
     loop, stack = asyncio.new_event_loop(), AsyncExitStack()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -2,8 +2,8 @@
 
     python tests/clients/capture.py
 
-A relay in front of the gateway writes down each request and, on Responses, the items of the answer, because the server
-stores them. The model is that of simple.py, so each loop has words beside its calls. Ids are numbered.
+A relay in front of the gateway records each request and, on Responses, the items of the answer, because the
+server stores them. The model is that of simple.py, so each loop has text next to its calls. Ids are numbered.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ async def loops(client: Client, url: str) -> list[dict[str, Any]]:
 
 
 def written(client: Client, found: list[dict[str, Any]]) -> str:
-    """One line for each request."""
+    """One line per request."""
     versions = {package: VERSIONS[client.kind][package] for package in client.packages}
     heads = [json.dumps({key: value for key, value in loop.items() if key != "turns"})[:-1] for loop in found]
     bodies = [
         ",\n".join("  " + json.dumps(one, ensure_ascii=False) for one in loop["turns"]) for loop in found
     ]
-    told = ",\n".join(f'{head}, "turns": [\n{body}\n]}}' for head, body in zip(heads, bodies, strict=True))
-    return f'{{"versions": {json.dumps(versions)}, "loops": [\n{told}\n]}}\n'
+    text = ",\n".join(f'{head}, "turns": [\n{body}\n]}}' for head, body in zip(heads, bodies, strict=True))
+    return f'{{"versions": {json.dumps(versions)}, "loops": [\n{text}\n]}}\n'
 
 
 def main() -> None:

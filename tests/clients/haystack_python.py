@@ -1,11 +1,11 @@
-"""Haystack: its Agent, which runs the tools itself, over its generators for chat completions and for Responses."""
+"""Haystack: its Agent, which runs the tools, on its chat completions and Responses generators."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-# It reports its use to its maker, unless this is set before it is imported.
+# Haystack sends usage data to its maker unless this is set before the import.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 from haystack.components.agents import Agent
@@ -42,7 +42,7 @@ def step(message: ChatMessage) -> Step:
 
 def loop(job: Job, base_url: str, steps: list[Step], kind: Any) -> None:
     options: dict[str, Any] = {}
-    if job["stream"] and kind is OpenAIChatGenerator:  # on Responses the usage always comes
+    if job["stream"] and kind is OpenAIChatGenerator:  # Responses always send the usage
         options["generation_kwargs"] = {"stream_options": {"include_usage": True}}
     key = Secret.from_token(job.get("apiKey", "unused"))
     generator = kind(

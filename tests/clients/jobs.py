@@ -1,6 +1,7 @@
-"""What the Python programs share: the tools, and the reading of jobs and writing of results. The same as jobs.mjs, whose head tells the protocol.
+"""Shared by the Python programs: the tools, and how jobs are read and results written.
 
-The programs run in an environment of their own, where Toolwire is not: they are clients, and know nothing of it but its address.
+The same as jobs.mjs, which documents the protocol. The programs run in an environment without Toolwire: they
+are clients and know only its address.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def run_tool(name: str, given: dict[str, Any], job: Job | None = None) -> str:
-    """Runs a tool. A program that passes its job tells in `ran` what its client really handed to the tool."""
+    """Runs a tool. With a job, `ran` records the arguments that the client really passed to the tool."""
     if job is not None:
         job.setdefault("ran", []).append({"name": name, "arguments": given})
     if name == "get_weather":
@@ -45,7 +46,7 @@ def run_tool(name: str, given: dict[str, Any], job: Job | None = None) -> str:
 
 
 def await_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
-    """For clients that are asynchronous: their jobs share one loop, and so connections."""
+    """For asynchronous clients: their jobs share one event loop, and so connections."""
     asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
@@ -74,8 +75,9 @@ def _result(job: Job, apis: dict[str, Api], base_url: str) -> dict[str, Any]:
 
 
 def main(apis: dict[str, Api]) -> None:
-    """Runs every job of stdin, a few at a time."""
-    # Most clients load all CA certificates for each client object, though the jobs use plain HTTP. Once is enough.
+    """Runs every job from stdin, a few at a time."""
+    # Most clients load all CA certificates for each client object, although the jobs use plain HTTP. Load
+    # them once.
     ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
     given = json.load(sys.stdin)
     with ThreadPoolExecutor(4) as pool:

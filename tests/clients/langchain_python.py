@@ -17,7 +17,7 @@ TOOLS = [
 
 
 def gather(calls: dict[int, dict[str, str]], chunk: Any) -> None:
-    """Calls as a client gathers them that trusts the stream: by index, with names, ids and arguments appended."""
+    """Calls as a client accumulates them: by index, with names, ids and arguments appended."""
     for piece in chunk.tool_call_chunks:
         call = calls.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
         call["id"] += piece["id"] or ""
@@ -47,7 +47,7 @@ def loop(job: Job, base_url: str, steps: list[Step], responses: bool) -> None:
     questions = list(job.get("then", ()))
     while len(steps) < MAX_STEPS:
         answer, gathered = ask(model, messages, job["stream"])
-        told, usage = answer.response_metadata, answer.usage_metadata
+        metadata, usage = answer.response_metadata, answer.usage_metadata
         steps.append(
             {
                 "text": answer.text,
@@ -57,7 +57,7 @@ def loop(job: Job, base_url: str, steps: list[Step], responses: bool) -> None:
                 ],
                 "invalid": answer.invalid_tool_calls,
                 "gathered": gathered,
-                "finish": told.get("finish_reason") or told.get("status"),
+                "finish": metadata.get("finish_reason") or metadata.get("status"),
                 "usage": usage and {"input": usage["input_tokens"], "output": usage["output_tokens"]},
             }
         )

@@ -1,8 +1,8 @@
-"""The real clients, and what each is asked to do: client × API × streamed or not × backend, in one table.
+"""The table of real clients and their jobs: client × API × streamed or not × backend.
 
-Every cell is a two-step tool loop: the model calls, the client runs its tool and brings the result, the model's answer uses it. Library clients run
-in a process of their own (an environment of Python's, Node, or a tab of Chromium), all jobs of a client in one; OpenCode and Codex are run as people
-run them. What comes back has one shape for all; the head of jobs.mjs tells it.
+Every cell is a two-step tool loop: the model calls, the client runs its tool and sends the result, and the
+model's answer uses it. Each library client runs all its jobs in one process (a Python environment, Node, or a
+Chromium tab); OpenCode and Codex run as users run them. All results have one format, documented in jobs.mjs.
 """
 
 from __future__ import annotations
@@ -34,44 +34,51 @@ BOTH = (WHOLE, STREAMED)
 class Client:
     name: str
     kind: Literal["python", "semantic-kernel", "node", "opencode", "codex", "browser"]
-    """How it runs, and its table in versions.toml. semantic-kernel needs other versions of packages that the other Python
-    clients share, so it has an environment of its own."""
+    """How it runs, and its table in versions.toml.
+
+    semantic-kernel has its own environment, because it conflicts with packages of the other Python clients.
+    """
     packages: tuple[str, ...]
-    """Of that table of versions.toml."""
+    """Its packages in that table of versions.toml."""
     apis: Mapping[str, tuple[bool, ...]]
-    """By the name that a job has for it: whether it can be had whole, streamed, or both ways."""
+    """For each API name of a job: whether it can be used whole, streamed, or both."""
     program: str = ""
     script: str = "weather"
     call: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Paris"})
-    """What the client must say that the model called."""
+    """The call that the client must report."""
     form: str = ""
-    """How its models make their calls: a word of FORMS in serve.py."""
+    """How its models make their calls: a key of FORMS in serve.py."""
     broad: bool = False
-    """Also goes through every scenario of test_clients.py."""
+    """Also runs every scenario of test_clients.py."""
     words: dict[str, str] = field(default_factory=dict, hash=False)
-    """What an `apis` name stands for, where it is not the API's own."""
+    """The API that an `apis` name means, if the two differ."""
     wires: tuple[bool, ...] = BOTH
-    """How it asks on the wire: some only gather what they stream."""
+    """How it sends requests: some clients always stream."""
 
 
 TWO = {"chat": BOTH, "responses": BOTH}
 CLIENT_TABLE = (
-    Client("openai-python", "python", ("openai",), {**TWO, "chained": BOTH}, "openai_python.py", words={"chained": "responses"}),
-    Client("openai-node", "node", ("openai",), {**TWO, "rewritten": BOTH, "runner": BOTH, "chained": BOTH}, "openai_node.mjs", broad=True,
+    Client("openai-python", "python", ("openai",), {**TWO, "chained": BOTH}, "openai_python.py",
+           words={"chained": "responses"}),
+    Client("openai-node", "node", ("openai",), {**TWO, "rewritten": BOTH, "runner": BOTH, "chained": BOTH},
+           "openai_node.mjs", broad=True,
            words={"rewritten": "chat", "runner": "chat", "chained": "responses"}),
-    Client("ai-sdk", "node", ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai"), {**TWO, "openai_chat": BOTH}, "ai_sdk.mjs", broad=True,
-           words={"openai_chat": "chat"}),
+    Client("ai-sdk", "node", ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai"),
+           {**TWO, "openai_chat": BOTH}, "ai_sdk.mjs", broad=True, words={"openai_chat": "chat"}),
     Client("langchain-node", "node", ("@langchain/openai",), TWO, "langchain.mjs", broad=True),
     Client("langchain-python", "python", ("langchain-openai",), TWO, "langchain_python.py", broad=True),
     Client("openai-agents", "python", ("openai-agents",), TWO, "agents_python.py", broad=True),
     Client("pydantic-ai", "python", ("pydantic-ai-slim",), TWO, "pydantic_ai_python.py", broad=True),
     Client("haystack", "python", ("haystack-ai",), TWO, "haystack_python.py", broad=True),
-    Client("semantic-kernel", "semantic-kernel", ("semantic-kernel",), {**TWO, "stateless": BOTH}, "semantic_kernel_python.py", form="tools_",
-           broad=True, words={"stateless": "responses"}),
-    Client("tanstack-ai", "node", ("@tanstack/ai", "@tanstack/ai-openai"), {**TWO, "openai_chat": (STREAMED,), "openai_responses": (STREAMED,)},
-           "tanstack.mjs", form="strict_", broad=True, words={"openai_chat": "chat", "openai_responses": "responses"}, wires=(STREAMED,)),
+    Client("semantic-kernel", "semantic-kernel", ("semantic-kernel",), {**TWO, "stateless": BOTH},
+           "semantic_kernel_python.py", form="tools_", broad=True, words={"stateless": "responses"}),
+    Client("tanstack-ai", "node", ("@tanstack/ai", "@tanstack/ai-openai"),
+           {**TWO, "openai_chat": (STREAMED,), "openai_responses": (STREAMED,)},
+           "tanstack.mjs", form="strict_", broad=True,
+           words={"openai_chat": "chat", "openai_responses": "responses"}, wires=(STREAMED,)),
     Client("browser", "browser", ("playwright",), TWO),
-    Client("opencode", "opencode", ("opencode-ai",), {"chat": (STREAMED,), "responses": (STREAMED,)}, script="opencode",
+    Client("opencode", "opencode", ("opencode-ai",), {"chat": (STREAMED,), "responses": (STREAMED,)},
+           script="opencode",
            call=("bash", {"command": "cat weather.txt", "description": "Reads the weather"})),
     Client("codex", "codex", ("@openai/codex",), {"responses": (STREAMED,)}, script="codex",
            call=("command_execution", {"command": "/bin/bash -lc 'cat weather.txt'"})),
@@ -96,7 +103,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "simple_spoken_parallel": {},
     "simple_twice": {},
 }
-"""What else the broad clients go through. Each is the name of a script or of a plan in simple.py; `missing` is none."""
+"""The other scenarios of the broad clients: names of scripts, or of plans in simple.py; `missing` is neither.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Case:
 
     @property
     def wire(self) -> str:
-        """The API that it speaks."""
+        """The API on the wire."""
         return BY_NAME[self.client].words.get(self.api, self.api)
 
     def job(self, scenario: str = "") -> dict[str, Any]:
@@ -144,12 +152,12 @@ ENVIRONMENTS = {"python": "clients", "semantic-kernel": "semantic-kernel"}
 """The kinds of clients in Python, and the folder in .venv where each lives."""
 
 
-# --- where they are --------------------------------------------------------------------------------------------------------------------------------
+# --- locations ---
 
 
 @dataclass(frozen=True)
 class Installed:
-    """Where the clients are: those of the checkout, or those that `newest.py` put into a folder and named in TOOLWIRE_CLIENTS."""
+    """The folder of the clients: the checkout's, or that of `newest.py`, named in TOOLWIRE_CLIENTS."""
 
     pythons: Mapping[str, Path]
     """By kind."""
@@ -201,13 +209,16 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-# --- running them ----------------------------------------------------------------------------------------------------------------------------------
+# --- running ---
 
 
 def run(
     client: Client, base_url: str, jobs: list[dict[str, Any]], where: Installed, folder: Path
 ) -> list[dict[str, Any]]:
-    """The results, in the order of the jobs. A job's own `baseURL` goes before `base_url`. `folder` is for what programs leave behind."""
+    """The results, in the order of the jobs.
+
+    A job's own `baseURL` takes precedence over `base_url`. `folder` is for files that programs write.
+    """
     whole = [{"baseURL": base_url, **job} for job in jobs]
     if client.kind == "opencode":
         from programs import run_opencode
@@ -242,11 +253,11 @@ def run(
     return results
 
 
-# --- the table, for people -------------------------------------------------------------------------------------------------------------------------
+# --- the table in the documentation ---
 
 
 def markdown() -> str:
-    """What docs/clients.md shows: each client with its versions, and how it goes through its loops on each API."""
+    """The table of docs/clients.md: each client with its versions and the loops that it runs on each API."""
     head = ["| client | version | chat completions | Responses |", "|---|---|---|---|"]
     return "\n".join([*head, *(_row(client) for client in CLIENT_TABLE)]) + "\n"
 

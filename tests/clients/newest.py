@@ -1,9 +1,10 @@
-"""Tries the newest releases of the real clients: installs them into a folder of its own, runs the tests with them, and prints what changed.
+"""Tests the newest releases of the real clients, in a separate folder, and prints what changed.
 
     python tests/clients/newest.py [--keep FOLDER] [--only NAME …] [--lock KIND]
 
-The checkout stays as it is. Exit status 1 where a client fails, so a scheduled job notices. Codex as a backend keeps its pinned version: what fails
-is the client. `--lock python` instead prints requirements.txt for the versions of versions.toml, and `--lock semantic-kernel`
+The checkout does not change. The exit status is 1 if a client fails, for scheduled jobs. Codex as a backend
+keeps its pinned version, so that only the client can be the cause. `--lock python` instead prints
+requirements.txt for the versions of versions.toml, and `--lock semantic-kernel`
 requirements-semantic-kernel.txt.
 """
 
@@ -55,7 +56,7 @@ def main() -> int:
         return report(found, run_tests(folder, given.only or [client.name for client in CLIENT_TABLE]))
 
 
-# --- installing ------------------------------------------------------------------------------------------------------------------------------------
+# --- installing ---
 
 
 def environment(folder: Path, requirements: list[str]) -> Path:
@@ -75,23 +76,29 @@ def lock(folder: Path, kind: str) -> str:
     frozen = subprocess.run(
         [python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True
     ).stdout
-    head = f"# Every package of this environment: what versions.toml names and what it needs. Printed by: newest.py --lock {kind}"
+    head = (
+        "# Every package of this environment: what versions.toml names and what it needs. Printed by: "
+        f"newest.py --lock {kind}"
+    )
     return f"{head}\n{frozen}".rstrip()
 
 
 def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
-    """The versions that were found."""
+    """The installed versions."""
     found: dict[str, dict[str, str]] = {}
     for kind in sorted(kinds & ENVIRONMENTS.keys()):
         names = list(VERSIONS[kind])
         python = environment(folder / kind, [name + EXTRAS.get(name, "") for name in names])
-        program = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
-        told = subprocess.run(
+        program = (
+            "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for "
+            "n in sys.argv[1:]}))"
+        )
+        printed = subprocess.run(
             [python, "-c", program, *names], check=True, capture_output=True, text=True
         ).stdout
-        found[kind] = json.loads(told)
+        found[kind] = json.loads(printed)
     (folder / "node").mkdir(exist_ok=True)
-    for source in (*CLIENTS.glob("*.mjs"), *CLIENTS.glob("*.py")):  # packages are looked for beside a program
+    for source in (*CLIENTS.glob("*.mjs"), *CLIENTS.glob("*.py")):  # packages are searched next to a program
         shutil.copy(source, folder / "node")
     for kind in sorted(kinds & {"node", "opencode", "codex"}):
         found[kind] = npm(folder / kind, list(VERSIONS[kind]))
@@ -103,7 +110,7 @@ def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
 def npm(folder: Path, names: list[str]) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
-    # AI SDK's majors go with the rest of it: the newest of the pinned major is what its users have
+    # AI SDK packages of different majors do not work together, so use the newest of the pinned major.
     wanted = [
         f"{name}@{VERSIONS['node'][name].partition('.')[0]}"
         if name == "ai" or name.startswith("@ai-sdk/")
@@ -120,11 +127,11 @@ def npm(folder: Path, names: list[str]) -> dict[str, str]:
     }
 
 
-# --- running and telling ---------------------------------------------------------------------------------------------------------------------------
+# --- running and reporting ---
 
 
 def run_tests(folder: Path, names: list[str]) -> dict[str, list[str]]:
-    """For each client, what failed; and how many passed, as a last line that begins with a number."""
+    """The failures of each client. The last line begins with the number of passed tests."""
     file = folder / "results.xml"
     command = [
         sys.executable,

@@ -1,4 +1,7 @@
-"""The openai package for Python: every way it has to ask, on both APIs, as whole tool loops. As a program it runs jobs; tests use the loops too."""
+"""The openai package for Python: all its kinds of requests, on both APIs, as whole tool loops.
+
+As a program it runs jobs; tests use the loops too.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Called:
 
 @dataclass(frozen=True)
 class Step:
-    """One answer of the model. `items` are what the client sends back with its next request, before the results."""
+    """One answer of the model.
+
+    `items` are what the client sends back before the results in its next request.
+    """
 
     text: str
     calls: list[Called]
@@ -59,7 +65,7 @@ class Step:
     response_id: str = ""
 
 
-# --- the ways to ask -----------------------------------------------------------------------------------------------------------------------------
+# --- kinds of requests ---
 
 
 def chat_created(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
@@ -67,7 +73,7 @@ def chat_created(client: openai.OpenAI, model: str, messages: list[Any]) -> Step
 
 
 def chat_iterated(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
-    """Chunks put together by hand, as many clients do: text and arguments appended, calls by index, id and name from where they stand."""
+    """Accumulates chunks as many clients do: text and arguments appended, calls by index."""
     stream = client.chat.completions.create(
         model=model, messages=messages, tools=CHAT_TOOLS, stream=True, stream_options={"include_usage": True}
     )
@@ -96,7 +102,7 @@ def chat_iterated(client: openai.OpenAI, model: str, messages: list[Any]) -> Ste
 
 
 def chat_accumulated(client: openai.OpenAI, model: str, messages: list[Any]) -> Step:
-    """The package's accumulator; what its events told piece by piece is what stands in the end."""
+    """The package's accumulator. Its events must add up to its final result."""
     heard: dict[int, str] = {}
     options: Any = {"include_usage": True}
     with client.chat.completions.stream(
@@ -133,7 +139,7 @@ def response_created(client: openai.OpenAI, model: str, **request: Any) -> Step:
 
 
 def response_iterated(client: openai.OpenAI, model: str, **request: Any) -> Step:
-    """The events as they come; the last one holds the response."""
+    """The events as they arrive; the last one contains the response."""
     *_, last = client.responses.create(model=model, tools=RESPONSES_TOOLS, stream=True, **request)
     assert last.type in ("response.completed", "response.incomplete"), last
     return _response_step(last.response)
@@ -162,7 +168,7 @@ def _response_step(response: Any) -> Step:
     return Step(response.output_text, calls, response.status, usage, items, response.id)
 
 
-# --- the loops -----------------------------------------------------------------------------------------------------------------------------------
+# --- loops ---
 
 Loop = Callable[[openai.OpenAI, str], list[Step]]
 
@@ -185,7 +191,7 @@ def chat_loop(
 
 
 def respaced(messages: list[Any]) -> list[Any]:
-    """A history in a client's own hand: empty text, arguments spaced anew, names on the results, and those the other way round."""
+    """A history rewritten by a client: empty text, respaced arguments, named results in reverse order."""
     first, *results = messages
     for call in first["tool_calls"]:
         call["function"]["arguments"] = json.dumps(
@@ -241,7 +247,7 @@ RESPONSES_LOOPS = {
 LOOPS = CHAT_LOOPS | RESPONSES_LOOPS
 
 
-# --- as a program --------------------------------------------------------------------------------------------------------------------------------
+# --- program ---
 
 WAYS = {
     ("chat", False): "chat-create",

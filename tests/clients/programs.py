@@ -1,6 +1,7 @@
-"""OpenCode and Codex as people run them: their settings in a file, a question on the command line. Each job has a home and a folder of its own.
+"""OpenCode and Codex as users run them: settings in a file, a question on the command line.
 
-The folder holds weather.txt, and the model reads it by the program's own tool. What the programs print as JSON becomes the steps of a result.
+Each job has its own home and folder. The folder contains weather.txt, which the model reads with the
+program's own tool. The JSON that the programs print becomes the steps of a result.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ wire_api = "responses"
 
 
 def run_opencode(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
-    """A job may bring the text of opencode.json, `settings`, and another `question`."""
+    """A job may have another `question`, and `settings`, the text of opencode.json."""
 
     def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
         (work / "opencode.json").write_text(job.get("settings") or opencode_settings(job), "utf-8")
         command = [program, "run", "--format", "json", "--model", f"toolwire/{job['model']}"]
-        return _told(
+        return _result(
             _opencode_steps, *_output(command, work, home, job.get("question", PROMPT))
-        )  # as an argument it would be quoted anew
+        )  # an argument would be quoted again
 
     return _all(one, jobs, folder / "opencode")
 
 
 def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
-    """The same, with config.toml."""
+    """Runs Codex, with config.toml as `settings`."""
 
     def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
         (home / "config.toml").write_text(job.get("settings") or codex_settings(job), "utf-8")
@@ -69,7 +70,7 @@ def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any
             "--dangerously-bypass-approvals-and-sandbox",
             job.get("question", PROMPT),
         ]
-        return _told(_codex_steps, *_output(command, work, home))
+        return _result(_codex_steps, *_output(command, work, home))
 
     return _all(one, jobs, folder / "codex")
 
@@ -91,7 +92,7 @@ def _all(
 def _output(
     command: list[str], work: Path, home: Path, given: str = ""
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, the lines of JSON, and all that it said."""
+    """Exit status, the lines of JSON, and the whole output."""
     quiet = {
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -117,7 +118,7 @@ def _output(
     return child.returncode, [json.loads(line) for line in said.splitlines() if line.startswith("{")], said
 
 
-def _told(
+def _result(
     read: Callable[[list[dict[str, Any]]], list[Step]], status: int, events: list[dict[str, Any]], said: str
 ) -> dict[str, Any]:
     steps = read(events)
@@ -147,7 +148,7 @@ def _opencode_steps(events: list[dict[str, Any]]) -> list[Step]:
 
 
 def _codex_steps(events: list[dict[str, Any]]) -> list[Step]:
-    """It tells of items, not of answers: each is a step of its own."""
+    """Codex reports items and not answers, so each item is a step."""
     steps: list[Step] = []
     for item in (event["item"] for event in events if event["type"] == "item.completed"):
         if item["type"] == "command_execution":

@@ -1,4 +1,4 @@
-"""pydantic-ai: an Agent with tools, which the package runs itself, on its chat model and on its Responses model of OpenAI's."""
+"""pydantic-ai: an Agent whose tools the package runs, on OpenAI's chat and Responses models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step(response: ModelResponse) -> Step:
 
 
 async def watch(context: Any, events: AsyncIterable[Any]) -> None:
-    """A handler of events is what makes the package stream."""
+    """The package only streams if it has an event handler."""
     async for _ in events:
         pass
 

@@ -1,7 +1,8 @@
-"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent with and without a store.
+"""semantic-kernel: OpenAIChatCompletion with automatic function choice, and OpenAIResponsesAgent.
 
-Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the function's own name.
-With the server's store, its default, the agent sends the question again with every result, beside `previous_response_id`.
+Its functions belong to a plugin, so the model knows them as `tools-get_weather`; the steps have the plain
+name. With the server's store (its default) the agent sends the question again with every result, together
+with `previous_response_id`. It also runs without a store.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from openai import AsyncOpenAI
 from semantic_kernel import Kernel
@@ -29,17 +30,27 @@ from jobs import DESCRIPTIONS, MAX_STEPS, PROMPT, Api, Job, Step, await_on, main
 Rounds = dict[int, Step]
 
 
+Function = TypeVar("Function", bound=Callable[..., str])
+City = Annotated[str, "A city"]
+Days = list | None  # type: ignore[type-arg]
+
+
+def _tool(name: str) -> Callable[[Function], Function]:
+    decorate: Callable[[Function], Function] = kernel_function(name=name, description=DESCRIPTIONS[name])
+    return decorate
+
+
 class Tools:
     def __init__(self, job: Job) -> None:
         self.job = job
 
-    @kernel_function(name="get_weather", description=DESCRIPTIONS["get_weather"])  # type: ignore[untyped-decorator]
-    def get_weather(self, city: Annotated[str, "A city"], days: list | None = None) -> str:  # type: ignore[type-arg]
+    @_tool("get_weather")
+    def get_weather(self, city: City, days: Days = None) -> str:
         return run_tool(
             "get_weather", {"city": city} if days is None else {"city": city, "days": days}, self.job
         )
 
-    @kernel_function(name="list_notes", description=DESCRIPTIONS["list_notes"])  # type: ignore[untyped-decorator]
+    @_tool("list_notes")
     def list_notes(self) -> str:
         return run_tool("list_notes", {}, self.job)
 
@@ -62,16 +73,19 @@ def step(message: ChatMessageContent) -> Step:
 
 
 def usage_of(message: ChatMessageContent) -> dict[str, Any]:
-    """On chat completions it gives an object with names of its own, on Responses a copy of what the server said."""
-    told = message.metadata.get("usage")
-    if isinstance(told, dict):
-        return {"input": told["input_tokens"], "output": told["output_tokens"]}
-    return {"input": getattr(told, "prompt_tokens", None), "output": getattr(told, "completion_tokens", None)}
+    """Usage: an object with other names on chat completions, a copy of the server's on Responses."""
+    usage = message.metadata.get("usage")
+    if isinstance(usage, dict):
+        return {"input": usage["input_tokens"], "output": usage["output_tokens"]}
+    return {
+        "input": getattr(usage, "prompt_tokens", None),
+        "output": getattr(usage, "completion_tokens", None),
+    }
 
 
 async def gather(chunks: AsyncIterator[StreamingChatMessageContent], rounds: Rounds) -> None:
     async for chunk in chunks:
-        # chat completions count the rounds here, Responses there
+        # Chat completions and Responses count the rounds in different places.
         answer = rounds[(chunk.function_invoke_attempt or 0) + chunk.choice_index]
         if chunk.role == "assistant":
             answer["text"] += chunk.content
@@ -81,7 +95,7 @@ async def gather(chunks: AsyncIterator[StreamingChatMessageContent], rounds: Rou
 
 
 def equipped(job: Job, rounds: Rounds) -> Kernel:
-    """A kernel that tells of each call before it makes it: what it streams does not always."""
+    """A kernel that reports each call before it runs, because its streams do not always."""
     kernel = Kernel()
     kernel.add_plugin(Tools(job), "tools")
 
@@ -161,7 +175,7 @@ async def loop(ask: Any, steps: list[Step]) -> None:
             steps += answers
     except Exception as error:
         raised: BaseException = error
-        while raised.__cause__ is not None:  # it wraps what the openai package raised
+        while raised.__cause__ is not None:  # wraps the exception of the openai package
             raised = raised.__cause__
         raise raised from None
 

@@ -1,10 +1,10 @@
-"""The gateway that the clients talk to: `toolwire serve` on a free port, with the models that the tests ask.
+"""The gateway of the clients: `toolwire serve` on a free port, with the models of the tests.
 
-`scripts/NAME.script` becomes the models NAME-native, which makes tool calls of its own, and NAME-emulated, which only
-writes text. With a prefix, such as tools_NAME-native, it makes its calls as certain clients need them: see FORMS. The models
-of `simple.py` read their history. `demo` is the demo model.
-`serve.py CODEX URL`, with the path of a Codex and the address of such a gateway, serves the real Codex app-server instead, as NAME-codex: that asks
-the other gateway for its answers, as it would ask any provider.
+`scripts/NAME.script` becomes the models NAME-native, which makes native tool calls, and NAME-emulated, which
+only writes text. With a prefix, such as tools_NAME-native, the calls have the form that certain clients need:
+see FORMS. The models of `simple.py` read their history. `demo` is the demo model. `serve.py CODEX URL`, with
+the path of a Codex and the address of such a gateway, instead serves the real Codex app-server as NAME-codex,
+with the other gateway as its provider.
 """
 
 from __future__ import annotations
@@ -29,16 +29,23 @@ FORMS: dict[str, Callable[[str], str]] = {
         r'(?m)^(call get_weather \{"city": *"\w+")\}', r'\1, "days": null}', script
     ),
 }
-"""How a script is changed for some clients. `tools_`: their tools belong to a plugin of that name. `strict_`: they send every
-tool as strict, so a model has to write null for an optional argument."""
+"""How a script is changed for some clients.
 
-BEHIND_CODEX = {"obsidian": "obsidian-native", "opencode": "opencode-native", "codex": "codex_twice-native"}
-BEHIND_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
+`tools_`: their tools belong to a plugin of that name. `strict_`: they send every tool as strict, so that the
+model must write null for an optional argument.
+"""
+
+MODELS_OF_CODEX = {
+    "obsidian": "obsidian-native",
+    "opencode": "opencode-native",
+    "codex": "codex_twice-native",
+}
+MODELS_OF_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
 
 
 def codex_models(program: str, url: str) -> dict[str, dict[str, Any]]:
     shared = {"backend": "codex", "bin": program, "provider": {"base_url": url}}
-    return {f"{name}-codex": {**shared, "model": model} for name, model in BEHIND_CODEX.items()}
+    return {f"{name}-codex": {**shared, "model": model} for name, model in MODELS_OF_CODEX.items()}
 
 
 def models() -> dict[str, dict[str, str]]:

@@ -1,11 +1,11 @@
-"""The simplest model: it calls its tools until the conversation ends with their results, and then it reports them.
+"""The simplest model: it calls its tools until the history ends with their results, then reports them.
 
-A scripted model answers by the number of answers before, whatever else it is told. This one reads its history. It repeats
-its calls for ever where the results do not come last, it reports the results in the order in which it found them, and it
-reports what it had said beside the calls.
+A scripted model only counts the answers before. This one reads its history: it repeats its calls if the
+results are not at the end, reports the results in the order of the history, and reports the text next to its
+calls.
 
-As a server with tools it refuses, like OpenAI's, a history where a message with calls is not followed by their results.
-Asked without tools it is a model that only writes text, and does what the prompt teaches.
+As a server with tools it refuses, as OpenAI does, a history in which results do not follow their calls.
+Without tools it only writes text and makes calls as the prompt describes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PLANS: dict[str, tuple[str, list[list[Planned]]]] = {
     "simple_spoken_parallel": (SPOKEN, [[PARIS, OSLO]]),
     "simple_twice": (SPOKEN, [[PARIS], [NOTES]]),
 }
-"""What it says beside its calls, and the calls of each round. Which round it is it knows from the last result."""
+"""The text next to its calls, and the calls of each round. The last result shows the round."""
 
 _BLOCK = re.compile(r"<tool_result:(\w+) [^>]*>\n(.*?)\n</tool_result:\1>", re.DOTALL)
 _CALL = re.compile(r"\s*<tool_call:(\w+)>.*?</tool_call:\1>\s*", re.DOTALL)
 
 
-def told(said: str, results: list[str]) -> str:
-    """The last answer, from what it reads in the history."""
+def reported(said: str, results: list[str]) -> str:
+    """The last answer, from the history."""
     return f"I had said: {said!r}. The tools said: {'; '.join(results)}."
 
 
@@ -51,7 +51,7 @@ def reply(request: Recorded) -> Reply:
     done = next((number for number, calls in enumerate(rounds) if made == sorted(calls, key=str)), -1)
     wanted = rounds[done + 1] if done + 1 < len(rounds) else []
     if not wanted:
-        chunks = answer(told(said, results))
+        chunks = answer(reported(said, results))
     elif "tools" in body:
         chunks = answer(
             spoken, [_call(number, name, given, body) for number, (name, given) in enumerate(wanted)]
@@ -68,22 +68,28 @@ def _made(result: str) -> Planned:
 
 
 def misplaced(messages: list[dict[str, Any]]) -> str | None:
-    """What OpenAI's server says of a history whose calls and results do not stand together."""
+    """OpenAI's error for a history whose results do not follow their calls."""
     open_calls: list[str] = []
     for number, message in enumerate(messages):
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
-                return f"messages[{number}]: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+                return (
+                    f"messages[{number}]: messages with role 'tool' must be a response to a preceding "
+                    "message with 'tool_calls'."
+                )
             open_calls.remove(message["tool_call_id"])
             continue
         if open_calls:
-            return f"messages[{number}]: an assistant message with 'tool_calls' must be followed by tool messages for {open_calls}."
+            return (
+                f"messages[{number}]: an assistant message with 'tool_calls' must be followed by tool "
+                f"messages for {open_calls}."
+            )
         open_calls = [call["id"] for call in message.get("tool_calls") or ()]
     return f"the history ends without tool messages for {open_calls}." if open_calls else None
 
 
 def native(messages: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """What the last calling message said, and the results at the end, in their order."""
+    """The text of the last message with calls, and the results at the end, in order."""
     results: list[str] = []
     for message in reversed(messages):
         if message["role"] != "tool":
@@ -93,7 +99,7 @@ def native(messages: list[dict[str, Any]]) -> tuple[str, list[str]]:
 
 
 def written(messages: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """The same as a model reads it that only writes text: results are blocks of the last message, at its very end."""
+    """The same for a model that only writes text: results are blocks at the end of the last message."""
     text, results = _text(messages[-1]), list[str]()
     for block in reversed(list(_BLOCK.finditer(text))):
         if text[block.end() :].strip():
@@ -115,7 +121,7 @@ def _call(number: int, name: str, given: dict[str, str], body: dict[str, Any]) -
 
 
 def _block(name: str, given: dict[str, str], body: dict[str, Any]) -> str:
-    """A call as the prompt shows it, of a tool that the prompt lists."""
+    """A call in the format of the prompt, of a tool that the prompt lists."""
     prompt = _text(body["messages"][0])
     listing = prompt.partition("<tools>\n")[2].partition("\n</tools>")[0]
     (example,) = [paragraph for paragraph in prompt.split("\n\n") if "TOOL_NAME" in paragraph]
@@ -124,14 +130,14 @@ def _block(name: str, given: dict[str, str], body: dict[str, Any]) -> str:
 
 
 def _fitted(name: str, given: dict[str, str], offered: list[dict[str, Any]]) -> tuple[str, str]:
-    """The tool's name as the client spells it, and the arguments, with null for each other required one."""
+    """The tool's name as the client spells it, and the arguments with null for other required ones."""
     tool = next(tool for tool in offered if tool["name"].endswith(name))
     required = dict.fromkeys(tool["parameters"].get("required", ()))
     return tool["name"], json.dumps(required | given)
 
 
 def start() -> str:
-    """Serves for as long as this process lives. The base URL."""
+    """Serves until this process ends, and returns the base URL."""
     loop, upstream = asyncio.new_event_loop(), FakeUpstream(reply)
     threading.Thread(target=loop.run_forever, daemon=True).start()
     asyncio.run_coroutine_threadsafe(upstream.__aenter__(), loop).result()

@@ -1,4 +1,4 @@
-"""Gateways in processes of their own, and the real clients that talk to them."""
+"""Gateways in separate processes, and the real clients that use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matrix import BY_NAME, CLIENTS, installed, jobs_of, run
 
 
 def missing(what: str) -> None:
-    """Skips, with what is missing; a failure where nothing may be missing."""
+    """Skips with what is missing, or fails where nothing may be missing."""
     pytest.skip(what)
 
 
@@ -42,7 +42,7 @@ def serving(home: Path, *arguments: str) -> Iterator[str]:
         assert line.startswith("listening on "), (home / "log").read_text()
         yield line.removeprefix("listening on ").strip()
     finally:
-        if child.poll() is None:  # asked, so that it ends its own children
+        if child.poll() is None:  # a signal, so that it ends its own children
             child.send_signal(signal.SIGTERM)
             try:
                 child.wait(20)
@@ -60,7 +60,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def codex_gateway(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a gateway with the real Codex behind it."""
+    """The base URL of a gateway with the real Codex as its backend."""
     program = CLIENTS.parent / "codex" / "new" / "node_modules" / ".bin" / "codex"
     if not program.exists():
         missing("Codex is missing: npm ci --prefix tests/codex/new")
@@ -85,7 +85,7 @@ def run_client(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[d
 def ask(
     gateway: str, codex_gateway: str, run_client: Callable[..., list[dict[str, Any]]]
 ) -> Callable[..., dict[str, Any]]:
-    """`ask(case, scenario)`: what the client gave. The first question to a client runs all of its jobs."""
+    """`ask(case, scenario)`: the client's result. The first question to a client runs all its jobs."""
     answers: dict[str, dict[str, dict[str, Any]]] = {}
 
     def result(case: Any, scenario: str = "") -> dict[str, Any]:

@@ -25,7 +25,7 @@ SEARCHED = json.dumps({"query": "tea", "salientTerms": ["tea"]})
 
 @pytest.fixture
 def send(gateway: str, codex_gateway: str, judge: Judge) -> Any:
-    """Sends a body as it is, but for the model; the answer is judged."""
+    """Sends a body unchanged except for the model, and judges the answer."""
 
     def go(api: Api, backend: str, script: str, body: dict[str, Any]) -> dict[str, Any]:
         base = codex_gateway if backend == "codex" else gateway
@@ -38,9 +38,9 @@ def send(gateway: str, codex_gateway: str, judge: Judge) -> Any:
                 200,
                 "app://obsidian.md",
             )
-            told = answer.read()
-        judge.stream(told, api)
-        folded: dict[str, Any] = fold(told, api)
+            received = answer.read()
+        judge.stream(received, api)
+        folded: dict[str, Any] = fold(received, api)
         return folded
 
     return go

@@ -1,4 +1,4 @@
-"""One fault is one failure: a small deviation is reported once and hides nothing of what comes after it."""
+"""One fault is one failure: a small deviation is reported once and hides nothing after it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(quirk: str,
 
 @pytest.mark.check("chat.stream-is-body", "chat.stream.opener", "chat.stream.ids", "chat.stream.finish")
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_a_name_that_says_nothing_takes_none_back_and_hides_nothing(nothing: str | None) -> None:
-    """Many servers send an empty or null name with each later delta; a name that never comes is one fault of the opener."""
+def test_an_empty_name_in_a_later_delta_replaces_nothing_and_hides_nothing(nothing: str | None) -> None:
+    """Many servers send an empty or null name with later deltas. A name that is never sent is one fault."""
     later, opener = copy.deepcopy(TWO), copy.deepcopy(TWO)
     deltas = [
         call
@@ -141,7 +141,7 @@ def test_a_right_stream_and_a_right_body_are_right() -> None:
     ],
     ids=["from one", "huge", "negative", "texts", "fractions", "lists", "null"],
 )
-def test_a_wrong_index_is_told_once_a_call_in_true_words(
+def test_a_wrong_index_is_reported_once_per_call_and_correctly(
     change: Callable[[int], Any], said: list[str]
 ) -> None:
     frames = json.loads(json.dumps(TWO))
@@ -160,7 +160,7 @@ def test_a_wrong_index_is_told_once_a_call_in_true_words(
 
 
 @pytest.mark.check("chat.stream.sse", "responses.stream.sse")
-def test_a_frame_that_is_too_deep_is_told_once_and_hides_nothing() -> None:
+def test_a_frame_that_is_too_deep_is_reported_once_and_hides_nothing() -> None:
     deep = b"data: " + b"[" * 20_000 + b"]" * 20_000 + b"\n\n"
     exchange = streamed(deep + render([*TWO, DONE]))
     assert [(topic, problem.position) for topic, problem in problems_of(exchange)] == [("not_json", 0)]
@@ -181,7 +181,7 @@ def test_stop_is_right_where_the_request_named_the_tool_and_nowhere_else() -> No
 
 
 @pytest.mark.check("chat.stream.sse", "responses.stream.sse")
-def test_what_the_standard_of_events_allows_is_right() -> None:
+def test_syntax_of_the_event_stream_standard_is_accepted() -> None:
     raw = render([*TWO, DONE])
     for allowed in (
         b"retry: 3000\n\n" + raw,

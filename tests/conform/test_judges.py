@@ -1,4 +1,4 @@
-"""The judges accept what is right, and say precisely what is wrong."""
+"""The judges accept correct streams and report precisely what is wrong with others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def codes(raw: bytes, api: Api, **options: Any) -> list[str]:
     return [problem.code for problem in judge_sse(raw, api, **options)]
 
 
-# --- streams that are right, made by hand ---
+# --- correct streams, written by hand ---
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def event(kind: str, index: int, **more: Any) -> dict[str, Any]:
 
 
 def message(index: int, *texts: str) -> tuple[Frames, dict[str, Any]]:
-    """A message whose every text is a part of its own, and the item it ends as."""
+    """A message in which every text is its own part, and the final item."""
     item = {
         "id": f"msg_{index}",
         "type": "message",
@@ -294,7 +294,7 @@ def test_only_declared_tools_may_be_called(golden: str) -> None:
     assert "undeclared_tool" in codes(GOLDEN[golden], api_of(golden), **{**options, "tools": ["h"]})
 
 
-# --- what is wrong, by its name ---
+# --- problems, by code ---
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_only_declared_tools_may_be_called(golden: str) -> None:
         "unknown_key": [chunk({**ROLE, "text": "a"}), chunk({}, "stop"), DONE],
     }.items(),
 )
-def test_a_chat_problem_has_a_code_of_its_own(code: str, frames: Frames) -> None:
+def test_each_chat_problem_has_its_own_code(code: str, frames: Frames) -> None:
     assert codes(render(frames), "chat") == [code]
 
 
@@ -353,7 +353,7 @@ def test_a_problem_names_the_frame_where_it_was_seen() -> None:
 
 
 @pytest.mark.parametrize("extra", [b"retry: 3000\n\n", b"id: 1\n\n", b"\xef\xbb\xbf"])
-def test_what_only_the_standard_of_events_allows_is_told_unless_it_is_right_here(extra: bytes) -> None:
+def test_event_stream_syntax_that_openai_does_not_use_is_reported_unless_accepted(extra: bytes) -> None:
     raw = extra + render(GOOD_CHAT["an empty answer"])
     assert codes(raw, "chat") == ["sse_syntax"]
     assert codes(raw, "chat", whole_standard=True) == []
@@ -369,7 +369,7 @@ def test_stop_with_calls_is_untruthful_unless_it_may_be_said() -> None:
     assert judge_body(body, "chat", may_stop=True) == []
 
 
-def test_a_frame_that_can_not_be_read_is_told_and_the_next_one_judged() -> None:
+def test_an_unreadable_frame_is_reported_and_the_next_one_judged() -> None:
     deep = b"data: " + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"\n\n"
     raw = deep + render(GOOD_CHAT["an empty answer"])
     assert codes(raw, "chat") == ["not_json"]
@@ -507,7 +507,7 @@ def test_ids_and_times_may_differ_between_stream_and_body(golden: str) -> None:
     assert same(GOLDEN[golden], json.loads(text)) == []
 
 
-def test_a_stream_that_says_less_than_the_body_is_found_out() -> None:
+def test_a_stream_with_less_content_than_the_body_is_reported() -> None:
     frames = parse(GOLDEN["chat_text"])
     (problem,) = same(render([*frames[:1], *frames[2:]]), fold(GOLDEN["chat_text"]))
     assert problem.code == "stream_differs"
@@ -521,7 +521,7 @@ def test_a_failed_stream_matches_the_http_error_of_the_same_failure() -> None:
     assert same(GOLDEN["chat_error"], {"error": {"message": "other"}}, "chat") != []
 
 
-# --- the single judges ---
+# --- single judges ---
 
 
 def test_the_sdk_types_take_null_where_openai_sends_it() -> None:
@@ -611,6 +611,9 @@ def test_no_bytes_make_the_judge_raise(raw: bytes) -> None:
 
 
 def test_the_judge_needs_the_standard_library_only() -> None:
-    script = "import sys, toolwire.conform.judge; print([name for name in ('openai', 'pydantic', 'jsonschema_rs', 'msgspec') if name in sys.modules])"
+    script = (
+        "import sys, toolwire.conform.judge; print([name for name in ('openai', 'pydantic', "
+        "'jsonschema_rs', 'msgspec') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

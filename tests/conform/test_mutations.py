@@ -1,4 +1,4 @@
-"""Every golden stream, damaged in every way of a table, is rejected."""
+"""Every golden stream is rejected after each damage of a table."""
 
 from __future__ import annotations
 
@@ -403,7 +403,7 @@ CASES = [
 
 
 def rejected(judge: Judge, golden: str, raw: bytes) -> bool:
-    """Whether any judge objects; those after the first objection are not asked."""
+    """Whether any judge objects. Stops at the first objection."""
     verdicts = judge.stream_verdicts(raw, api_of(golden), fold(GOLDEN[golden]), **options_of(golden))
     return any(problems for _, problems in verdicts)
 
@@ -450,7 +450,7 @@ def test_every_damage_of_the_table_is_used() -> None:
 
 
 @pytest.mark.parametrize("golden", GOLDEN)
-def test_each_golden_stream_is_damaged_in_at_least_thirty_ways(golden: str) -> None:
+def test_each_golden_stream_has_at_least_thirty_damages(golden: str) -> None:
     damaged = [
         render(frames) for mutation in MUTATIONS if (frames := damaged_by(mutation, golden)) is not None
     ]

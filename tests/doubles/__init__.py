@@ -1,1 +1,1 @@
-"""What only our own tests and benchmarks need: judges, fake providers and agents, service launchers, hostile clients."""
+"""Helpers of tests and benchmarks: judges, fake providers and agents, servers, hostile clients."""

@@ -1,32 +1,34 @@
-"""A scripted ACP agent: a process that speaks the Agent Client Protocol on stdin and stdout and plays a script, for tests.
+"""A scripted ACP agent for tests: a process that speaks the Agent Client Protocol on stdin and stdout.
 
     python -m doubles.acp_agent script.json
 
-The script is a JSON object; every key may be left out:
+The script is a JSON object. Every key is optional:
 
-    prompts     a list, one entry per prompt: a list of steps. The last entry is repeated. Without it the agent repeats what it was told
-    log         a file to which every message that comes in, and every answer to what the agent asked, is appended as a line of JSON
-    initialize  what is merged into the answer to `initialize`
-    needs       the id of a method that must be authenticated with before a session opens
-    error       steps of their own for a session: {"code", "message", "data"} refuses `session/new`
+    prompts     a list of steps for each prompt; the last one is repeated. Default: echo the prompt
+    log         a file that gets each incoming message, and each response to the agent, as a line of JSON
+    initialize  merged into the response to `initialize`
+    needs       the id of the method that must authenticate before a session can open
+    error       {"code", "message", "data"}: the error with which `session/new` is refused
     silent      true: nothing is ever answered
-    deaf        true: it asks no MCP server for its tools
+    deaf        true: the agent does not ask the MCP server for its tools
 
 A step is an object with one of these keys:
 
-    say, think                 a piece of text, of thought. {result} is what the last call or question brought, {prompt} what the agent was told
-    call                       a client's tool by name, with `arguments`; it is announced, called by MCP and waited for. `announce`: false, or the id
-    parallel                   a list of calls that are made at once; `order` gives the order in which they reach the MCP server
-    ask                        a method of the client's, with `params`; {session} and {result} are filled in
-    update                     any session update, as it is
-    raw                        a line on stdout, as it is
-    note                       a line on stderr
-    error                      {"code", "message", "data"}: the prompt ends with this error
-    stop                       the stop reason; `usage` beside it is told too
-    crash                      the process ends with this exit status
-    hang                       true: nothing more is said until the prompt is cancelled
-    sleep                      seconds
-    when                       a piece of what the agent was told: `then` are the steps where it stands there, `else` those where it does not
+    say, think  a chunk of text or of a thought. {result} is the result of the last call or request, {prompt}
+                the prompt's text
+    call        calls a client's tool by name, with `arguments`: announced, sent over MCP and awaited.
+                `announce`: false, or the id to announce
+    parallel    a list of calls made at once; `order` is the order in which they reach the MCP server
+    ask         a request to the client with `params`; {session} and {result} are filled in
+    update      a session update, sent as it is
+    raw         a line on stdout, sent as it is
+    note        a line on stderr
+    error       {"code", "message", "data"}: the prompt ends with this error
+    stop        the stop reason; `usage` next to it is reported too
+    crash       the process ends with this exit status
+    hang        true: nothing is sent until the prompt is cancelled
+    sleep       seconds
+    when        a part of the prompt: `then` are the steps if the prompt contains it, `else` those if not
 
 Standard library only.
 """
@@ -56,7 +58,10 @@ class Stopped(Exception):
 
 
 class Tools:
-    """The client's tools, by the MCP server that session/new named. Every call has its own thread, so that it may wait."""
+    """The client's tools, on the MCP server that session/new named.
+
+    Every call has its own thread, so that it can block.
+    """
 
     def __init__(self, server: Mapping[str, Json]) -> None:
         self._url = str(server["url"])
@@ -103,19 +108,19 @@ class Tools:
                 return json.loads(body) if body else None
             for line in answer:
                 if line.startswith(b"data: "):
-                    told = json.loads(line[6:])
-                    if told.get("id") == message.get("id"):
-                        return told
+                    received = json.loads(line[6:])
+                    if received.get("id") == message.get("id"):
+                        return received
         return None
 
 
 class ScriptedAgent:
-    """Reads messages, plays the script. `write` takes a line for stdout."""
+    """Reads messages and plays the script. `write` sends a line to stdout."""
 
     def __init__(self, script: Mapping[str, Json]) -> None:
         self._script = script
         self._prompts: list[list[Json]] = script.get("prompts") or DEFAULT_PROMPTS
-        self._told = 0
+        self._prompted = 0
         self._calls = 0
         self._authenticated = False
         self._tools: Tools | None = None
@@ -210,31 +215,31 @@ class ScriptedAgent:
             self.log({"tools": await self._tools.start()})
         return {"sessionId": "session-1"}
 
-    async def _prompt(self, told: str) -> Json:
+    async def _prompt(self, prompt: str) -> Json:
         self._cancelled.clear()
-        steps = self._prompts[min(self._told, len(self._prompts) - 1)]
-        self._told += 1
+        steps = self._prompts[min(self._prompted, len(self._prompts) - 1)]
+        self._prompted += 1
         for step in steps:
-            await self._play(step, told)
+            await self._play(step, prompt)
         return {"stopReason": "end_turn"}
 
     # --- the script ---
 
-    def _filled(self, value: Json, told: str) -> Json:
+    def _filled(self, value: Json, prompt: str) -> Json:
         if isinstance(value, str):
-            known = {"result": self._result, "prompt": told, "session": "session-1"}
+            known = {"result": self._result, "prompt": prompt, "session": "session-1"}
             return re.sub(r"\{(result|prompt|session)\}", lambda found: known[found[1]], value)
         if isinstance(value, dict):
-            return {key: self._filled(one, told) for key, one in value.items()}
-        return [self._filled(one, told) for one in value] if isinstance(value, list) else value
+            return {key: self._filled(one, prompt) for key, one in value.items()}
+        return [self._filled(one, prompt) for one in value] if isinstance(value, list) else value
 
-    async def _play(self, step: Json, told: str) -> None:
+    async def _play(self, step: Json, prompt: str) -> None:
         if "when" in step:
-            for chosen in step.get("then" if step["when"] in told else "else", ()):
-                await self._play(chosen, told)
+            for chosen in step.get("then" if step["when"] in prompt else "else", ()):
+                await self._play(chosen, prompt)
             return
         kind = next(key for key in _STEPS if key in step)
-        await _STEPS[kind](self, self._filled(step, told))
+        await _STEPS[kind](self, self._filled(step, prompt))
 
     async def _say(self, step: Json) -> None:
         self.update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": step["say"]})
@@ -336,7 +341,7 @@ _STEPS = {
 
 
 async def serve(script: Mapping[str, Json]) -> None:
-    """Plays the script until stdin ends; then the process is over, whatever still waits."""
+    """Plays the script until stdin ends, then ends the process even if calls are pending."""
     agent = ScriptedAgent(script)
     reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
     await asyncio.get_running_loop().connect_read_pipe(

@@ -1,11 +1,12 @@
-"""FakeAnthropic: a server on loopback that speaks the wire of Anthropic's Messages API and plays a script, for tests.
+"""FakeAnthropic: a scripted server on loopback for tests, with the wire format of the Messages API.
 
-    async with FakeAnthropic(Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))) as server:
+    answer = Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))
+    async with FakeAnthropic(answer) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["messages"]
 
-An answer goes out as a stream of events or as one body, as the request asks. What comes in is judged as the real service judges it, by the table
-`RULES`: a request that Anthropic would refuse gets the error that Anthropic would send, and the script does not move on.
+An answer is sent as a stream of events or as one body, as requested. The table `RULES` checks requests as the
+real service does: one that Anthropic would refuse gets Anthropic's error, and the script does not advance.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STATUS_TYPES = {
 }
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Redacted:
 
 @dataclass(frozen=True)
 class Use:
-    """A tool_use block. `input` goes out verbatim, in pieces, as `input_json_delta` events."""
+    """A tool_use block. `input` is sent verbatim, in chunks, as `input_json_delta` events."""
 
     id: str
     name: str
@@ -75,8 +76,11 @@ Block = Said | Thinking | Redacted | Use
 
 
 class Answer:
-    """A message: its blocks and how it ends. `stop` None: what the blocks call for; "": the stream ends before it says. `error`: an error event,
-    as (type, message), takes the place of the end."""
+    """A message: its blocks and how it ends.
+
+    `stop` None: the reason that fits the blocks; "": the stream ends without one. `error`: the message ends
+    with an error event, given as (type, message).
+    """
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ def _deltas(block: Block, size: int) -> Iterator[Body]:
 
 
 def error(status: int, message: str, type: str | None = None, **fields: Any) -> Reply:
-    """An error answer in Anthropic's shape."""
+    """An error response in Anthropic's format."""
     found = {"type": type or STATUS_TYPES[status], "message": message}
     headers = {"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy", **fields.pop("headers", {})}
     return Reply.body(
@@ -200,12 +204,12 @@ def error(status: int, message: str, type: str | None = None, **fields: Any) -> 
     )
 
 
-# --- the server --------------------------------------------------------------------------------------------------------------------------------
+# --- the server ---
 
 
 @dataclass
 class _Issued:
-    """What the service has signed: it knows its own blocks again."""
+    """What the service has signed, so that it recognises its own blocks."""
 
     thinking: set[tuple[str, str]] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
@@ -231,7 +235,7 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """Messages and models, as in `FakeProvider`."""
+    """Messages and models, see `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

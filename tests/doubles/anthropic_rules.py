@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API asks of a request: `RULES`, in the order it is asked. Pure."""
+"""The rules by which Anthropic's Messages API checks a request, in the order of `RULES`. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from doubles.provider import Body, Problem
 
 FIELDS = frozenset(
-    "model messages max_tokens system tools tool_choice stream temperature top_p top_k stop_sequences metadata thinking output_config container "
+    "model messages max_tokens system tools tool_choice stream temperature top_p top_k stop_sequences "
+    "metadata thinking output_config container "
     "context_management mcp_servers service_tier cache_control diagnostics speed".split()
 )
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 SYSTEM_ROLE = ("claude-opus-4-8", "claude-opus-5", "claude-sonnet-5-5", "claude-haiku-5-5")
-"""Models that take instructions in the middle of a conversation."""
+"""Models that accept instructions in the middle of a conversation."""
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _DOCS = "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
@@ -25,7 +26,7 @@ def blocks_of(message: Body) -> list[Body]:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """The messages with consecutive ones of a role joined, as the service reads them."""
+    """The messages with consecutive ones of the same role joined, as the service does."""
     turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
@@ -58,7 +59,10 @@ def roles(body: Body) -> Problem:
             "assistant",
             *(("system",) if body["model"].startswith(SYSTEM_ROLE) else ()),
         ):
-            return f'messages: Unexpected role "{message["role"]}". The Messages API accepts a top-level `system` parameter.'
+            return (
+                f'messages: Unexpected role "{message["role"]}". The Messages API accepts a top-level '
+                "`system` parameter."
+            )
     return (
         'messages: first message must use the "user" role' if body["messages"][0]["role"] != "user" else None
     )
@@ -71,7 +75,10 @@ def contents(body: Body) -> Problem:
             return "system: text content blocks must contain non-whitespace text"
     for at, message in enumerate(body["messages"]):
         if not message["content"]:
-            return f"messages.{at}: all messages must have non-empty content except for the optional final assistant message"
+            return (
+                f"messages.{at}: all messages must have non-empty content except for the optional final "
+                "assistant message"
+            )
         for block in blocks_of(message):
             if block["type"] == "text" and not block["text"].strip():
                 return "messages: text content blocks must contain non-whitespace text"
@@ -79,14 +86,20 @@ def contents(body: Body) -> Problem:
             if isinstance(inner, list) and any(
                 part["type"] == "text" and not part["text"].strip() for part in inner
             ):
-                return f"messages.{at}.content.0.tool_result: text content blocks must contain non-whitespace text"
+                return (
+                    f"messages.{at}.content.0.tool_result: text content blocks must contain non-whitespace "
+                    "text"
+                )
             source = block.get("source") or {}
             if (
                 block["type"] == "image"
                 and source.get("type") == "base64"
                 and source["media_type"] not in IMAGE_TYPES
             ):
-                return f"messages.{at}.content.0.image.source.base64.media_type: Input should be {', '.join(IMAGE_TYPES)}"
+                return (
+                    f"messages.{at}.content.0.image.source.base64.media_type: Input should be "
+                    f"{', '.join(IMAGE_TYPES)}"
+                )
     role, blocks = _turns(body)[-1]
     if (
         role == "assistant"
@@ -98,7 +111,7 @@ def contents(body: Body) -> Problem:
 
 
 def pairs(body: Body) -> Problem:
-    """Every tool_use is answered at the start of the next user message, and nothing else is."""
+    """The next user message starts with the result of every tool_use, and has no other results."""
     turns = _turns(body)
     ids: list[str] = []
     asked: list[str] = []
@@ -113,13 +126,15 @@ def pairs(body: Body) -> Problem:
         ]
         if strange:
             return (
-                f"messages.{at}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {strange[0]}. Each `tool_result` block must have "
+                f"messages.{at}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: "
+                f"{strange[0]}. Each `tool_result` block must have "
                 "a corresponding `tool_use` block in the previous message."
             )
         missing = [id for id in asked if id not in answered]
         if missing:
             return (
-                f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(missing)}. Each `tool_use` "
+                f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately "
+                f"after: {', '.join(missing)}. Each `tool_use` "
                 "block must have a corresponding `tool_result` block in the next message."
             )
         asked = [block["id"] for block in _of("tool_use", blocks)] if role == "assistant" else []
@@ -130,7 +145,10 @@ def pairs(body: Body) -> Problem:
             if not isinstance(block["input"], dict):
                 return f"messages.{at}.content.0.tool_use.input: Input should be a valid dictionary"
     if asked:
-        return f"messages.{len(turns) - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(asked)}."
+        return (
+            f"messages.{len(turns) - 1}: `tool_use` ids were found without `tool_result` blocks "
+            f"immediately after: {', '.join(asked)}."
+        )
     return "messages: `tool_use` ids must be unique" if len(set(ids)) != len(ids) else None
 
 
@@ -173,7 +191,8 @@ def thinking_rules(body: Body) -> Problem:
         assistants = [(at, blocks) for at, (role, blocks) in enumerate(_turns(body)) if role == "assistant"]
         if assistants and (_of("thinking", assistants[-1][1]) or _of("redacted_thinking", assistants[-1][1])):
             return (
-                f"messages.{assistants[-1][0]}.content.0: When thinking is disabled, an `assistant` message in the final position cannot contain "
+                f"messages.{assistants[-1][0]}.content.0: When thinking is disabled, an `assistant` "
+                "message in the final position cannot contain "
                 "`thinking`. To use thinking blocks, enable `thinking` in your request."
             )
     if thinking["type"] != "enabled":
@@ -181,9 +200,15 @@ def thinking_rules(body: Body) -> Problem:
     if thinking["budget_tokens"] < 1024:
         return "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
     if body["max_tokens"] <= thinking["budget_tokens"]:
-        return f"`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at {_DOCS}"
+        return (
+            "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation "
+            f"at {_DOCS}"
+        )
     if body.get("temperature", 1) != 1:
-        return f"`temperature` may only be set to 1 when thinking is enabled. Please consult our documentation at {_DOCS}#important-considerations"
+        return (
+            "`temperature` may only be set to 1 when thinking is enabled. Please consult our "
+            f"documentation at {_DOCS}#important-considerations"
+        )
     if body.get("top_p", 1) < 0.95:
         return "`top_p` must be greater than or equal to 0.95 or unset when thinking is enabled."
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
@@ -192,7 +217,7 @@ def thinking_rules(body: Body) -> Problem:
 
 
 def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
-    """A tool loop is one turn of the assistant's: it begins behind the last user message that answers no tool."""
+    """A tool loop is one assistant turn: it begins after the last user message without a tool result."""
     begin = (
         max(
             (
@@ -210,9 +235,12 @@ def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
     if found in ("thinking", "redacted_thinking"):
         return None
     return (
-        f"messages.{begin}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{found}`. When `thinking` is enabled, a final "
-        "`assistant` message must start with a thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks). We recommend you "
-        "include thinking blocks from previous turns. To avoid this requirement, disable `thinking`. Please consult our documentation at "
+        f"messages.{begin}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
+        f"`{found}`. When `thinking` is enabled, a final "
+        "`assistant` message must start with a thinking block (preceeding the lastmost set of `tool_use` "
+        "and `tool_result` blocks). We recommend you "
+        "include thinking blocks from previous turns. To avoid this requirement, disable `thinking`. "
+        "Please consult our documentation at "
         f"{_DOCS}"
     )
 
@@ -226,4 +254,4 @@ RULES: tuple[Callable[[Body], Problem], ...] = (
     sampling,
     thinking_rules,
 )
-"""What the service asks of a request, in the order it is asked. Each rule gives the service's own words, or None."""
+"""The checks of a request, in the service's order. Each returns the service's own message, or None."""

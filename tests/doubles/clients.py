@@ -1,7 +1,7 @@
-"""Clients of a server under load, on bare sockets: one that runs tool loops as it should, and those that mean harm.
+"""Clients of a server under load, on raw sockets: a correct one that runs tool loops, and hostile ones.
 
-`ToolLoop.run` judges every answer and keeps its times. Each function of `HOSTILE` does its harm until it is cancelled, again and again where the
-server cuts it off; what comes of it is the server's affair.
+`ToolLoop.run` judges every answer and records its times. Each function of `HOSTILE` attacks until it is
+cancelled and reconnects when the server disconnects it. It does not check the server's answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
 
 def post(path: str, body: Any, key: str = "") -> bytes:
-    """A whole request."""
+    """The bytes of a whole request."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = [
         f"POST {path} HTTP/1.1",
@@ -65,14 +65,15 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
             await writer.wait_closed()
 
 
-# --- one that does as it should ----------------------------------------------------------------------------------------------------------------
+# --- a correct client ---
 
 
 @dataclass
 class ToolLoop:
-    """A conversation in streams: a question, a call, its result, an answer. `models` must call `look` first and then speak.
+    """A streamed conversation: a question, a call, its result, an answer.
 
-    One in `leaves` goes away in the middle of a stream, at random, as people do.
+    `models` must call `look` first and then answer with text. One loop in `leaves`, chosen at random,
+    disconnects in the middle of a stream.
     """
 
     port: int
@@ -81,12 +82,12 @@ class ToolLoop:
     leaves: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     times: list[float] = field(default_factory=list)
-    """Seconds of each loop that ran to its end."""
+    """Seconds of each completed loop."""
     left: int = 0
     wrong: list[str] = field(default_factory=list)
 
     async def run(self, until: float) -> None:
-        """Loops one after the other, on one connection, until that time of `time.monotonic`."""
+        """Runs loops one after the other on one connection, until that time of `time.monotonic`."""
         while time.monotonic() < until:
             with suppress(OSError, asyncio.IncompleteReadError):
                 async with connected(self.port) as (reader, writer):
@@ -161,7 +162,7 @@ def _second(api: str, request: dict[str, Any], call: dict[str, str]) -> dict[str
 
 
 def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
-    """The first call of a stream and its text."""
+    """The first call of a stream, and the text."""
     call: dict[str, str] | None = None
     text = ""
     for line in body.split(b"\n"):
@@ -183,17 +184,17 @@ def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
     return call, text
 
 
-# --- those that mean harm ----------------------------------------------------------------------------------------------------------------------
+# --- hostile clients ---
 
 Harm = Callable[[int, str], Awaitable[None]]
 LONG, SHORT = "long", "loop"
-"""The models that they ask: one with a long answer, and one with a short one."""
+"""The models they use: one with a long answer and one with a short one."""
 EVERY_S = 0.25
 BACK_AFTER_S = 0.1
 
 
 async def dribbles_head(port: int, key: str) -> None:
-    """A byte of a head now and then, and never the last one."""
+    """Sends a byte of the headers now and then, and never the last one."""
     async with connected(port) as (_, writer):
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         while True:
@@ -203,7 +204,7 @@ async def dribbles_head(port: int, key: str) -> None:
 
 
 async def dribbles_body(port: int, key: str) -> None:
-    """A whole head, and then a byte of the body now and then."""
+    """Sends all headers, and then a byte of the body now and then."""
     async with connected(port) as (_, writer):
         head, _, _ = post(PATHS["chat"], b"x" * 1_000_000, key).partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
@@ -214,13 +215,13 @@ async def dribbles_body(port: int, key: str) -> None:
 
 
 async def says_nothing(port: int, key: str) -> None:
-    """A connection, and silence."""
+    """Connects and sends nothing."""
     async with connected(port) as (reader, _):
         await reader.read()
 
 
 async def half_open(port: int, key: str) -> None:
-    """Asks for a stream and closes its own half before the answer is there; then for another, and is gone with a reset."""
+    """Requests a stream and half-closes before the answer; requests another one and resets the connection."""
     request = post(PATHS["chat"], {**_first("chat", LONG), "tools": []}, key)
     async with connected(port) as (reader, writer):
         writer.write(request)
@@ -234,7 +235,7 @@ async def half_open(port: int, key: str) -> None:
 
 
 async def never_reads(port: int, key: str) -> None:
-    """Asks for a long stream, with a small window, and reads none of it."""
+    """Requests a long stream with a small window and reads none of it."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -243,11 +244,11 @@ async def never_reads(port: int, key: str) -> None:
         await loop.sock_sendall(connection, post(PATHS["chat"], {**_first("chat", LONG), "tools": []}, key))
         while True:
             await asyncio.sleep(EVERY_S)
-            await loop.sock_sendall(connection, b"\r\n")  # fails once it is cut off
+            await loop.sock_sendall(connection, b"\r\n")  # raises when the server disconnects
 
 
 async def floods(port: int, key: str) -> None:
-    """One request after the other, as fast as they are answered."""
+    """Sends one request after the other, as fast as they are answered."""
     async with connected(port) as (reader, writer):
         request = post(
             PATHS["chat"], {"model": SHORT, "messages": [{"role": "user", "content": "flood"}]}, key
@@ -258,7 +259,7 @@ async def floods(port: int, key: str) -> None:
 
 
 async def pipelines(port: int, key: str) -> None:
-    """Thousands of requests at once on one connection, unread."""
+    """Sends thousands of requests at once on one connection and reads no answer."""
     async with connected(port) as (_, writer):
         while True:
             writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000)
@@ -273,7 +274,7 @@ HOSTILE: dict[str, Harm] = {
 
 
 async def harass(harm: Harm, port: int, key: str = "") -> None:
-    """Does harm for ever: who is cut off comes back."""
+    """Repeats an attack until cancelled, and reconnects when disconnected."""
     while True:
         with suppress(OSError, asyncio.IncompleteReadError, ValueError, IndexError):
             await harm(port, key)

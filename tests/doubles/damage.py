@@ -1,8 +1,8 @@
-"""Damages to a stream: what a judge is tried with.
+"""Damage to a stream: the inputs that a judge must reject.
 
-A damage is data: a name, the API it belongs to, and a function from frames to damaged frames, or None where it does not apply. The functions here
-make such functions. After a structural damage the sequence numbers of a Responses stream are written anew, so that it is the order that is judged
-and not only the numbering.
+A damage is data: a name, its API, and a function from frames to damaged frames, or to None if it does not
+apply. The functions here make such functions. After structural damage, a Responses stream is renumbered, so
+that the judge must notice the order and not only the sequence numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolwire.core.turn import Api
 Frames = list[Any]
 """A frame is the object of its data line, or `[DONE]`."""
 Mutate = Callable[[Frames], Frames | None]
-"""May change the frames it is given: `Mutation` hands it a copy."""
+"""May change its argument: `Mutation` passes a copy."""
 Test = Callable[[Any], bool]
 
 
@@ -33,7 +33,7 @@ class Mutation:
     mutate: Mutate
 
     def on(self, frames: Frames, api: Api) -> Frames | None:
-        """The damaged frames, or None when there is nothing to damage."""
+        """The damaged frames; None if there is nothing to damage."""
         if self.api not in (None, api):
             return None
         damaged = self.mutate(copy.deepcopy(frames))
@@ -41,7 +41,7 @@ class Mutation:
 
 
 def parse(raw: bytes) -> Frames:
-    """The frames of a stream that is right."""
+    """The frames of a correct stream."""
     return [DONE if frame.data == DONE else json.loads(frame.data) for frame in split_sse(raw)[0]]
 
 
@@ -55,7 +55,7 @@ def render(frames: Frames) -> bytes:
 
 
 def renumbered(frames: Frames) -> Frames:
-    """With the sequence numbers counted anew."""
+    """Renumbers the frames."""
     counted = [isinstance(frame, dict) and "sequence_number" in frame for frame in frames]
     return [
         {**frame, "sequence_number": number} if counted[number] else frame
@@ -71,10 +71,10 @@ def structural(mutate: Mutate) -> Mutate:
     return renumbering
 
 
-# --- damages to a field ------------------------------------------------------------------------------------------------------------------------
+# --- damages to a field ---
 
 DROP = object()
-"""In place of a value: the key goes away."""
+"""As a value: deletes the key."""
 
 
 def _parent(frame: Any, path: list[str]) -> Any:
@@ -89,9 +89,10 @@ def _parent(frame: Any, path: list[str]) -> Any:
 
 
 def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = False) -> Mutate:
-    """Puts `value` at the path in one of the frames that have it (`add`: that have its parent): the first, or by `at` another one.
+    """Puts `value` at the path of a frame that has it (with `add`: that has its parent).
 
-    A callable makes the new value from the old; `kind` looks only at events of this type.
+    The frame is the first such one, or the one at `at`. A callable makes the new value from the old one.
+    `kind` limits it to events of this type.
     """
     steps = path.split(".")
 
@@ -118,7 +119,7 @@ def other(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 
-# --- damages to the order ----------------------------------------------------------------------------------------------------------------------
+# --- damages to the order ---
 
 
 def find(frames: Frames, test: Test) -> int | None:
@@ -128,7 +129,7 @@ def find(frames: Frames, test: Test) -> int | None:
 
 
 def without(test: Test, *, every: bool = False) -> Mutate:
-    """The first frame of its kind dropped, or every one."""
+    """Drops the first frame of its kind, or all of them."""
 
     def mutate(frames: Frames) -> Frames | None:
         hits = [position for position, frame in enumerate(frames) if isinstance(frame, dict) and test(frame)]
@@ -151,7 +152,7 @@ def doubled(test: Test) -> Mutate:
 
 
 def moved(test: Test, to: int) -> Mutate:
-    """To the front (0) or to the end (-1)."""
+    """Moves a frame to the front (0) or to the end (-1)."""
 
     def mutate(frames: Frames) -> Frames | None:
         first = find(frames, test)
@@ -209,7 +210,7 @@ def finish_wrong(frames: Frames) -> Frames | None:
 
 
 def cumulative_arguments(frames: Frames) -> Frames | None:
-    """The first call's fragments become two, the second of which repeats the first."""
+    """Splits the first call's fragments in two, of which the second repeats the first."""
     fragments = [
         n for n, frame in enumerate(frames) if is_fragment(frame) and calls_of(frame)[0]["index"] == 0
     ]
@@ -273,7 +274,7 @@ def error_event_only(frames: Frames) -> Frames:
 
 
 def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = ()) -> Mutate:
-    """Changes a key of every call item alike, so that no comparison between frames can notice."""
+    """Changes a key in all events of a call item, so that comparing frames reveals nothing."""
 
     def change(entry: Any) -> Any:
         if isinstance(entry, list):
@@ -289,7 +290,7 @@ def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = 
 
 
 def consistently_invalid(frames: Frames) -> Frames | None:
-    """Arguments that are no JSON, told alike by every event."""
+    """Arguments that are not JSON, the same in every event."""
     fragments = [frame for frame in frames if frame["type"] == "response.function_call_arguments.delta"]
     complete = [
         item

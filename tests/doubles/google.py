@@ -1,11 +1,13 @@
-"""FakeGoogle: a server on loopback that speaks the wire of the Gemini API and plays a script, for tests.
+"""FakeGoogle: a scripted server on loopback for tests, with the wire format of the Gemini API.
 
-    async with FakeGoogle(Answer(Said("Let me look."), Call("search", {"q": "Rust"}, signature="c2lnbmVk"))) as server:
+    answer = Answer(Said("Let me look."), Call("search", {"q": "Rust"}, signature="c2lnbmVk"))
+    async with FakeGoogle(answer) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["contents"]
 
-`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` gives it whole. What comes in is judged as the real service judges it, by the
-table `RULES`: a request that Google would refuse gets the error that Google would send, and the script does not move on.
+`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` returns it whole. The table
+`RULES` checks requests as the real service does: one that Google would refuse gets Google's error, and the
+script does not advance.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from toolwire.testing.upstream import Recorded, Reply, pieces
 DEFAULT_KEY = "AIzaSyFake-Key-0123456789abcdefghijklmn"
 SIGNATURE = base64.b64encode(b"\x12\x88\x05a signed thought").decode()
 DUMMY_SIGNATURES = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
-"""Signatures that Google documents for calls which no Gemini model has made."""
+"""Signatures that Google documents for calls that no Gemini model made."""
 
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
@@ -39,12 +41,12 @@ STATUS_NAMES = {
 }
 
 
-# --- answers -----------------------------------------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 @dataclass(frozen=True)
 class Said:
-    """Text, in pieces."""
+    """Text, in chunks."""
 
     text: str
     signature: str | None = None
@@ -52,14 +54,17 @@ class Said:
 
 @dataclass(frozen=True)
 class Thought:
-    """A summary of thoughts, in pieces."""
+    """A thought summary, in chunks."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function call; Gemini sends it whole. Older models give it no id; of parallel calls only the first is signed."""
+    """A function call. Gemini sends it whole.
+
+    Older models send no id; of parallel calls only the first is signed.
+    """
 
     name: str
     args: Mapping[str, Any]
@@ -71,8 +76,12 @@ Part = Said | Thought | Call
 
 
 class Answer:
-    """A candidate: its parts and how it ends. `finish` "": the stream ends before it says. `blocked`: the prompt is refused, for this reason.
-    `error`: an error chunk, as (status, message), takes the place of the end. `together`: calls that follow each other come in one chunk."""
+    """A candidate: its parts and how it ends.
+
+    `finish` "": the stream ends without a finish reason. `blocked`: the prompt is refused for this reason.
+    `error`: the answer ends with an error chunk, given as (status, message). `together`: consecutive calls
+    share one chunk.
+    """
 
     def __init__(
         self,
@@ -172,18 +181,21 @@ def _error_body(status: int, message: str, details: list[Body] | None = None) ->
 
 
 def error(status: int, message: str, details: list[Body] | None = None, **fields: Any) -> Reply:
-    """An error answer in Google's shape."""
+    """An error response in Google's format."""
     return Reply.body(_error_body(status, message, details), status, **fields)
 
 
-# --- what the service asks of a request --------------------------------------------------------------------------------------------------------
+# --- rules for requests ---
 
 FIELDS = frozenset(
-    "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent serviceTier labels".split()
+    "contents systemInstruction tools toolConfig safetySettings generationConfig cachedContent "
+    "serviceTier labels".split()
 )
 CONFIG_FIELDS = frozenset(
-    "temperature topP topK maxOutputTokens stopSequences candidateCount seed presencePenalty frequencyPenalty responseMimeType responseSchema "
-    "responseJsonSchema responseModalities thinkingConfig mediaResolution responseLogprobs logprobs speechConfig imageConfig".split()
+    "temperature topP topK maxOutputTokens stopSequences candidateCount seed presencePenalty "
+    "frequencyPenalty responseMimeType responseSchema "
+    "responseJsonSchema responseModalities thinkingConfig mediaResolution responseLogprobs logprobs "
+    "speechConfig imageConfig".split()
 )
 _DATA = (
     "text",
@@ -199,12 +211,16 @@ _DATA = (
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 _OPAQUE = frozenset(
-    "args response parameters parametersJsonSchema parameters_json_schema responseSchema responseJsonSchema response_json_schema".split()
+    "args response parameters parametersJsonSchema parameters_json_schema responseSchema "
+    "responseJsonSchema response_json_schema".split()
 )
 
 
 def camel(value: Any) -> Any:
-    """A body with its names in the form that the API documents. The service takes `thinking_budget` for `thinkingBudget`, and clients send both."""
+    """A body with its names as documented.
+
+    The service accepts `thinking_budget` for `thinkingBudget`, and clients send both.
+    """
     if isinstance(value, list):
         return [camel(item) for item in value]
     if not isinstance(value, dict):
@@ -241,22 +257,31 @@ def contents(body: Body, model: str) -> Problem:
             return f"* GenerateContentRequest.contents[{at}].parts: contents.parts must not be empty.\n"
         for place, part in enumerate(content["parts"]):
             if not any(kind in part for kind in _DATA):
-                return f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field 'data' must have one initialized field\n"
+                return (
+                    f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field "
+                    "'data' must have one initialized field\n"
+                )
     return None
 
 
 def turns(body: Body, model: str) -> Problem:
-    """Calls come behind a user's turn, results behind their calls, as many as there are calls."""
+    """Calls follow a user turn, and are followed by the same number of results."""
     before: Body | None = None
     for content in body["contents"]:
         calls, results = _of("functionCall", content), _of("functionResponse", content)
         if calls and (before is None or before["role"] != "user"):
-            return "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
+            return (
+                "Please ensure that function call turn comes immediately after a user turn or after a "
+                "function response turn."
+            )
         open_calls = _of("functionCall", before) if before is not None else []
         if results and not open_calls:
             return "Please ensure that function response turn comes immediately after a function call turn."
         if len(results) != len(open_calls):
-            return "Please ensure that the number of function response parts is equal to the number of function call parts of the function call turn."
+            return (
+                "Please ensure that the number of function response parts is equal to the number of "
+                "function call parts of the function call turn."
+            )
         if sorted(result["name"] for result in results) != sorted(call["name"] for call in open_calls):
             return "Please ensure that every function response has the name of its function call."
         before = content
@@ -270,7 +295,8 @@ def tools(body: Body, model: str) -> Problem:
     for name in names:
         if not _NAME.fullmatch(name):
             return (
-                "Invalid function name. Must start with a letter or an underscore. Must be alphanumeric (a-z, A-Z, 0-9), underscores (_), dots (.), "
+                "Invalid function name. Must start with a letter or an underscore. Must be alphanumeric "
+                "(a-z, A-Z, 0-9), underscores (_), dots (.), "
                 "colons (:), or dashes (-), with a maximum length of 64."
             )
     if len(set(names)) != len(names):
@@ -301,7 +327,7 @@ def thinking(body: Body, model: str) -> Problem:
 
 
 def signatures(body: Body, model: str) -> Problem:
-    """Gemini 3: in the turn that goes on, the first call of every step comes back with its signature."""
+    """Gemini 3: the first call of every step in the current turn must come back with its signature."""
     if not _is_gemini_3(model):
         return None
     asked = max(
@@ -316,7 +342,8 @@ def signatures(body: Body, model: str) -> Problem:
         calls = [part for part in content["parts"] if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             return (
-                "Function call is missing a thought_signature in functionCall parts. This is required for tools to work correctly, and missing "
+                "Function call is missing a thought_signature in functionCall parts. This is required for "
+                "tools to work correctly, and missing "
                 "thought_signature may lead to degraded model performance. Additional data, function call "
                 f"`default_api:{calls[0]['functionCall']['name']}` , position 2. Please refer to "
                 "https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
@@ -336,16 +363,16 @@ RULES: tuple[Callable[[Body, str], Problem], ...] = (
     thinking,
     signatures,
 )
-"""What the service asks of a request, in the order it is asked. Each rule gives the service's own words, or None."""
+"""The checks of a request, in the service's order. Each returns the service's own message, or None."""
 
 
-# --- the server --------------------------------------------------------------------------------------------------------------------------------
+# --- the server ---
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|streamGenerateContent)")
 
 
 class FakeGoogle(FakeProvider[Answer]):
-    """Answers and models, as in `FakeProvider`."""
+    """Answers and models, see `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None
@@ -384,7 +411,8 @@ class FakeGoogle(FakeProvider[Answer]):
         if "x-goog-api-key" not in headers:
             return error(
                 403,
-                "Method doesn't allow unregistered callers (callers without established identity). Please use API Key.",
+                "Method doesn't allow unregistered callers (callers without established identity). Please "
+                "use API Key.",
             )
         if headers["x-goog-api-key"] != self.key:
             detail = {
@@ -411,6 +439,7 @@ class FakeGoogle(FakeProvider[Answer]):
         if self.models is not None and model not in self.models:
             return error(
                 404,
-                f"models/{model} is not found for API version v1beta, or is not supported for generateContent.",
+                f"models/{model} is not found for API version v1beta, or is not supported for "
+                "generateContent.",
             )
         return None

@@ -1,7 +1,7 @@
-"""Judges of an OpenAI-compatible endpoint: the official SDK's types, the SDK as a client, and the order judge.
+"""Judges of an OpenAI-compatible endpoint: the SDK's types, the SDK as a client, and the order judge.
 
-No judge sees everything: types miss order, the SDK's accumulators forgive much, the order judge knows only its tables.
-`Judge` asks all of them. Needs the `openai` package, imported on first use.
+No judge finds everything: types do not check order, the SDK's accumulators are lenient, and the order judge
+knows only its tables. `Judge` combines them. Needs the `openai` package, imported on first use.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if typing.TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-# --- the SDK's types ---------------------------------------------------------------------------------------------------------------------------
+# --- the SDK's types ---
 
 KNOWN_EXTRAS = {
-    ("ChoiceDelta", "reasoning_content"),  # the vendors' customary extension
+    ("ChoiceDelta", "reasoning_content"),  # a common vendor extension
     ("ChatCompletionMessage", "reasoning_content"),
     (
         "ResponseFunctionCallArgumentsDoneEvent",
         "name",
-    ),  # demanded by OpenAI's schema, not yet in the SDK's types
+    ),  # required by OpenAI's schema, not yet in the SDK's types
     ("ResponseCustomToolCall", "status"),  # sent by OpenAI
     ("Response", "store"),
     ("Response", "presence_penalty"),
@@ -38,7 +38,7 @@ KNOWN_EXTRAS = {
 
 
 class SdkJudge:
-    """Validates by the pydantic types of openai-python, strictly, and reports every key that the types do not know."""
+    """Validates strictly against openai-python's pydantic types, and reports keys unknown to them."""
 
     def stream(self, frames: list[dict[str, Any]], api: Api) -> list[Problem]:
         return [
@@ -93,7 +93,7 @@ class SdkJudge:
 
 
 def _plain_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Without what the types do not know: calls of custom tools in a stream."""
+    """Removes what the types do not know: calls of custom tools in a stream."""
     if not isinstance(chunk.get("choices"), list):
         return chunk
     return {**chunk, "choices": [_without_custom_calls(choice) for choice in chunk["choices"]]}
@@ -139,11 +139,11 @@ def _extras(value: Any, path: str) -> Iterator[str]:
             yield from _extras(entry, f"{path}[{index}]")
 
 
-# --- the SDK as a client -----------------------------------------------------------------------------------------------------------------------
+# --- the SDK as a client ---
 
 
 class ReplayJudge:
-    """Serves the bytes to the real openai-python and compares what it holds in the end with `toolwire.conform.judge.fold`."""
+    """Serves the bytes to the real openai-python, and compares its result with `conform.judge.fold`."""
 
     def __init__(self) -> None:
         self._status = 200
@@ -169,12 +169,12 @@ class ReplayJudge:
         return httpx2.Response(self._status, headers={"content-type": self._type}, content=self._answer)
 
     def final(self, raw: bytes, api: Api) -> dict[str, Any]:
-        """What the SDK accumulates: a completion, or the response of the terminal event. Raises what the SDK raises."""
+        """What the SDK accumulates: a completion, or the terminal event's response. Raises its errors."""
         self._status, self._answer, self._type = 200, raw, "text/event-stream"
         if api == "chat":
             with self._client.chat.completions.stream(model="judge", messages=[]) as stream:
                 stream.until_done()
-                # not the parsed completion, which the SDK refuses to make of an answer that was cut
+                # Not the parsed completion, which the SDK does not build from a truncated answer.
                 return _as_sent(stream.current_completion_snapshot)
         last = None
         for event in self._client.responses.create(model="judge", input="", stream=True):
@@ -196,10 +196,10 @@ class ReplayJudge:
             held, due = view(self.final(raw, api)), view(folded)
         except APIError as error:
             failure = folded.get("error")
-            told = failure.get("message") if api == "chat" and isinstance(failure, dict) else None
+            message = failure.get("message") if api == "chat" and isinstance(failure, dict) else None
             return (
                 []
-                if error.message == told
+                if error.message == message
                 else [Problem("replay", f"the SDK raises {type(error).__name__}: {error.message}")]
             )
         except Exception as error:
@@ -240,7 +240,7 @@ class ReplayJudge:
 
 
 def _as_sent(model: Any) -> dict[str, Any]:
-    """An object of the SDK as plain data, without what the SDK adds to it."""
+    """An SDK object as plain data, without what the SDK adds."""
     return typing.cast("dict[str, Any]", _unparsed(model.to_dict(warnings=False)))
 
 
@@ -277,7 +277,7 @@ def _response_view(response: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- stream = body: ids and times differ between two answers to the same question ---
+# --- stream = body: ids and times differ between two answers to the same request ---
 
 _API_OF: dict[Any, Api] = {"response": "responses", "chat.completion": "chat"}
 IGNORED = {
@@ -287,7 +287,7 @@ IGNORED = {
 
 
 def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
-    """Where the stream and the body say different things. Usage counts only if the stream has it."""
+    """Differences between the stream and the body. Usage is compared only if the stream has it."""
     if api is None:
         api = _API_OF.get(body.get("object"))
     folded = fold(stream_raw, api)
@@ -302,7 +302,7 @@ def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) 
 
 
 def _comparable(value: Any, api: Api) -> Any:
-    """Without ids and times; no text and an empty text mean the same."""
+    """Without ids and times. No text equals empty text."""
     if isinstance(value, list):
         return [_comparable(entry, api) for entry in value]
     if not isinstance(value, dict):
@@ -311,7 +311,7 @@ def _comparable(value: Any, api: Api) -> Any:
     if api == "chat" and "role" in plain:
         for key in ("content", "refusal", "reasoning_content"):
             plain[key] = plain.get(key) or None
-        if plain.get("annotations") == []:  # only bodies say that there are none
+        if plain.get("annotations") == []:  # only bodies state that there are none
             del plain["annotations"]
     return plain
 
@@ -340,7 +340,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- all together ------------------------------------------------------------------------------------------------------------------------------
+# --- all judges ---
 
 
 class Judge:
@@ -353,7 +353,7 @@ class Judge:
     def stream_verdicts(
         self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
     ) -> Iterator[tuple[str, list[Problem]]]:
-        """Each judge's name and problems, one judge after the other, the cheap ones first."""
+        """Each judge's name and problems, the cheapest judge first."""
         yield "order", judge_sse(raw, api, **options)
         if expected is not None:
             yield "body", same(raw, expected, api)
@@ -379,7 +379,7 @@ class Judge:
     def stream(
         self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
     ) -> None:
-        """Asserts that the stream is right, and with `expected` that it says the same as this body."""
+        """Asserts that the stream is correct and, with `expected`, that it equals this body."""
         _assert_none(self.stream_problems(raw, api, expected, **options), raw.decode("utf-8", "replace"))
 
     def body(self, body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> None:

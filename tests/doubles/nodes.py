@@ -1,7 +1,7 @@
-"""Real servers on loopback, for tests of several nodes: Redis, nginx with the file that the documentation ships, and serving processes.
+"""Real servers on loopback for tests of several nodes: Redis, nginx with the shipped file, Toolwire.
 
-Each is a process of its own in a folder of its own, ended by its id. Ports are picked before they are used, so that a server that is stopped comes
-back to the same one.
+Each is a process with its own folder, ended by its id. Ports are chosen in advance, so that a restarted
+server has the same port.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 class Server:
-    """A process that can be started, told to end, killed, and started again."""
+    """A process that can be started, stopped, killed and restarted."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class Server:
         return self.process.pid
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal and waits; gives the exit status."""
+        """Sends a signal, waits, and returns the exit status."""
         process, self.process = self.process, None
         if process is None:
             return 0
@@ -88,7 +88,7 @@ class Server:
 
 
 class RedisServer(Server):
-    """Keeps nothing on disk: one that comes back has forgotten everything."""
+    """Redis without persistence: a restart loses all data."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class RedisServer(Server):
 
 
 class Nginx(Server):
-    """`site` is the shipped file; its addresses and certificate are replaced, and nothing else."""
+    """`site` is the shipped file. Only its addresses and certificate are replaced."""
 
     def __init__(self, folder: Path, site: Path, nodes: Sequence[int]) -> None:
         super().__init__()
@@ -158,8 +158,10 @@ class Nginx(Server):
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         (folder / "nginx.conf").write_text(
-            f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} warn; {'user root;' if os.getuid() == 0 else ''}"
-            f"worker_processes 1; events {{ worker_connections 2048; }} http {{ access_log off; {paths} include {folder / 'site.conf'}; }}\n"
+            f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} warn; "
+            f"{'user root;' if os.getuid() == 0 else ''}"
+            f"worker_processes 1; events {{ worker_connections 2048; }} http {{ access_log off; {paths} "
+            f"include {folder / 'site.conf'}; }}\n"
         )
 
     def start(self) -> Nginx:
@@ -182,7 +184,10 @@ class Nginx(Server):
 
 
 class Node(Server):
-    """`toolwire serve` with these settings, as TOML, on a port that stays the same. `before`: a command that ends by becoming its arguments."""
+    """`toolwire serve` with these settings (TOML), on a fixed port.
+
+    `before`: a command that replaces itself with its arguments.
+    """
 
     def __init__(
         self,
@@ -207,7 +212,7 @@ class Node(Server):
         self.log = folder / "log.txt"
 
     def start(self) -> Node:
-        """Ready when it returns."""
+        """Returns when the server is ready."""
         (self._folder / "toolwire.toml").write_text(self._settings)
         served = [
             sys.executable,

@@ -1,8 +1,9 @@
-"""Small tools over a folder of notes, and a person who decides: for tests of whatever asks.
+"""Small tools over a folder of notes, and a person who decides, for tests of approvals.
 
-`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`; `steps` is what they did, in order; `log`, if given, gets the same
-lines, so that another process can read them. They confine nothing and rank nothing: the vault's own tools do. `Person` is a surface that answers the
-questions, one decision after the other, and keeps what it was shown.
+`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`. `steps` lists what they
+did, in order; `log`, if given, gets the same lines for another process to read. They neither confine paths
+nor rank results, unlike the vault's own tools. `Person` is a surface that answers questions with given
+decisions, in order, and records what it was shown.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Notes:
 
 
 class Person:
-    """Decides in order; "leave" leaves a question to others, and when there are no decisions left, nobody decides."""
+    """Decides in order. "leave" leaves a question undecided, as does an empty list of decisions."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Person:
 
 @asynccontextmanager
 async def opened(settings: object, folder: Path) -> AsyncIterator[Sequence[Tool]]:
-    """The tools of a folder, as a chat opens them; their steps go to a file beside it."""
+    """The tools of a folder, as a chat opens them. Their steps are logged to a file next to it."""
     yield Notes(folder, folder.with_name(folder.name + ".steps")).tools()
 
 

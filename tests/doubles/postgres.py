@@ -1,6 +1,6 @@
-"""A real PostgreSQL on loopback, for tests: started as a user that is not root, with a password, in a folder of its own, and gone with the tests.
+"""A real PostgreSQL on loopback for tests: with a password, in its own folder, never as root.
 
-It can be ended, killed, paused and started again on the same port with the same data.
+It can be stopped, killed, paused and restarted on the same port with the same data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READY_S = 30.0
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "fsync": "off",  # it may be killed, but the machine is not
+    "fsync": "off",  # tests kill the server, not the machine
     "max_connections": "60",
     "shared_buffers": "32MB",
     "log_min_messages": "panic",
@@ -31,7 +31,7 @@ _SETTINGS = {
 
 
 def binaries() -> Path | None:
-    """The folder of `postgres` and `initdb`; None: not installed."""
+    """The folder of `postgres` and `initdb`; None if they are not installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     on_path = shutil.which("postgres")
     if on_path is not None:
@@ -64,17 +64,17 @@ class Postgres:
     def drop(self, url: str) -> None:
         self._admin(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
 
-    # --- its life ------------------------------------------------------------------------------------------------------------------------------
+    # --- start and stop ---
 
     def start(self) -> None:
-        """Ready when it returns. Nothing happens where it runs already."""
+        """Returns when the server is ready. Does nothing if it runs already."""
         import psycopg
 
         until = time.monotonic() + READY_S
         while True:
             if (
                 self._process is None or self._process.poll() is not None
-            ):  # one that was killed may hold the data for a moment
+            ):  # a killed server may hold the data for a moment
                 self._process = self._spawn()
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()
@@ -85,11 +85,11 @@ class Postgres:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Every connection is told and ended."""
+        """Stops the server, which closes every connection."""
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """As a crash. Returns when the processes of its connections have ended too."""
+        """Kills the server, as in a crash. Returns when its child processes have ended too."""
         children = _children(self._process.pid) if self._process is not None else []
         self._signal(signal.SIGKILL)
         until = time.monotonic() + READY_S
@@ -98,7 +98,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """It takes connections and answers nothing."""
+        """Pauses the server: it accepts connections and does not answer."""
         assert self._process is not None
         among = [self._process.pid, *_children(self._process.pid)]
         for pid in among:
@@ -114,7 +114,7 @@ class Postgres:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- processes -----------------------------------------------------------------------------------------------------------------------------
+    # --- processes ---
 
     def _initialise(self) -> None:
         secret = self._folder / "password"
@@ -154,7 +154,7 @@ class Postgres:
             )
 
     def _as_user(self) -> list[str]:
-        """PostgreSQL does not run as root. The server ends with the tests, also where they are killed."""
+        """Drops root, which PostgreSQL refuses. The server ends with the tests, even killed ones."""
         other = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
         return ["setpriv", *other, "--pdeathsig=INT"] if shutil.which("setpriv") else []
 
@@ -178,7 +178,7 @@ _users = 0
 
 @contextlib.contextmanager
 def shared(bin: Path) -> Iterator[Postgres]:
-    """The one server of this process, whoever asks for it; the last one out ends it."""
+    """The only server of this process. The last user ends it."""
     global _users
     if not _running:
         _running.append(Postgres(bin))

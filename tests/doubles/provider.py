@@ -1,4 +1,4 @@
-"""FakeProvider: what the fakes of hosted providers have in common. They judge a request as the real service does, and play a script."""
+"""FakeProvider: the base of the fake hosted providers, which check requests and play a script."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from toolwire.testing.upstream import FakeUpstream, Recorded, Reply
 
 Body = dict[str, Any]
 Problem = str | None
-"""Why a request is refused, in the service's own words."""
+"""Why a request is refused, in the service's own message."""
 
 
 class Scripted(Protocol):
-    """An answer that goes out as a stream or as one body."""
+    """An answer that can be sent as a stream or as one body."""
 
     def as_reply(self, stream: bool) -> Reply: ...
 
@@ -23,7 +23,10 @@ Answer = TypeVar("Answer", bound=Scripted)
 
 
 class FakeProvider(FakeUpstream, Generic[Answer]):
-    """Plays its answers in order and repeats the last one. `refused` holds what it refused, and why. `models`: the names it knows."""
+    """Plays its answers in order and repeats the last one.
+
+    `refused` lists refused requests with the reason. `models`: the known model names.
+    """
 
     def __init__(self, *script: Answer | Reply, key: str, models: tuple[str, ...] | None = None) -> None:
         super().__init__(self._respond)
@@ -44,11 +47,11 @@ class FakeProvider(FakeUpstream, Generic[Answer]):
         raise NotImplementedError
 
     def _streams(self, request: Recorded) -> bool:
-        """Whether the request asks for a stream."""
+        """Whether a stream is requested."""
         raise NotImplementedError
 
     def _issue(self, answer: Answer) -> None:
-        """The service knows again what it has signed."""
+        """Stores signatures, which the service recognises later."""
         raise NotImplementedError
 
     def _respond(self, request: Recorded) -> Reply:

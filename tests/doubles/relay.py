@@ -1,4 +1,4 @@
-"""DamagingRelay: stands before a real endpoint, passes everything on, and damages answers on their way back.
+"""DamagingRelay: a relay in front of a real endpoint that damages responses.
 
 async with DamagingRelay("http://127.0.0.1:8788") as relay:
     relay.damage = damage  # a function that may change the `Passing` it is given
@@ -25,7 +25,7 @@ KEPT_HEADERS = (
 
 @dataclass
 class Passing:
-    """An answer on its way, with what it answers. Everything from `status` on may be changed."""
+    """A response in transit, with its request. Everything from `status` on may be changed."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Passing:
 
     @property
     def json(self) -> Any:
-        """The body of an answer that succeeded, else None."""
+        """The body of a successful response, else None."""
         if self.status != 200 or not self.headers.get("content-type", "").startswith("application/json"):
             return None
         return json.loads(self.raw)

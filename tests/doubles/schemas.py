@@ -1,6 +1,7 @@
-"""Varied JSON schemas of tools, from a seed: what clients send, from a plain pair of strings to unions of nested objects.
+"""Varied JSON schemas of tools, from a seed: from two plain strings to unions of nested objects.
 
-`tool_schemas(count)` gives the same list on every machine; its first ones hold one of each kind. Used by tests and by the evidence run.
+`tool_schemas(count)` returns the same list on every machine; its first entries have one of each kind. Used by
+tests and by the evidence run.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ SEED = 20260815
 DEEPEST = 3
 
 WORDS = (
-    "city country title note query path folder tag name email phone price amount count limit offset page start end date time unit mode level kind "
-    "status color size weight height priority owner author body text subject message reason url lang currency order item product address street zip"
+    "city country title note query path folder tag name email phone price amount count limit offset page "
+    "start end date time unit mode level kind "
+    "status color size weight height priority owner author body text subject message reason url lang "
+    "currency order item product address street zip"
 ).split()
-VERBS = "get set find list create update delete send move search convert book open schedule rate tag plan track share export".split()
+VERBS = (
+    "get set find list create update delete send move search convert book open schedule rate tag plan "
+    "track share export"
+).split()
 CHOICES = (
     ["celsius", "fahrenheit"],
     ["low", "medium", "high", "urgent"],
@@ -136,7 +142,7 @@ def _union(of: random.Random, depth: int) -> Schema:
 
 
 def _variants(of: random.Random, depth: int) -> Schema:
-    """Objects told apart by a constant."""
+    """A union of objects with different constants."""
     kinds = of.sample(WORDS, 2)
     options = []
     for kind in kinds:
@@ -170,7 +176,7 @@ def _value(of: random.Random, depth: int) -> Schema:
 
 
 def _with(of: random.Random, make: Make) -> Schema:
-    """An object with a property of this kind, that must be there."""
+    """An object with a required property of this kind."""
     schema = _object(of, 1)
     name = of.choice(WORDS)
     schema["properties"] = {
@@ -182,7 +188,7 @@ def _with(of: random.Random, make: Make) -> Schema:
 
 
 def _defined(of: random.Random) -> Schema:
-    """An object whose parts are defined apart, one of them by itself."""
+    """An object whose parts are definitions, one of them recursive."""
     node = {
         "type": "object",
         "properties": {"name": _string(of, 2), "parts": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
@@ -210,13 +216,13 @@ def _generate(of: random.Random) -> Iterator[Schema]:
 
 
 def tool_schemas(count: int, seed: int = SEED) -> list[Schema]:
-    """So many schemas of tools' parameters."""
+    """`count` schemas of tool parameters."""
     made = _generate(random.Random(seed))
     return [next(made) for _ in range(count)]
 
 
 def tools(count: int, seed: int = SEED) -> list[ToolSpec]:
-    """So many tools, each with a name and a schema of its own."""
+    """`count` tools, each with its own name and schema."""
     of = random.Random(seed)
     return [
         ToolSpec(

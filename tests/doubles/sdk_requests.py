@@ -1,7 +1,7 @@
-"""Requests that hypothesis draws from the request types of the official `openai` SDK, valid ones and damaged ones.
+"""Requests that hypothesis draws from the request types of the `openai` SDK, valid and damaged.
 
-`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type becomes a
-strategy by its kind. Members that a schema does not require are mostly left out, so that requests stay small.
+`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type
+becomes a strategy by its kind. Optional members are mostly left out, so that requests stay small.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN: dict[Any, Drawn] = {
     "integer": st.sampled_from([0, 1, 2]) | st.integers(),
     "number": st.sampled_from([0.0, 0.5, 1.0]) | st.floats(allow_nan=False, allow_infinity=False),
 }
-"""Numbers in the range of their field are frequent: the SDK's types have no limits."""
+"""Numbers, mostly in the range of their field: the SDK's types have no limits."""
 IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
 
 
@@ -79,7 +79,10 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
     "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
     "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
 }
-"""Valid histories. They replace the drawn one: most drawn histories are refused before the other fields are read."""
+"""Valid histories.
+
+They replace the drawn one: most drawn histories are refused before the other fields are read.
+"""
 
 
 @cache
@@ -167,7 +170,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _spoiled(body: Any) -> Drawn:
-    """Something else in one place, or nothing."""
+    """Replaces or removes one value."""
     places = [place for place in _places(body) if place and place != ("model",)]
     if not places:
         return st.just(body)
@@ -186,7 +189,7 @@ def _put(value: Any, place: tuple[Any, ...], other: Any) -> Any:
 
 
 def _written(body: Any) -> bytes:
-    """As JSON, with lone surrogates and numbers that JSON does not know written as Python does."""
+    """As JSON. Lone surrogates and non-JSON numbers are written as Python does."""
     return json.dumps(body).encode()
 
 

@@ -1,4 +1,4 @@
-"""An application on a socket of loopback, in this process: as `toolwire serve` serves it, for as long as a test needs it."""
+"""Serves an application on a loopback socket in this process, as `toolwire serve` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAIN_S = 5.0
 
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[tuple[DrainingServer, int]]:
-    """The server and its port. Who made the application closes it, and what stands behind it, afterwards."""
+    """The server and its port. The caller closes the application and its backends afterwards."""
     server = DrainingServer(app, DRAIN_S, lambda: None)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

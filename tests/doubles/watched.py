@@ -1,7 +1,7 @@
-"""A serving process that can be looked into: what it holds, by its own count and by /proc's. For soak tests and hostile clients.
+"""A serving process whose resources can be read, by its own count and by /proc.
 
-`python -m doubles.watched CONFIG` is `toolwire serve` that answers SIGUSR1 with one line: tasks, parks, turns in lines. `Watched` starts and
-reads it. Linux only.
+For soak tests and hostile clients. `python -m doubles.watched CONFIG` is a `toolwire serve` that answers
+SIGUSR1 with one line: tasks, parked runs, waiting turns. `Watched` starts and reads it. Linux only.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Held:
 class WatchedGateway(Gateway):
     async def start(self) -> None:
         await super().start()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._tell)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         gc.collect()
         in_line = sum(self.queues.waiting(id) + self.queues.running(id) for id in self.models)
         print(
@@ -52,7 +52,7 @@ class WatchedGateway(Gateway):
 
 
 class Watched:
-    """`settings` is TOML; the port is a free one, the home a folder of its own."""
+    """`settings` is TOML. The port is a free one, and the home a new folder."""
 
     def __init__(self, folder: Path, settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Watched:
         said = self._line()
         if not said.startswith(READY):
             self.end()
-            raise RuntimeError(f"the server did not start: {self.told()[-2000:]}")
+            raise RuntimeError(f"the server did not start: {self.logged()[-2000:]}")
         self.port = int(said.removeprefix(READY).removesuffix("/v1\n").rpartition(":")[2])
 
     def __enter__(self) -> Watched:
@@ -90,18 +90,18 @@ class Watched:
         return self._process.pid
 
     def pin(self, cores: Sequence[int]) -> None:
-        """Runs on these cores only."""
+        """Limits the process to these cores."""
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), cores)
 
     def held(self) -> Held:
         self._process.send_signal(signal.SIGUSR1)
-        told = json.loads(self._line())
+        counted = json.loads(self._line())
         children = sum(
             len(task.joinpath("children").read_text().split())
             for task in Path(f"/proc/{self.pid}/task").iterdir()
         )
-        return Held(**told, descriptors=len(os.listdir(f"/proc/{self.pid}/fd")), children=children)
+        return Held(**counted, descriptors=len(os.listdir(f"/proc/{self.pid}/fd")), children=children)
 
     def rss_mb(self) -> float:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -112,15 +112,15 @@ class Watched:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def loop_cpu_s(self) -> float:
-        """What the event loop's thread has used, to the nanosecond."""
+        """CPU time of the event loop's thread, in nanosecond resolution."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
-    def told(self) -> str:
-        """Everything it logged."""
+    def logged(self) -> str:
+        """The log so far."""
         return self.log.read_text(errors="replace")
 
     def end(self) -> int:
-        """Drains and ends; gives the exit status."""
+        """Drains, ends and returns the exit status."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

@@ -1,4 +1,4 @@
-"""What comes out of the scanner, as a reader sees it. Tests that read have a table TOOLS in their module."""
+"""What the scanner returns, as a reader sees it. A test module that reads has a table TOOLS."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Text
 from toolwire.emulate.dialects import DIALECTS
 from toolwire.emulate.scanner import ToolCallParser
 
-Told = list[tuple[str, ...]]
+Rows = list[tuple[str, ...]]
 EVERY = tuple(DIALECTS)
 
 
-def _told(events: list[Event]) -> Told:
-    out: Told = []
+def _rows(events: list[Event]) -> Rows:
+    out: Rows = []
     name = arguments = ""
     for event in events:
         if isinstance(event, Text):
@@ -32,29 +32,29 @@ def _told(events: list[Event]) -> Told:
 
 
 @pytest.fixture(scope="session")
-def told() -> Callable[[list[Event]], Told]:
-    """`told(events)`: texts and calls in their order, ("text", …) and (name, arguments, status)."""
-    return _told
+def rows() -> Callable[[list[Event]], Rows]:
+    """`rows(events)`: texts and calls in order, as ("text", …) and (name, arguments, status)."""
+    return _rows
 
 
 @pytest.fixture(scope="module")
-def read(request: pytest.FixtureRequest) -> Callable[..., Told]:
-    """`read(pieces, reason=…, dialects=…, **options)`: what comes out of these pieces."""
+def read(request: pytest.FixtureRequest) -> Callable[..., Rows]:
+    """`read(pieces, reason=…, dialects=…, **options)`: the result for these chunks."""
 
     def read(
         pieces: list[str], *, reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any
-    ) -> Told:
+    ) -> Rows:
         parser = ToolCallParser(request.module.TOOLS, dialects, nonce="k7", **options)
-        return _told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+        return _rows([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
     return read
 
 
 @pytest.fixture(scope="module")
-def agreed(read: Callable[..., Told]) -> Callable[..., Told]:
-    """`agreed(text, **options)`: what comes out, which must not depend on the cuts."""
+def agreed(read: Callable[..., Rows]) -> Callable[..., Rows]:
+    """`agreed(text, **options)`: the result, which must not depend on the splits."""
 
-    def agreed(text: str, **options: Any) -> Told:
+    def agreed(text: str, **options: Any) -> Rows:
         whole = read([text], **options)
         assert read(list(text), **options) == whole
         for cut in range(1, len(text)):

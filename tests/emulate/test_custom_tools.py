@@ -1,4 +1,4 @@
-"""Custom tools on backends that know only functions: there and back, in pieces of any size."""
+"""Custom tools on backends that only support functions: converted both ways, for any chunk size."""
 
 from __future__ import annotations
 

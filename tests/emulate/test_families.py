@@ -1,4 +1,4 @@
-"""Which dialect a model writes by habit, known by its name."""
+"""The dialect that a model writes by default, derived from its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from toolwire.emulate.dialects import DEFAULT, DIALECTS, FAMILIES, dialects_of, 
         ("gpt-5.5", None),
     ],
 )
-def test_a_name_tells_the_family(model: str, dialect: str | None) -> None:
+def test_a_name_reveals_the_family(model: str, dialect: str | None) -> None:
     assert family_of(model) == dialect
 
 

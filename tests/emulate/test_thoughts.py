@@ -21,7 +21,7 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"q": "x"}}\n</tool_call>'
 MADE = ["call", "look", '{"q": "x"}', "ok"]
 
 
-def told(events: list[Event]) -> list[list[str]]:
+def rows(events: list[Event]) -> list[list[str]]:
     out: list[list[str]] = []
     for event in events:
         if isinstance(event, Text | Thought):
@@ -49,11 +49,11 @@ def read(
     **options: Any,
 ) -> list[list[str]]:
     parser = ToolCallParser(tools, dialects, nonce="k7", thoughts=lambda _: mentions, **options)
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+    return rows([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
 
 def agreed(text: str, **options: Any) -> list[list[str]]:
-    """What comes out, which must not depend on the cuts."""
+    """The result, which must not depend on the splits."""
     whole = read([text], **options)
     assert read(list(text), **options) == whole
     for cut in range(1, len(text)):
@@ -146,13 +146,13 @@ def test_a_request_that_mentions_think_gets_thoughts_all_the_same() -> None:
 
 def test_a_thought_comes_while_it_is_written() -> None:
     parser = ToolCallParser(TOOLS, thoughts=lambda _: False)
-    assert told([event for piece in ("<think>", "One", " two", " <") for event in parser.feed(piece)]) == [
+    assert rows([event for piece in ("<think>", "One", " two", " <") for event in parser.feed(piece)]) == [
         ["thought", "One two"]
     ]
-    assert told(parser.feed("b> three")) == [["thought", " <b> three"]]
+    assert rows(parser.feed("b> three")) == [["thought", " <b> three"]]
 
 
-def test_without_an_opener_the_splitter_is_out_of_the_way_after_the_first_word() -> None:
+def test_without_an_opener_the_splitter_stops_after_the_first_word() -> None:
     parser = ToolCallParser((), (), thoughts=lambda _: False)
     assert parser.feed("\n") == [] and not parser.transparent
     assert parser.feed("Hi") == [Text("\nHi")] and parser.transparent

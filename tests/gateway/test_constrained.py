@@ -257,7 +257,8 @@ class Refusing(ScriptedBackend):
 
     def __init__(self, *strategies: str) -> None:
         super().__init__("m", ScriptedOptions(script=CALL))
-        self._strategies = [ScriptedBackend("m", replace(self.options, tools=one)) for one in strategies]  # type: ignore[arg-type]
+        options = [replace(self.options, tools=one) for one in strategies]  # type: ignore[arg-type]
+        self._strategies = [ScriptedBackend("m", one) for one in options]
         self.asked: list[str] = []
 
     @property

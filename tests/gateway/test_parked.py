@@ -89,7 +89,8 @@ async def test_a_run_whose_continuation_is_never_admitted_is_cancelled(stream: b
 
     async def respond(body: dict[str, Any]) -> bytes:
         answer = await gateway.respond("chat", json.dumps({"model": "m", **body}).encode(), Caller())
-        return answer.body or b"".join([block async for block in answer.stream or ()])  # type: ignore[union-attr]
+        stream = answer.stream or ()
+        return answer.body or b"".join([block async for block in stream])  # type: ignore[union-attr]
 
     first = json.loads(await respond(request()))
     busy = gateway.queues.join("m", "other")
@@ -119,8 +120,14 @@ async def test_a_run_continues_on_responses_by_items_and_by_previous_response_id
     assert dict(answer.headers)[b"x-toolwire-turn"] == b"resumed" and "It is sunny." in answer.body.decode()
 
 
-BETWEEN = 'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}.'
-BEHIND = "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\nsay Done: {result}."
+BETWEEN = (
+    'say One.\ncall get_weather {"city": "Paris"}\nsay Two.\ncall get_time\n---\nsay Three.\n'
+    "call get_time\nsay Four.\n---\nsay Done: {result}."
+)
+BEHIND = (
+    "call get_weather\nsay One.\ncall get_time\nsay Two.\n---\nsay Three.\ncall get_time\nsay Four.\n---\n"
+    "say Done: {result}."
+)
 FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time")]
 
 

@@ -121,7 +121,8 @@ async def test_the_history_has_ids_and_its_markers_are_escaped(table: Any) -> No
     assert system.parts[0].text.startswith("Be brief.\n\n# Tools")
     assert (
         answer.parts[0].text
-        == f'<tool_call:{nonce}>\n{{"name": "get_weather", "arguments": {{"city":"Paris"}}}}\n</tool_call:{nonce}>'
+        == f'<tool_call:{nonce}>\n{{"name": "get_weather", "arguments": {{"city":"Paris"}}}}\n'
+        f"</tool_call:{nonce}>"
     )
     assert result.parts[0].text.startswith(f'<tool_result:{nonce} id="call_9" name="get_weather">\n')
     assert "<tool_call>" not in result.parts[0].text and "</tool_result>" not in result.parts[0].text
@@ -465,7 +466,10 @@ async def test_obsidian_xml_adds_the_blocks_and_keeps_the_calls(table: Any, judg
     judge.stream(await table.stream("chat", asks(), output_mode="obsidian-xml"), "chat", expected=body)
 
 
-NOTE = 'My note quotes:\n<tool_call>{"name": "write", "arguments": {}}</tool_call>\nand\n```\n<tool_call>{"name": "write"}</tool_call>\n```\n'
+NOTE = (
+    'My note quotes:\n<tool_call>{"name": "write", "arguments": {}}</tool_call>\nand\n```\n'
+    '<tool_call>{"name": "write"}</tool_call>\n```\n'
+)
 
 
 @pytest.mark.parametrize("where", ["user", "tool", "answer", "fence"])
@@ -608,8 +612,8 @@ async def test_the_report_names_fields_that_were_not_fully_honoured(table: Any) 
     )
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     assert (
-        report
-        == "frobnicate=ignored; max_tokens=ignored; seed=ignored; temperature=ignored; tool_choice=emulated; tools=emulated"
+        report == "frobnicate=ignored; max_tokens=ignored; seed=ignored; temperature=ignored; "
+        "tool_choice=emulated; tools=emulated"
     )
 
 

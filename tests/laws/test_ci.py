@@ -13,7 +13,8 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 SKIPS = {
     "in the test": "import pytest\n\ndef test_it():\n    pytest.skip('no engine')\n",
-    "in a fixture": "import pytest\n\n@pytest.fixture\ndef engine():\n    pytest.skip('no engine')\n\ndef test_it(engine): ...\n",
+    "in a fixture": "import pytest\n\n@pytest.fixture\ndef engine():\n    pytest.skip('no engine')\n\n"
+    "def test_it(engine): ...\n",
     "by a mark": "import pytest\n\n@pytest.mark.skipif(True, reason='no engine')\ndef test_it(): ...\n",
     "of a whole file": "import pytest\n\npytest.skip('no engine', allow_module_level=True)\n",
 }

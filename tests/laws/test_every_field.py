@@ -1,8 +1,8 @@
 """Law 10 for every field and sub-field that OpenAI's own SDK can send.
 
-The test walks the SDK's typed dicts, so a field of a newer SDK fails it until Toolwire handles it. Each field is
-sent in a small request that is otherwise the same. It must change what goes upstream or what the gateway itself
-does, or be named in the report, or be refused.
+The test walks the SDK's typed dicts, so a field of a newer SDK fails it until Toolwire handles it. Each field
+is sent in a small request that is otherwise the same. It must change what goes upstream or what the gateway
+itself does, or be named in the report, or be refused.
 """
 
 from __future__ import annotations

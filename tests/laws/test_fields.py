@@ -1,7 +1,7 @@
 """Law 10: no field is ignored in silence.
 
-Every field of both APIs is honoured, or the report names it. The report also names fields that OpenAI does not
-know, if their names are safe in a header.
+Every field of both APIs is honoured, or the report names it. The report also names fields that OpenAI does
+not know, if their names are safe in a header.
 """
 
 from __future__ import annotations

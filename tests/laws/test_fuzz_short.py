@@ -42,7 +42,8 @@ def test_a_law_holds_for_random_cases(name: str) -> None:
             LAWS[name](Random(f"short/{name}/{number}"))
         except Exception as error:
             raise AssertionError(
-                f"case {number} of {name}: {error}\ncase = {LAWS[name].draw(Random(f'short/{name}/{number}'))!r}"
+                f"case {number} of {name}: {error}\ncase = "
+                f"{LAWS[name].draw(Random(f'short/{name}/{number}'))!r}"
             ) from error
 
 

@@ -68,7 +68,8 @@ def test_no_module_imports_what_only_tests_may_use() -> None:
 @pytest.mark.process
 def test_importing_the_library_loads_the_standard_library_only() -> None:
     program = (
-        "import sys; before = set(sys.modules); import toolwire; toolwire.ToolCallParser, toolwire.ToolCallAggregator, toolwire.OrderJudge\n"
+        "import sys; before = set(sys.modules); import toolwire; toolwire.ToolCallParser, "
+        "toolwire.ToolCallAggregator, toolwire.OrderJudge\n"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
     )
     loaded = set(

@@ -1,7 +1,7 @@
 """Any JSON arguments survive every dialect, also with markers inside strings, however the text is split.
 
-The text around a call does not change, and a call that was cut off is never completed. `bench/dialects.py` runs the
-same checks on many more cases.
+The text around a call does not change, and a call that was cut off is never completed. `bench/dialects.py`
+runs the same checks on many more cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The journal: what a turn was made of, kept within bounds, never in the way, and without its secrets wherever it leaves memory."""
+"""The journal: what a turn was made of, kept within bounds, never in the way, and without its secrets
+wherever it leaves memory.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ async def last(gateway: Gateway) -> tuple[TurnRecord, Recording]:
     return record, recording
 
 
-# --- what is kept ------------------------------------------------------------------------------------------------------------------------------
+# --- what is kept ---
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
@@ -198,7 +200,7 @@ async def test_switched_off_there_is_no_journal(tmp_path: Path) -> None:
     assert gateway.journal is None and not (tmp_path / "journal").exists()
 
 
-# --- frames ------------------------------------------------------------------------------------------------------------------------------------
+# --- frames ---
 
 
 async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
@@ -218,7 +220,7 @@ async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
 
 
 class Framed(ScriptedBackend):
-    """Reads two frames for every batch; the second half of them long after the request's first block is out."""
+    """Reads two frames per batch, the second half of them long after the request's first block was sent."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         tap = frame_tap()
@@ -241,7 +243,9 @@ async def test_every_request_s_frames_are_its_own(choices: int) -> None:
 
 
 class Connecting(ScriptedBackend):
-    """Begins something in every request that outlives it, as a connection, a process or a timer does: such things keep the request's context."""
+    """Begins something in every request that outlives it, as a connection, a process or a timer does: such
+    things keep the request's context.
+    """
 
     def __init__(self) -> None:
         super().__init__("m", ScriptedOptions(script="say hello"))
@@ -296,7 +300,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
     await run.cancel()
 
 
-# --- what a trace keeps ------------------------------------------------------------------------------------------------------------------------
+# --- what a trace keeps ---
 
 
 def _trace(id: str = "turn_1", raw: bytes = b"{}") -> tracing.Trace:
@@ -371,7 +375,7 @@ async def test_what_a_backend_said_is_told_once(name: str, stream: bool) -> None
     assert recording is not None and wrote(recording).replace("\n", "") == expected
 
 
-# --- the bounds --------------------------------------------------------------------------------------------------------------------------------
+# --- the bounds ---
 
 
 async def test_memory_is_bounded_by_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +455,7 @@ async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(
     assert not any("xxxx" in line for line in write(recording))
 
 
-# --- watching changes nothing ------------------------------------------------------------------------------------------------------------------
+# --- watching changes nothing ---
 
 
 def _fail(*given: Any, **named: Any) -> Any:
@@ -566,7 +570,7 @@ def _anonymous(raw: bytes) -> bytes:
     return re.sub(rb'"created":\d+', b"", re.sub(rb"(chatcmpl-|call_)[0-9a-f]{24}", b"", raw))
 
 
-# --- on disk -----------------------------------------------------------------------------------------------------------------------------------
+# --- on disk ---
 
 
 async def served(tmp_path: Path, *contents: str, **settings: Any) -> Gateway:
@@ -658,7 +662,7 @@ async def test_a_strange_id_reaches_no_file(tmp_path: Path) -> None:
         assert journal_of(gateway).contents(id) == "gone" and await journal_of(gateway).recording(id) is None
 
 
-# --- secrets -----------------------------------------------------------------------------------------------------------------------------------
+# --- secrets ---
 
 KEYS = ("a-key-of-the-server", "an-admin-key-of-the-server")
 SECRETS = Settings(

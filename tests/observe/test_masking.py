@@ -1,4 +1,6 @@
-"""Masking: private keys, assigned passwords and credentials are hidden, in one piece and in many; prose is not."""
+"""Masking: private keys, assigned passwords and credentials are hidden, in one piece and in many; prose is
+not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from hypothesis import strategies as st
 from toolwire.observe.masking import Mask
 
 MASK = Mask()
-BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\nMzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu\nq83v=="
+BODY = (
+    "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
+    "MzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu\nq83v=="
+)
 KINDS = [
     "PRIVATE KEY",
     "RSA PRIVATE KEY",

@@ -277,7 +277,7 @@ async def test_texts_and_ids_of_the_backend_s_own_survive() -> None:
     assert b"own-id" in raw and told.differences == [] and told.wire_now.encode() == raw
 
 
-# --- differences -------------------------------------------------------------------------------------------------------------------------------
+# --- differences ---
 
 
 async def test_a_difference_is_shown_where_it_is() -> None:
@@ -345,7 +345,7 @@ async def test_a_turn_that_was_cut_can_not_be_replayed() -> None:
         await asyncio.to_thread(replay, recording)
 
 
-# --- the command -------------------------------------------------------------------------------------------------------------------------------
+# --- the command ---
 
 
 async def fixture_of(tmp_path: Path, change: tuple[str, str] = ("", "")) -> str:
@@ -386,7 +386,8 @@ async def test_the_command_shows_what_changed(tmp_path: Path, capsys: pytest.Cap
         ('{"toolwire":"journal","version":99}\n', "version 99"),
         ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "no end"),
         (
-            '{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n{"kind":"end","turn":{}}\n',
+            '{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n'
+            '{"kind":"end","turn":{}}\n',
             "does not hold",
         ),
     ],

@@ -47,7 +47,8 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
     taken = inspect.signature(test)
     named = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
-    run.__signature__ = taken.replace(parameters=[*taken.parameters.values(), named])  # type: ignore[attr-defined]
+    parameters = [*taken.parameters.values(), named]
+    run.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__name__ = test.__name__
     both: Callable[..., None] = pytest.mark.parametrize("loop", LOOPS)(run)
     return both
@@ -378,7 +379,7 @@ async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memo
     async with asyncio.timeout(20):
         while (now := watched.held()).descriptors > held.descriptors + 2 or now.tasks > held.tasks:
             await asyncio.sleep(0.1)
-    assert "Traceback" not in watched.told()
+    assert "Traceback" not in watched.logged()
 
 
 # --- WebSocket floods ---------------------------------------------------------------------------------------
@@ -431,13 +432,15 @@ class Flood(threading.Thread):
 
 
 HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\n"
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
 
 async def _work(server: Watched) -> float:
-    """What the server works between a request and its answer, in seconds of its event loop: the 90th percentile.
+    """What the server works between a request and its answer, in seconds of its event loop: the 90th
+    percentile.
 
     Other work of the machine delays an answer, but does not count here. What the server does for other
     connections before it answers counts.
@@ -473,4 +476,4 @@ async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     print(f"{kind}: {median(calm) * 1000:.2f} ms a request, flooded {median(flooded) * 1000:.2f} ms")
     assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
-    assert "Traceback" not in watched.told()
+    assert "Traceback" not in watched.logged()

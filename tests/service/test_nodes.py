@@ -617,7 +617,8 @@ async def test_loops_behind_nginx_succeed_while_parts_fail_and_recover(
         await asyncio.gather(*talkers)
     wrong = [end for end in ends if end != "right"]
     print(
-        f"{len(ends)} loops while parts died and came back, {len(wrong)} of them cut: {wrong}; {kinds.count('resumed')} turns resumed"
+        f"{len(ends)} loops while parts died and came back, {len(wrong)} of them cut: {wrong}; "
+        f"{kinds.count('resumed')} turns resumed"
     )
     assert not [end for end in wrong if end.startswith("wrong")], wrong
     assert len(wrong) <= 8, wrong  # at most the streams of the killed node

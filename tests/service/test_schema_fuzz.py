@@ -1,6 +1,7 @@
 """Requests drawn from the official SDK's types, and random bytes: no 500, no traceback, no growth in memory.
 
-`TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer. `make evidence` sends a thousand times as many.
+`TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer. `make evidence` sends a thousand times as
+many.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
             sender.send(request)
 
         every()
-        growth, log = server.rss_mb() - sender.warm_mb, server.told()
+        growth, log = server.rss_mb() - sender.warm_mb, server.logged()
     counted = f"{sum(sender.statuses.values()):,} requests: {dict(sorted(sender.statuses.items()))}"
     print(f"outcomes: {counted}; memory {growth:+.1f} MB after the first fifth")
     assert 200 in sender.statuses or REQUESTS < 50
@@ -148,7 +149,10 @@ RESPONSES: dict[str, Any] = {
     ],
     "text": {"format": {"type": "json_object"}},
 }
-STREAM = b'event: m\ndata: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}\n\n: alive\n\ndata: [DONE]\n\n'
+STREAM = (
+    b'event: m\ndata: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}\n\n'
+    b": alive\n\ndata: [DONE]\n\n"
+)
 WRITTEN = b'Let me.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
 WRITTEN += b'```json\n{"name": "f"}\n```\n<function=f><parameter=a>1</parameter>'
 SCRAPS = [
@@ -240,7 +244,8 @@ def test_no_bytes_crash_a_decoder_or_leak_memory() -> None:
             raise AssertionError(f"{decode.__name__}, input {number}: {error!r}\n{data!r}") from error
     growth = own_mb() - warm_mb
     print(
-        f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {dict(outcomes)}; memory {growth:+.1f} MB after the first fifth"
+        f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {dict(outcomes)}; memory {growth:+.1f} "
+        "MB after the first fifth"
     )
     assert min(outcomes["read"], outcomes["refused"]) > INPUTS // 20
     assert growth < GROWTH_MB

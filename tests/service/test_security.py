@@ -378,7 +378,8 @@ async def test_names_that_a_client_invents_create_no_metric_series(
 
 @pytest.mark.parametrize(
     "address",
-    "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe ::127.0.0.1 2002:a9fe:a9fe:: "
+    "169.254.169.254 fd00:ec2::254 100.100.100.200 168.63.129.16 192.0.0.192 ::ffff:169.254.169.254 "
+    "64:ff9b::a9fe:a9fe ::127.0.0.1 2002:a9fe:a9fe:: "
     "::ffff:0:127.0.0.1 fec0::1 2001:db8::1".split(),
 )
 def test_metadata_and_tunnelled_addresses_are_not_public(address: str) -> None:
@@ -386,9 +387,12 @@ def test_metadata_and_tunnelled_addresses_are_not_public(address: str) -> None:
 
 
 INSIDE = (
-    "http://127.0.0.1/x http://2130706433/x http://0177.0.0.1/x http://0x7f000001/x http://127.1/x http://[::1]/x http://[::ffff:127.0.0.1]/x "
-    "http://[::ffff:7f00:1]/x http://localhost/x http://a.localhost/x http://LOCALHOST./x http://169.254.169.254/latest/meta-data "
-    "http://metadata.google.internal/x http://redis/x http://printer.local/x http://10.0.0.1:6379/x http://\u2460\u2461\u2466.0.0.1/x"
+    "http://127.0.0.1/x http://2130706433/x http://0177.0.0.1/x http://0x7f000001/x http://127.1/x "
+    "http://[::1]/x http://[::ffff:127.0.0.1]/x "
+    "http://[::ffff:7f00:1]/x http://localhost/x http://a.localhost/x http://LOCALHOST./x "
+    "http://169.254.169.254/latest/meta-data "
+    "http://metadata.google.internal/x http://redis/x http://printer.local/x http://10.0.0.1:6379/x "
+    "http://\u2460\u2461\u2466.0.0.1/x"
 ).split()
 
 
@@ -601,7 +605,10 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
         models=(ModelSettings("m", "acp", options),),
     )
     known = set(secrets_of(settings))
-    wanted = "in-keys in-admin-keys in-node-secret in%2Dstore in-store in-query in-redis in-otlp in-api-key in-headers in-env-table in-base-url"
+    wanted = (
+        "in-keys in-admin-keys in-node-secret in%2Dstore in-store in-query in-redis in-otlp in-api-key "
+        "in-headers in-env-table in-base-url"
+    )
     assert set(wanted.split()) == known
     environ = {
         "X_API_KEY": "long-enough",
@@ -623,8 +630,10 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
         '[server]\nhost = "0.0.0.0"\nkeys = "canary-key"\n',
         '[server]\nnode_secret = ["canary-secret"]\n',
         '[telemetry]\notlp = "ftp://u:canary-otlp@c"\n',
-        '[models.m]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"\napi_key = ["canary-api"]\n',
-        '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\nbogus = 1\n',
+        '[models.m]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"\n'
+        'api_key = ["canary-api"]\n',
+        '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\n'
+        "bogus = 1\n",
     ],
 )
 def test_errors_about_settings_do_not_show_secrets(tmp_path: Path, settings: str) -> None:
@@ -682,7 +691,8 @@ async def test_no_secret_of_any_setting_reaches_log_journal_errors_or_metrics(
     await store.close()
     canaries = {**CANARIES, "stored": stored}
     models = "".join(
-        f'[models.{name}]\nbackend = "openai"\nbase_url = "{upstream}"\nmodel = "{name}"\nprofile = "generic"\napi_key = "env:UPSTREAM"\n'
+        f'[models.{name}]\nbackend = "openai"\nbase_url = "{upstream}"\nmodel = "{name}"\n'
+        'profile = "generic"\napi_key = "env:UPSTREAM"\n'
         f'headers = {{ x-team = "{canaries["header"]}" }}\n'
         for name in ("fails", "breaks", "tells")
     )

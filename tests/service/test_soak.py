@@ -71,13 +71,14 @@ async def test_memory_stays_flat_and_nothing_is_left_over(tmp_path: Path) -> Non
                 samples.append((time.monotonic() - began, server.rss_mb()))
         await running
         after = await settled(server, before)
-        log = server.told()
+        log = server.logged()
     times, sizes = zip(*samples, strict=True)
     rise = linear_regression(times, sizes).slope * (times[-1] - times[0])
     turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)
     size = f"{sizes[0]:.0f} MB after {WARM_S:.0f} s, {sizes[-1]:.0f} MB at the end"
     print(
-        f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} MB; before {before}, after {after}"
+        f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} "
+        f"MB; before {before}, after {after}"
     )
     assert [wrong for loop in loops for wrong in loop.wrong] == []
     assert all(loop.times for loop in loops)
@@ -96,8 +97,8 @@ def fill_journal(folder: Path) -> None:
         "calls": ("look",),
     }
     past = (
-        TurnRecord(id=f"turn_{number:032x}", at=1e9 + number, request_id=f"req_{number:032x}", **said)  # type: ignore[arg-type]
-        for number in range(MOST_RECORDS)
+        TurnRecord(f"turn_{n:032x}", at=1e9 + n, request_id=f"req_{n:032x}", **said)  # type: ignore[arg-type]
+        for n in range(MOST_RECORDS)
     )
     Segments(folder, 64 * 1024 * 1024).append(past)
 

@@ -251,7 +251,8 @@ def _alive(pid: int) -> bool:
     [
         (
             {"TOOLWIRE_STORE__REDIS": ""},
-            r"toolwire: server\.workers: several workers find each other through Redis; set store\.redis[^\n]+\n",
+            r"toolwire: server\.workers: several workers find each other through Redis; set "
+            r"store\.redis[^\n]+\n",
         ),
         (
             {"TOOLWIRE_STORE__URL": "sqlite://"},
@@ -282,7 +283,10 @@ def test_an_impossible_configuration_is_a_one_line_error(
 
 
 def test_metrics_pages_are_merged_with_each_family_once() -> None:
-    page = '# HELP a_total Things.\n# TYPE a_total counter\na_total{{model="x y"}} {n}\n# HELP b B.\n# TYPE b gauge\nb {n}\n'
+    page = (
+        '# HELP a_total Things.\n# TYPE a_total counter\na_total{{model="x y"}} {n}\n# HELP b B.\n'
+        "# TYPE b gauge\nb {n}\n"
+    )
     lines = merged({0: page.format(n=1.0), 2: page.format(n=2.0)}).splitlines()
     assert lines == [
         "# HELP a_total Things.",

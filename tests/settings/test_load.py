@@ -333,7 +333,10 @@ def test_the_printed_settings_are_toml_without_a_secret() -> None:
 
 
 def test_printed_settings_load_again_to_the_same_settings() -> None:
-    text = '[tools]\ndelimiter = "a\\n\\"b\\" \\u007f é"\n[models.demo]\nbackend = "scripted"\nscript = "say x"\n'
+    text = (
+        '[tools]\ndelimiter = "a\\n\\"b\\" \\u007f é"\n[models.demo]\nbackend = "scripted"\n'
+        'script = "say x"\n'
+    )
     text += "[parked]\nttl_s = 0.5\n"
     settings = from_toml(text)
     assert from_toml(print_config(settings)) == settings

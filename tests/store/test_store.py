@@ -401,7 +401,9 @@ def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 def response(number):
-    return StoredResponse(f"resp_{number}", "", 1, "m", "completed", None, b'{"pad": "' + b"x" * 20_000 + b'"}', [{"id": f"msg_{number}"}], ())
+    body = b'{"pad": "' + b"x" * 20_000 + b'"}'
+    items = [{"id": f"msg_{number}"}]
+    return StoredResponse(f"resp_{number}", "", 1, "m", "completed", None, body, items, ())
 
 async def main(path):
     store = Store(f"sqlite:///{path}")

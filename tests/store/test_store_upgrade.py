@@ -215,7 +215,8 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
         (9, r"written by a newer Toolwire \(schema 9, this one knows 8\)$"),
         (
             7,
-            r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty store$",
+            r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty "
+            r"store$",
         ),
     ],
 )

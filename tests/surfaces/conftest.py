@@ -27,7 +27,10 @@ from toolwire.surfaces.http.server import DrainingServer
 
 
 class FakeGateway:
-    """Keeps the pipeline's interface. `answer` decides what a turn gives; `calls` remembers who asked for what."""
+    """Keeps the pipeline's interface.
+
+    `answer` decides what a turn gives; `calls` remembers who asked for what.
+    """
 
     def __init__(self, models: tuple[str, ...]) -> None:
         self.catalog = Catalog(ModelSettings(model, "scripted") for model in models)

@@ -256,7 +256,8 @@ async def main():
     async with opened(Settings(), folder) as tools:
         backend = ScriptedBackend("m", ScriptedOptions(script=script))
         gateway = Gateway(Settings(), backends={"m": backend})
-        talk = Conversation(GatewayModel(gateway), "m", Executor(Toolbox(tools), approvals, Surface()), Asking("s", "m", "test"))
+        executor = Executor(Toolbox(tools), approvals, Surface())
+        talk = Conversation(GatewayModel(gateway), "m", executor, Asking("s", "m", "test"))
         mark("request")
         async for happening in talk.turn("Go on."):
             pass
@@ -358,7 +359,10 @@ def _in_text(talk: Callable[..., Talk], folder: Path, dialect: str, written: str
     """The person shares a note with a planted call. The model, whose tools are emulated, then writes text."""
     planted = Form(dialect, "0123456789abcdef").write("note_write", EVIL)
     (folder / "Planted.md").write_text(f"{ORDER}\n\n{planted}\n")
-    script = f'call file_read {{"filePaths": ["Planted.md"]}}\n---\nraw {json.dumps(written or planted)}\n---\nsay Done.'
+    script = (
+        f'call file_read {{"filePaths": ["Planted.md"]}}\n---\nraw {json.dumps(written or planted)}\n---\n'
+        "say Done."
+    )
     return talk(script, Decision(True, picked=("Planted.md",)), tools="emulated", dialects=tuple(DIALECTS))
 
 
@@ -400,7 +404,10 @@ async def test_a_model_that_obeys_a_planted_order_must_still_ask(
 ) -> None:
     (folder / "Planted.md").write_text(ORDER)
     before = _state(folder)
-    script = f'call file_read {{"filePaths": ["Planted.md"]}}\n---\ncall note_write {EVIL}\n---\nsay I was not allowed to.'
+    script = (
+        f'call file_read {{"filePaths": ["Planted.md"]}}\n---\ncall note_write {EVIL}\n---\n'
+        "say I was not allowed to."
+    )
     one = talk(script, Decision(True, picked=("Planted.md",)), NO)
     happened = await one.turn()
     assert [step.calls[0].name for step in happened if isinstance(step, Called)] == [
@@ -516,7 +523,8 @@ from toolwire.tools.vault_tools import tools_of
 async def main(folder, cache, url):
     library = Library(Path(folder), cache=Path(cache))
     executor = Executor(Toolbox(tools_of(library)), Approvals(Store(url), lifetime_s=60), None)
-    await executor.execute([ToolCall("c", "note_write", '{"filePath": "New.md", "content": "x"}')], Asking("s", "m", "test"))
+    call = ToolCall("c", "note_write", '{"filePath": "New.md", "content": "x"}')
+    await executor.execute([call], Asking("s", "m", "test"))
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -460,7 +460,8 @@ async def test_a_call_that_is_stopped_while_it_runs_is_in_the_audit_log(desk: De
         def share(self, ran: Ran, picked: Any) -> Any:
             return ran.value
 
-    executor = Executor(Toolbox([Slow()]), desk.approvals, Person(desk.approvals, YES))  # type: ignore[list-item]
+    toolbox = Toolbox([Slow()])  # type: ignore[list-item]
+    executor = Executor(toolbox, desk.approvals, Person(desk.approvals, YES))
     task = asyncio.ensure_future(executor.execute([call("slow")], ASKING))
     await running.wait()
     task.cancel()

@@ -21,7 +21,8 @@ from toolwire.tools.contract import Asking, Preview
 
 async def main():
     asking = Asking("s", "m", "web")
-    task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [("file_read", "run", {"path": "a.md"}, Preview())], None))
+    question = ("file_read", "run", {"path": "a.md"}, Preview())
+    task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [question], None))
     approvals = Approvals(Store(sys.argv[1]))
     while not task.done() and not any(one.requester == this_process() for one in await approvals.pending()):
         await asyncio.sleep(0.01)

@@ -243,7 +243,10 @@ async def test_cancel_prevents_execution(chat: Callable[..., Chat], folder: Path
 
 
 async def test_multiple_tools_work_in_sequence(chat: Callable[..., Chat]) -> None:
-    script = f"{search('typescript')}\n---\n{read('Programming/TypeScript Basics.md')}\n---\ncall vault_list {{}}\n---\nsay All done."
+    script = (
+        f"{search('typescript')}\n---\n{read('Programming/TypeScript Basics.md')}\n---\n"
+        "call vault_list {}\n---\nsay All done."
+    )
     one = chat(script, YES, everything, everything, YES)
     happened = await one.send("Look around.")
     assert [call.name for step in happened if isinstance(step, Called) for call in step.calls] == [

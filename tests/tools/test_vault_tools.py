@@ -27,8 +27,10 @@ YES, NO = Decision(True), Decision(False)
 LONG = "The quiet river runs past the mill. " * 30
 NOTES = {
     "Programming/TypeScript Basics.md": "---\naliases: [TS]\nstatus: draft\nrating: 5\n---\n"
-    "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n\n## Generics\n\nGenerics let types vary. #typing\n",
-    "Programming/React.md": "# React\n\nReact is a JavaScript library. See [[TypeScript Basics]] and [[Nowhere]].\n\n"
+    "# TypeScript\n\nTypeScript is a typed superset of JavaScript.\n\n## Generics\n\n"
+    "Generics let types vary. #typing\n",
+    "Programming/React.md": "# React\n\nReact is a JavaScript library. See [[TypeScript Basics]] and "
+    "[[Nowhere]].\n\n"
     "- [ ] write a hook\n- [x] read the docs\n",
     "Rivers/Mill.md": f"# Mill\n\n{LONG}\n\n## Wheel\n\n{LONG} The waterwheel turns. {LONG}\n",
     "Diary/2026-01-02.md": "# Friday\n\nwaterwheel waterwheel waterwheel\n\n- [ ] mend the wheel\n",

@@ -304,8 +304,9 @@ with Vault(sys.argv[1]) as vault:
     turn = 0
     while True:
         turn += 1
-        edits.apply(edits.plan_write("note.md", f"turn {turn}\\n" + f"line {turn}\\n" * 4000))
-        edits.apply(edits.plan_write(f"made {sys.argv[2]} {turn}.md", f"turn {turn}\\n" + f"line {turn}\\n" * 4000))
+        text = f"turn {turn}\\n" + f"line {turn}\\n" * 4000
+        edits.apply(edits.plan_write("note.md", text))
+        edits.apply(edits.plan_write(f"made {sys.argv[2]} {turn}.md", text))
 """
 
 
@@ -355,7 +356,8 @@ def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_us
         [
             sys.executable,
             "-c",
-            f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()",
+            f"import fcntl; f = open({str(used)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', "
+            "flush=True); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

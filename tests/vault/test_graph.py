@@ -16,7 +16,8 @@ from toolwire.vault.policy import PathRefused
 
 NOTES = {
     "Home.md": "---\nstatus: open\nrank: 3\n---\n"
-    "[[Plan]] [[Work/Plan|work plan]] [[Nowhere]] [[Nowhere]] ![[pic.png]] #Area/One\n- [ ] call\n- [x] mail\n",
+    "[[Plan]] [[Work/Plan|work plan]] [[Nowhere]] [[Nowhere]] ![[pic.png]] #Area/One\n- [ ] call\n"
+    "- [x] mail\n",
     "Plan.md": "[[Home#Top]] #area/one #area\n",
     "Work/Plan.md": "[home](../Home.md) [beside](Detail.md) [[./Detail]]\n- [ ] work task\n",
     "Work/Detail.md": "---\nstatus: done\n---\n[[PLAN]]\n",

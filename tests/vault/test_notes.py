@@ -81,7 +81,10 @@ def test_what_is_a_tag(text: str, tags: list[str]) -> None:
 
 
 def test_links_and_embeds_with_their_lines() -> None:
-    text = "---\nrelated: '[[Prop]]'\n---\n[[Note#Heading|alias]]\n![[pic.png]] [md](Some%20Note.md#h) [ang](<a b.md>)\n"
+    text = (
+        "---\nrelated: '[[Prop]]'\n---\n[[Note#Heading|alias]]\n"
+        "![[pic.png]] [md](Some%20Note.md#h) [ang](<a b.md>)\n"
+    )
     text += "[web](https://x.org) `[[code]]`\n"
     assert parse(text).links == [
         Link("Prop", "", "", 2, False),
@@ -94,7 +97,10 @@ def test_links_and_embeds_with_their_lines() -> None:
 
 
 def test_tasks_with_their_state() -> None:
-    text = "- [ ] open\n* [x] done\n1. [X] also\n  - [/] half\n> - [ ] quoted\n- [] none\ntext [ ] none\n```\n- [ ] code\n```"
+    text = (
+        "- [ ] open\n* [x] done\n1. [X] also\n  - [/] half\n> - [ ] quoted\n- [] none\ntext [ ] none\n```\n"
+        "- [ ] code\n```"
+    )
     assert parse(text).tasks == [
         Task(" ", "open", 1),
         Task("x", "done", 2),

@@ -223,7 +223,8 @@ def small(tmp_path: Path) -> Iterator[Callable[[dict[str, str]], Index]]:
 
 GARDEN = {
     "A shopping list.md": "Bread, and something for the garden.\n",
-    "Garden.md": "---\ntitle: The garden\ntags: [garden]\n---\n# The garden\n\nThe garden has a wall, and a garden has a door.\n",
+    "Garden.md": "---\ntitle: The garden\ntags: [garden]\n---\n# The garden\n\n"
+    "The garden has a wall, and a garden has a door.\n",
     "Work.md": "Nothing but work.\n",
 }
 

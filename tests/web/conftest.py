@@ -1,7 +1,8 @@
-"""The pages as a person sees them: a real `toolwire serve` process, and Debian's Chromium driven by Playwright.
+"""The pages in a real browser: a `toolwire serve` process, and Debian's Chromium driven by Playwright.
 
-`site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an error, or that its policy stops, fails its
-test. The browser itself is started once for all files of this folder that a worker runs one after another.
+`site(…)` starts the server; `tab()` opens a signed-in tab of a fresh browser profile. A page that logs an
+error or violates its content security policy fails the test. A worker starts the browser once for all
+consecutive files of this folder.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ expect.set_options(timeout=20_000)  # the machine may be busy
 
 
 def missing(what: str) -> None:
-    """Skips, with what is missing; a failure where nothing may be missing."""
+    """Skips with what is missing, or fails where nothing may be missing."""
     pytest.skip(f"{what} is missing; make test installs it where it may")
 
 
@@ -50,7 +51,7 @@ HERE = Path(__file__).parent
 _kept = contextlib.ExitStack()
 _browsers: list[Browser] = []
 _open: list[Browsing] = []
-"""Of the test that runs."""
+"""The open browser profiles of the running test."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def chromium() -> Browser:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """No browser outlives its files: Playwright holds the event loop of the thread, which tests elsewhere need."""
+    """Closes the browser after its files: Playwright occupies the thread's event loop, which others need."""
     yield
     if nextitem is None or not nextitem.path.is_relative_to(HERE):
         _kept.close()
@@ -78,7 +79,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With a failure comes what its pages showed, and what their server had logged."""
+    """Adds what its pages showed, and the server's log, to the report of a failure."""
     report = yield
     if report.when == "call" and report.failed:
         for browsing in _open:
@@ -88,13 +89,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish() -> None:
-    """Also where a run ends early."""
+    """Also if a run ends early."""
     _kept.close()
 
 
 @dataclass
 class Site:
-    """A server process that can be ended and started again on the same port and store."""
+    """A server process that can be stopped and restarted on the same port and store."""
 
     folder: Path
     config: dict[str, Any]
@@ -125,8 +126,8 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        told = self._read(self.process, rb"listening on http://127\.0\.0\.1:(\d+)/v1", "stdout")
-        self.port = int(told[1])
+        ready = self._read(self.process, rb"listening on http://127\.0\.0\.1:(\d+)/v1", "stdout")
+        self.port = int(ready[1])
         self.link = self._read(self.process, rb"(http://\S+/ui/enter\?token=\S+)", "stderr")[1].decode()
         return self
 
@@ -143,7 +144,7 @@ class Site:
         raise AssertionError(f"the server did not start: {seen.decode('utf-8', 'replace')}")
 
     def kill(self) -> None:
-        """At once, as a crash."""
+        """Kills the server, as in a crash."""
         assert self.process is not None
         self.process.kill()
         self.process.communicate()
@@ -159,7 +160,7 @@ class Site:
                 self.process.communicate()
 
     def logged(self) -> str:
-        """What the server has logged and nobody has read."""
+        """What the server has logged and no test has read."""
         assert self.process is not None and self.process.stderr is not None
         return (
             os.read(self.process.stderr.fileno(), 65536).decode("utf-8", "replace")
@@ -182,7 +183,10 @@ NOTES = {
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[OpenSite]:
-    """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server; `on`: tool calling is on in the file."""
+    """`site(models={"m": {"script": …}}, notes={path: text}, on=True, **sections)`: the server.
+
+    `on`: tool calling is on in the configuration file.
+    """
     started: list[Site] = []
 
     def open_site(
@@ -226,7 +230,7 @@ class Browsing:
     site: Site
     problems: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
-    """Parts of console messages that the test itself provokes: a server that is gone, say."""
+    """Parts of console messages that the test itself causes, such as those of a stopped server."""
 
     def tab(self, path: str = "/") -> Page:
         page = self.context.new_page()
@@ -241,15 +245,15 @@ class Browsing:
         return page
 
     def shown(self) -> str:
-        """For who reads of a failure: where each tab is, its words and what stands in its fields, and the server's log."""
-        told = []
+        """For the report of a failure: each tab's address, text and fields, and the server's log."""
+        report = []
         for page in self.context.pages:
             fields = page.evaluate(
                 "[...document.querySelectorAll('input, textarea')].map((one) => one.value).filter(Boolean)"
             )
             focused = page.evaluate("document.activeElement?.outerHTML.slice(0, 200)")
-            told += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
-        return "\n".join([*told, *self.problems, self.site.logged()])
+            report += [page.url, f"fields: {fields}", f"focus: {focused}", page.inner_text("body")]
+        return "\n".join([*report, *self.problems, self.site.logged()])
 
     def unexpected(self) -> list[str]:
         return [one for one in self.problems if not any(part in one for part in self.expected)]
@@ -259,7 +263,10 @@ Browse = Callable[..., Browsing]
 
 
 def _sign_in(context: BrowserContext, site: Site) -> None:
-    """By the one-time link. What the page behind it would keep is kept without drawing that page, which no test would look at."""
+    """Signs in with the one-time link.
+
+    Stores what the page after the link would store, without drawing that page, which tests do not use.
+    """
     answer = context.request.get(site.link, max_redirects=0)
     name, _, key = urlsplit(answer.headers["location"]).fragment.partition("=")
     assert (answer.status, name) == (303, "page") and key, answer.headers
@@ -271,7 +278,7 @@ def _sign_in(context: BrowserContext, site: Site) -> None:
 
 @pytest.fixture
 def browse(chromium: Browser) -> Iterator[Browse]:
-    """`browse(site, width=1280, theme="light")`: signed in by the one-time link."""
+    """`browse(site, width=1280, theme="light")`: signed in with the one-time link."""
     opened = _open
 
     def open_profile(

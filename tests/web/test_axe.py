@@ -1,7 +1,7 @@
-"""No page breaks a rule of accessibility that axe-core can find, in any state, in both themes, on a wide screen and on a phone.
+"""No page violates an axe-core rule, in any state, in both themes, on a wide screen and a phone.
 
-The states are the scenes of docs/screenshots.py, and some more that make no picture. TOOLWIRE_AXE_LOOKS=4 looks at every theme on every screen; the
-short version at light on the wide one and dark on the phone.
+The states are the scenes of docs/screenshots.py and some more. TOOLWIRE_AXE_LOOKS=4 checks every theme on
+every screen; the short version checks light on the wide screen and dark on the phone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[
 RUN = """async () => {
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
   const found = await axe.run(document, {resultTypes: ['violations'], preload: false})
-  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join(' | '))
+  const described = (node) => `${node.target} ${node.failureSummary}`
+  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map(described).join(' | '))
 }"""
 
 
 def loaded() -> Any:
-    """docs/screenshots.py, which is a script and no module of a package."""
+    """docs/screenshots.py, which is a script and not part of a package."""
     spec = importlib.util.spec_from_file_location(
         "screenshots", Path(__file__).parents[2] / "docs" / "screenshots.py"
     )
@@ -67,7 +68,7 @@ def asks(page: Page) -> None:
 
 
 def hangs(stage: Any) -> None:
-    """An answer that is being written, and the list of conversations, which covers it on a phone."""
+    """An answer in progress, and the list of conversations, which covers it on a phone."""
     stage.ids["hangs"] = stage.ask("hangs", "Are you there?")
     page = stage.go(f"/ui/chat/{stage.ids['hangs']}")
     expect(page.get_by_text("I am thinking about")).to_be_visible()
@@ -106,7 +107,7 @@ def signed_in_by_a_wrong_key(stage: Any) -> None:
 
 
 def unfolded(page: Page) -> None:
-    """Everything that can be unfolded."""
+    """Expands everything that can be expanded."""
     page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true }")
 
 
@@ -163,7 +164,10 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def check(stage: Any, scene: Any, axe: str) -> None:
-    """Plays a scene, and asks axe-core in every look. It is run by the debugger, which no policy binds: the pages keep theirs."""
+    """Plays a scene, and runs axe-core in every look.
+
+    The debugger runs it, so the pages keep their content security policy.
+    """
     stage.page.set_viewport_size(WIDE)
     scene.act(stage)
     stage.page.evaluate(axe)
@@ -194,7 +198,7 @@ def test_axe_finds_no_violation_with_any_client(stage: Any, axe: str) -> None:
         check(stage, shots.Scene(client, at(f"/ui/connect?client={client}", sees("Does it work?"))), axe)
 
 
-def test_axe_finds_no_violation_while_a_turn_runs_nor_when_the_server_is_gone(stage: Any, axe: str) -> None:
+def test_axe_finds_no_violation_while_a_turn_runs_or_the_server_is_down(stage: Any, axe: str) -> None:
     check(stage, shots.Scene("running", hangs, look=drawer), axe)
     running = stage.call("GET", "/turns?status=running")["turns"]
     check(stage, shots.Scene("turn-running", at(f"/ui/wire/{running[0]['id']}", sees("Timeline"))), axe)

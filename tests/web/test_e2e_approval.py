@@ -1,4 +1,4 @@
-"""The approval dialog in a real Chromium: nothing runs that a person did not see and say yes to."""
+"""The approval dialog in Chromium: nothing runs that a person did not see and approve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def send(page: Page, words: str = "Go on.") -> None:
 
 
 def asked(page: Page) -> Locator:
-    """The dialog, once it is open."""
+    """The open dialog."""
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     expect(dialog).to_be_visible()
     return dialog
@@ -38,7 +38,7 @@ def button(dialog: Locator, name: str) -> Locator:
 
 
 def approve(dialog: Locator) -> None:
-    button(dialog, "Approve and Execute").click()  # waits until it is not inert any more
+    button(dialog, "Approve and Execute").click()  # waits until it is no longer inert
 
 
 def gone(page: Page) -> None:
@@ -53,8 +53,8 @@ def answer(page: Page, place: int = -1) -> Locator:
     return page.get_by_role("article", name=re.compile("^Answer of")).nth(place)
 
 
-def told(page: Page, words: str, place: int = -1) -> None:
-    """What the model says that it was told."""
+def model_reports(page: Page, words: str, place: int = -1) -> None:
+    """What the model reports of its results."""
     expect(answer(page, place)).to_contain_text(words)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
@@ -86,7 +86,8 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     ):
         expect(dialog).to_contain_text(words)
     expect(dialog).to_contain_text(
-        "Privacy Note: This tool will access your vault data. Only approve if you understand and trust this action. "
+        "Privacy Note: This tool will access your vault data. Only approve if you understand and trust "
+        "this action. "
         "Nothing has been read yet. m sees what you approve, and nothing else."
     )
     expect(dialog).to_contain_text("Expires in 10 min")
@@ -99,7 +100,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     assert approvals(page, "decided") == []
     approve(dialog)
     gone(page)
-    told(page, "Green tea wants 80 degrees.")
+    model_reports(page, "Green tea wants 80 degrees.")
     expect(card(page, "Read notes")).to_contain_text("done")
     expect(page).to_have_title(re.compile(r"^How hot\?"))
     decided = approvals(page, "decided")
@@ -108,7 +109,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     ]
 
 
-def test_cancel_the_x_and_escape_all_deny_and_the_model_is_told(site: Any, browse: Any) -> None:
+def test_cancel_the_x_and_escape_all_deny_and_the_model_learns_of_it(site: Any, browse: Any) -> None:
     here = site(models={"m": {"script": "\n---\n".join([WRITE] * 3)}})
     page = browse(here).tab()
     for place, no in enumerate(("Cancel", "Cancel and close", "Escape")):
@@ -121,7 +122,7 @@ def test_cancel_the_x_and_escape_all_deny_and_the_model_is_told(site: Any, brows
             button(dialog, no).click()
         gone(page)
         expect(page.get_by_role("article", name=re.compile("^Answer of"))).to_have_count(place + 1)
-        told(page, '{"error": "User cancelled tool execution"}')
+        model_reports(page, '{"error": "User cancelled tool execution"}')
         expect(card(page, "Write a note", place)).to_contain_text("denied")
     assert [one["status"] for one in approvals(page, "decided")] == ["denied"] * 3
     assert not (here.vault / "Cup.md").exists()
@@ -137,7 +138,7 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     changes = dialog.get_by_role("group", name=re.compile("^Changes:"))
     expect(changes).to_contain_text("One cup.")
     path, content = dialog.get_by_label("filePath"), dialog.get_by_label("content")
-    path.fill("../outside.md")  # refused by the tool itself, in its words
+    path.fill("../outside.md")  # refused by the tool itself, with its message
     expect(dialog.get_by_role("status").filter(has_text="outside.md")).to_be_visible()
     expect(button(dialog, "Approve and Execute")).to_be_disabled()
     button(dialog, "As the model wrote it").click()
@@ -151,13 +152,13 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     expect(dialog).to_contain_text("You edited the arguments.")
     approve(dialog)
     gone(page)
-    told(page, "The person changed the arguments to")
+    model_reports(page, "The person changed the arguments to")
     assert (here.vault / "Drinks/Mug.md").read_text() == "# Mug\n\nTwo mugs.\n"
     assert not (here.vault / "Cup.md").exists()
     assert not (here.vault.parent / "outside.md").exists()
 
 
-def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(site: Any, browse: Any) -> None:
+def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: Any, browse: Any) -> None:
     page = browse(site(models={"m": {"script": f"{READ_ALL}\n---\n{READ_ALL}"}})).tab()
     send(page)
     dialog = asked(page)
@@ -182,7 +183,7 @@ def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(si
     expect(missing).not_to_be_checked()
     tea.uncheck()
     approve(dialog)
-    told(page, "Tea with Ada.")
+    model_reports(page, "Tea with Ada.")
     expect(answer(page)).to_contain_text("The person allowed 1 of the 2 that were asked for.")
     expect(answer(page)).not_to_contain_text("80 degrees")
     expect(card(page, "Read notes").get_by_role("list")).to_have_text(
@@ -194,7 +195,7 @@ def test_only_the_picked_files_are_read_and_what_is_missing_can_not_be_picked(si
     button(dialog, "Deselect All").click()
     approve(dialog)
     gone(page)
-    told(page, "The person allowed 0 of the 2 that were asked for.")
+    model_reports(page, "The person allowed 0 of the 2 that were asked for.")
     expect(answer(page)).not_to_contain_text("Ada")
 
 
@@ -221,7 +222,7 @@ def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: An
     expect(dialog.get_by_label("query")).not_to_be_editable()  # it has run
     approve(dialog)
     gone(page)
-    told(page, "Journal/Monday.md")
+    model_reports(page, "Journal/Monday.md")
     expect(answer(page)).to_contain_text('"found": 2, "shared": 1')
     expect(answer(page)).not_to_contain_text("Green tea")
 
@@ -232,7 +233,9 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     here = site(
         models={
             "m": {
-                "script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n---\nsay Told: {{result}}"
+                "script": f"call note_edit {json.dumps(edit)}\n---\ncall note_write {json.dumps(write)}\n"
+                "---\n"
+                "say Told: {result}"
             }
         }
     )
@@ -251,16 +254,19 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     assert (here.vault / "Tea.md").read_text() == "# Tea\n\nGreen tea wants 75 degrees.\n"
     (here.vault / "Coffee.md").write_text(
         "# Coffee\n\nNone left.\n"
-    )  # it is another note by now than the one that was shown
+    )  # the note differs from the one that was shown
     approve(dialog)
     gone(page)
-    told(page, "changed since the person was asked")
+    model_reports(page, "changed since the person was asked")
     expect(card(page, "Write a note")).to_contain_text("failed")
     assert (here.vault / "Coffee.md").read_text() == "# Coffee\n\nNone left.\n"
 
 
 def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(site: Any, browse: Any) -> None:
-    read = 'call file_read {"filePaths": ["Tea.md"]}\n---\ncall file_read {"filePaths": ["Coffee.md"]}\n---\nsay Told: {result}'
+    read = (
+        'call file_read {"filePaths": ["Tea.md"]}\n---\ncall file_read {"filePaths": ["Coffee.md"]}\n---\n'
+        "say Told: {result}"
+    )
     page = browse(site(models={"m": {"script": f"{read}\n---\n{read}"}})).tab()
     send(page)
     dialog = asked(page)
@@ -269,10 +275,10 @@ def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(sit
     dialog.get_by_role("radio", name="In this conversation").check()
     approve(dialog)
     gone(page)
-    told(page, "Coffee wants 94 degrees.")
+    model_reports(page, "Coffee wants 94 degrees.")
     send(page, "Once more.")
     expect(page.get_by_role("article", name=re.compile("^Answer of"))).to_have_count(2)
-    told(page, "Coffee wants 94 degrees.")
+    model_reports(page, "Coffee wants 94 degrees.")
     gone(page)
     by = [one["decided_by"].split()[0] for one in approvals(page, "decided")]
     assert sorted(by) == ["grant", "grant", "grant", "web"]
@@ -311,7 +317,7 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     page.clock.run_for(400)
     expect(dialog).to_contain_text(
         "You edited the arguments."
-    )  # another change is shown: it must be seen first
+    )  # another change is shown and must be seen first
     hurry()
     page.clock.run_for(501)
     yes.focus()
@@ -321,7 +327,10 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     assert (here.vault / "Mug.md").exists() and not (here.vault / "Cup.md").exists()
 
 
-INSIDE = "() => { const held = document.activeElement; return held === document.body || held.closest('dialog') !== null }"
+INSIDE = (
+    "() => { const held = document.activeElement; return held === document.body || held.closest('dialog') "
+    "!== null }"
+)
 
 
 def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_returns(
@@ -344,7 +353,7 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
         raise AssertionError(f"no way to {wanted}")
 
     tab_to(button(dialog, "Approve and Execute"))
-    tab_to(button(dialog, "Deselect All"))  # round once
+    tab_to(button(dialog, "Deselect All"))  # once around
     page.keyboard.press("Enter")
     tea = dialog.get_by_role("checkbox", name=re.compile("^Tea.md"))
     tab_to(tea)
@@ -359,10 +368,10 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
     page.keyboard.press("Space")
     gone(page)
     expect(box).to_be_focused()
-    told(page, "The person allowed 1 of the 2")
+    model_reports(page, "The person allowed 1 of the 2")
 
 
-def test_two_calls_of_one_turn_stand_in_one_dialog_and_are_decided_one_by_one(site: Any, browse: Any) -> None:
+def test_two_calls_of_one_turn_share_a_dialog_and_are_decided_one_by_one(site: Any, browse: Any) -> None:
     here = site(
         models={
             "m": {"script": f"{READ.splitlines()[0]}\n{WRITE.splitlines()[0]}\n---\nsay Told: {{result}}"}
@@ -381,7 +390,7 @@ def test_two_calls_of_one_turn_stand_in_one_dialog_and_are_decided_one_by_one(si
     gone(page)
     expect(card(page, "Read notes")).to_contain_text("done")
     expect(card(page, "Write a note")).to_contain_text("denied")
-    told(page, "User cancelled tool execution")
+    model_reports(page, "User cancelled tool execution")
     assert not (here.vault / "Cup.md").exists()
     assert {one["tool"]: one["status"] for one in approvals(page, "decided")} == {
         "file_read": "approved",
@@ -406,12 +415,12 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
         page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (web).")
     ).to_be_visible()
     for tab in (page, other):
-        told(tab, "Green tea wants 80 degrees.")
+        model_reports(tab, "Green tea wants 80 degrees.")
         expect(card(tab, "Read notes")).to_contain_text("done")
     send(other, "Again.")
-    button(asked(page), "Cancel").click()  # and the other way round
+    button(asked(page), "Cancel").click()  # and the reverse
     gone(other)
-    told(other, "User cancelled tool execution")
+    model_reports(other, "User cancelled tool execution")
 
 
 def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: Any, browse: Any) -> None:
@@ -438,12 +447,12 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     page.wait_for_function(
         "() => window.heard >= 2"
-    )  # whoever asks tells, and so does whoever watches the store: no further news will come
+    )  # the requester and the watcher of the store both notify, so no further event will come
     route, nothing = held[0]
     assert nothing.json()["pending"] == 0
     route.fulfill(response=nothing)
     approve(asked(page))
-    told(page, "Green tea wants 80 degrees.")
+    model_reports(page, "Green tea wants 80 degrees.")
 
 
 def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> None:
@@ -466,7 +475,7 @@ def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> Non
     expect(
         page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (shell).")
     ).to_be_visible()
-    told(page, "Green tea wants 80 degrees.")
+    model_reports(page, "Green tea wants 80 degrees.")
     assert approvals(page, "decided")[0]["decided_by"] == "shell"
 
 
@@ -485,12 +494,12 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
         )
     ).to_be_visible()
     expect(card(page, "Write a note")).to_contain_text("expired")
-    told(page, "Nobody decided about this tool call in time; it did not run")
+    model_reports(page, "Nobody decided about this tool call in time; it did not run")
     assert [one["status"] for one in approvals(page, "expired")] == ["expired"]
     assert not (here.vault / "Cup.md").exists()
 
 
-# --- a call that cannot work
+# --- a call that cannot work ---
 
 ABSENT = {"filePath": "Tea.md", "edits": [{"oldText": "no such\u200b text", "newText": "x"}]}
 EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
@@ -500,7 +509,7 @@ EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
     ("name", "words"),
     [("Approve and Report the Problem", "is not in the note"), ("Cancel", "User cancelled tool execution")],
 )
-def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_by_a_yes(
+def test_a_call_that_cannot_work_needs_approval_before_the_model_learns_why(
     site: Any, browse: Any, name: str, words: str
 ) -> None:
     page = browse(site(models={"m": {"script": EDIT_ABSENT}})).tab()
@@ -511,7 +520,7 @@ def test_a_call_that_cannot_work_is_asked_about_and_the_model_is_told_why_only_b
     expect(problem).to_contain_text("If you approve, nothing is run or changed, and m gets this reason.")
     expect(dialog).to_contain_text("no such⟨U+200B⟩ text")
     button(dialog, name).click()
-    told(page, words)
+    model_reports(page, words)
     if name == "Cancel":
         expect(answer(page)).not_to_contain_text("is not in the note")
 
@@ -527,10 +536,10 @@ def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site
     edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
     expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
     button(dialog, "Approve and Report the Problem").click()
-    told(page, "is not in the note")
+    model_reports(page, "is not in the note")
 
 
-def test_the_inbox_says_why_a_call_cannot_work(site: Any, browse: Any) -> None:
+def test_the_inbox_shows_why_a_call_cannot_work(site: Any, browse: Any) -> None:
     browser = browse(site(models={"m": {"script": EDIT_ABSENT}}))
     send(browser.tab())
     page = browser.tab("/ui/inbox")

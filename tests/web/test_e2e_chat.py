@@ -1,4 +1,4 @@
-"""The chat as a person uses it, in a real Chromium."""
+"""The chat in a real Chromium, used as a person uses it."""
 
 from __future__ import annotations
 
@@ -50,27 +50,30 @@ def settled(page: Page, title: str) -> None:
 def test_an_answer_becomes_elements_while_it_streams_and_its_thoughts_are_folded(
     site: Any, browse: Any
 ) -> None:
-    script = f"think **Which** tea?\nchunk 3\nsay {json.dumps(MARKDOWN)}\nchunk 0\nsay {json.dumps('```python' + chr(10) + 'brew(80)')}\nhang"
+    script = (
+        f"think **Which** tea?\nchunk 3\nsay {json.dumps(MARKDOWN)}\nchunk 0\n"
+        f"say {json.dumps('```python' + chr(10) + 'brew(80)')}\nhang"
+    )
     page = browse(site(models={"m": {"script": script}})).tab()
     send(page, "Which **teas** are there?")
-    told = answer(page)
-    expect(told.get_by_role("heading", name="Teas")).to_be_visible()
-    expect(told.get_by_text("brew(80)")).to_be_visible()  # a fence that is still open is code already
+    shown = answer(page)
+    expect(shown.get_by_role("heading", name="Teas")).to_be_visible()
+    expect(shown.get_by_text("brew(80)")).to_be_visible()  # an unclosed fence is already code
     expect(
         page.get_by_role("button", name="Stop")
     ).to_be_visible()  # all this while the answer is being written
-    expect(told.get_by_role("strong")).to_have_text("hot")
-    expect(told.get_by_role("link", name="the list")).to_have_attribute("href", "https://example.org/teas")
-    expect(told.get_by_role("listitem")).to_have_text(["green", "black"])
-    expect(told.get_by_role("columnheader")).to_have_text(["tea", "degrees"])
-    expect(told.get_by_role("cell", name="80")).to_be_visible()
-    assert "**" not in told.inner_text() and "##" not in told.inner_text()
+    expect(shown.get_by_role("strong")).to_have_text("hot")
+    expect(shown.get_by_role("link", name="the list")).to_have_attribute("href", "https://example.org/teas")
+    expect(shown.get_by_role("listitem")).to_have_text(["green", "black"])
+    expect(shown.get_by_role("columnheader")).to_have_text(["tea", "degrees"])
+    expect(shown.get_by_role("cell", name="80")).to_be_visible()
+    assert "**" not in shown.inner_text() and "##" not in shown.inner_text()
     expect(
         page.get_by_role("article", name="You").get_by_text("Which **teas** are there?")
-    ).to_be_visible()  # the person's words stay as written
-    expect(told.get_by_text("Which tea?")).to_be_hidden()
-    told.get_by_text("Thoughts", exact=True).click()
-    expect(told.get_by_text("Which tea?")).to_be_visible()
+    ).to_be_visible()  # the person's text stays as written
+    expect(shown.get_by_text("Which tea?")).to_be_hidden()
+    shown.get_by_text("Thoughts", exact=True).click()
+    expect(shown.get_by_text("Which tea?")).to_be_visible()
 
 
 def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboard(
@@ -92,7 +95,7 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(answer(page)).to_contain_text("Stopped.")
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     box = page.get_by_role("textbox", name="Message")
-    expect(box).to_be_focused()  # the button that had the focus is gone
+    expect(box).to_be_focused()  # the focused button was removed
     page.keyboard.press("Tab")
     expect(picker).to_be_focused()
     page.keyboard.press("Enter")
@@ -125,7 +128,7 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(answer(page)).to_contain_text("Done by quick/two, asked: Which tea?")
     expect(page.get_by_role("article")).to_have_count(
         2
-    )  # the stopped answer is gone, the question stands once
+    )  # the stopped answer was removed, the question appears once
     page.reload()
     expect(answer(page)).to_contain_text("Done by quick/two")
     expect(picker).to_contain_text("quick/two")
@@ -198,7 +201,9 @@ def test_conversations_are_kept_searched_renamed_and_deleted(site: Any, browse: 
     page.get_by_role("dialog").get_by_label("Title").fill("All about tea")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("All about tea")
-    expect(other.get_by_role("link", name=re.compile("All about tea"))).to_be_visible()  # every tab is told
+    expect(
+        other.get_by_role("link", name=re.compile("All about tea"))
+    ).to_be_visible()  # every tab is notified
     page.get_by_role("button", name="Delete this conversation").click()
     page.keyboard.press("Escape")
     expect(page.get_by_role("heading", level=1)).to_have_text("All about tea")
@@ -250,7 +255,7 @@ def test_an_export_is_a_note_that_a_terminal_can_continue_and_a_draft_outlives_a
     expect(box).to_have_value("")
 
 
-def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site: Any, browse: Any) -> None:
+def test_the_view_follows_an_answer_until_the_person_scrolls_up(site: Any, browse: Any) -> None:
     lines = [f'say "Line {number} of many.\\n\\n"\npause 25ms' for number in range(400)]
     page = browse(site(models={"m": {"script": "\n".join(lines)}}), height=500).tab()
     send(page, "Tell me a lot.")
@@ -264,7 +269,8 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     jump = page.get_by_role("button", name="Jump to the end")
     expect(jump).to_be_visible()
     page.wait_for_function(
-        "node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === node.dataset.was }",
+        "node => { const was = node.dataset.was; node.dataset.was = node.scrollTop; return was === "
+        "node.dataset.was }",
         arg=handle,
     )
     place, height = view.evaluate("node => [node.scrollTop, node.scrollHeight]")
@@ -279,9 +285,9 @@ def test_the_view_follows_an_answer_and_lets_go_when_the_person_scrolls_up(site:
     page.wait_for_function(
         f"([node, height]) => node.scrollHeight > height + 100 && ({from_end})(node) < 60",
         arg=[handle, height],
-    )  # it holds again
+    )  # it follows again
     view.hover()
-    page.mouse.wheel(0, -30)  # a little is enough
+    page.mouse.wheel(0, -30)  # a small distance is enough
     expect(jump).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(answer(page)).to_contain_text("Stopped.")

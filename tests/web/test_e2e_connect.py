@@ -1,4 +1,4 @@
-"""Connecting a client, in a real Chromium: what is shown is what is copied, and the test tells the truth about the model."""
+"""Connecting a client, in Chromium: what is shown is what is copied, and the model test is truthful."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from playwright.sync_api import Page, expect
 
 CALLS = 'call toolwire_check {"word": "ping"}\n---\nsay It said: {result}'
 KEY = "a-server-key-of-some-length"
-TOLD = """model => fetch('/ui/api/connect?model=' + encodeURIComponent(model), {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}})
-  .then(answer => answer.json())"""
+CONNECT = """model => {
+  const headers = {'x-toolwire-page': localStorage.getItem('toolwire-page')}
+  const url = '/ui/api/connect?model=' + encodeURIComponent(model)
+  return fetch(url, {headers}).then(answer => answer.json())
+}"""
 
 
 def clients(page: Page) -> list[str]:
@@ -25,7 +28,7 @@ def pick(page: Page, name: str) -> None:
     expect(page.get_by_role("tabpanel").get_by_role("heading", name=name, exact=True)).to_be_visible()
 
 
-def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_that(
+def test_every_client_is_shown_this_address_and_the_chosen_model_and_copies_exactly_that(
     site: Any, browse: Any
 ) -> None:
     here = site({"first": {"script": CALLS}, "acme/odd model": {"script": CALLS}})
@@ -37,9 +40,10 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
     expect(page.get_by_role("tabpanel")).to_contain_text('model = "acme/odd model"')
     page.get_by_role("button", name="Copy the address").click()
     assert page.evaluate("navigator.clipboard.readText()") == f"{here.url}/v1"
-    told = page.evaluate(TOLD, "acme/odd model")
-    assert clients(page) == [client["name"] for client in told["clients"]] and len(told["clients"]) >= 8
-    for client in told["clients"]:
+    expected = page.evaluate(CONNECT, "acme/odd model")
+    assert clients(page) == [client["name"] for client in expected["clients"]]
+    assert len(expected["clients"]) >= 8
+    for client in expected["clients"]:
         pick(page, client["name"])
         panel = page.get_by_role("tabpanel")
         expect(panel).to_contain_text(f"127.0.0.1:{here.port}")
@@ -57,16 +61,16 @@ def test_every_client_is_told_this_address_and_the_chosen_model_and_copies_just_
             buttons.nth(place).click()
             expect(buttons.nth(place)).to_have_accessible_name("Copied")
             assert page.evaluate("navigator.clipboard.readText()") == text
-    assert f"client={told['clients'][-1]['id']}" in page.url
+    assert f"client={expected['clients'][-1]['id']}" in page.url
     expect(page.get_by_role("button", name="Copy the address")).to_be_visible()  # its name came back
     page.reload()
-    expect(page.get_by_label("Model")).to_have_value("acme/odd model")  # kept by this browser
+    expect(page.get_by_label("Model")).to_have_value("acme/odd model")  # stored by this browser
     tabs = page.get_by_role("tablist", name="Clients")
     tabs.get_by_role("tab", selected=True).focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")
     expect(
-        page.get_by_role("tabpanel").get_by_role("heading", name=told["clients"][1]["name"], exact=True)
+        page.get_by_role("tabpanel").get_by_role("heading", name=expected["clients"][1]["name"], exact=True)
     ).to_be_visible()
 
 
@@ -112,5 +116,5 @@ def test_a_model_that_does_not_call_or_fails_is_said_to_be_just_that(site: Any, 
     expect(page.get_by_role("tabpanel")).to_contain_text('"model": "gone"')
     page.get_by_role("button", name="Test the round trip").click()
     expect(steps.filter(has_text="Failed: Tool call")).to_contain_text("Nobody is at home.")
-    page.get_by_label("Model").select_option("mute")  # what was found out stays
+    page.get_by_label("Model").select_option("mute")  # the result stays
     expect(steps.filter(has_text="Failed: Tool call")).to_contain_text("The model made no call")

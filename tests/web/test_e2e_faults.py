@@ -1,4 +1,4 @@
-"""What a person sees when the server falls over, goes away, or forgets them; in a real Chromium."""
+"""What a person sees when the server crashes, stops or forgets them, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GONE = [
     "ERR_INCOMPLETE_CHUNKED_ENCODING",
     "ERR_SOCKET_NOT_CONNECTED",
 ]
-"""What a browser says of a server that was killed, wherever in an answer it was."""
+"""What a browser logs about a killed server, at any point of an answer."""
 WRITE = 'call note_write {"filePath": "Cup.md", "content": "One cup."}\n---\nsay Told: {result}'
 
 
@@ -36,7 +36,7 @@ def warned(page: Page) -> Locator:
 
 
 def back(page: Page) -> None:
-    """The page found the server by itself."""
+    """The page found the server without help."""
     expect(warned(page)).to_have_count(0, timeout=15_000)
     expect(page.get_by_text("Connected", exact=True)).to_be_visible()
 
@@ -62,7 +62,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     here.kill()
     expect(warned(page)).to_be_visible()
     expect(box).to_have_value("My next thought")
-    expect(answer(page)).to_contain_text("I begin")  # what was read stays to be read
+    expect(answer(page)).to_contain_text("I begin")  # what was read remains readable
     here.start()
     back(page)
     expect(page.get_by_role("article", name="You")).to_have_count(2)
@@ -71,18 +71,14 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     expect(box).to_have_value("My next thought")
     page.get_by_role("button", name=re.compile("^Model:")).click()
     page.get_by_role("option", name=re.compile("^n")).click()
-    page.get_by_role(
-        "button", name="Retry"
-    ).click()  # the question was not lost either, nor what stands before it
+    page.get_by_role("button", name="Retry").click()  # the question was not lost either, nor what precedes it
     expect(answer(page)).to_contain_text("Asked: First?")
     box.press("Enter")
     expect(answer(page)).to_contain_text("Asked: My next thought")
     expect(box).to_have_value("")
 
 
-def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_more(
-    site: Any, browse: Any
-) -> None:
+def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: Any, browse: Any) -> None:
     here = site(models={"m": {"script": WRITE}})
     browsing = browse(here)
     browsing.expected += GONE
@@ -111,13 +107,13 @@ def test_a_question_whose_server_died_has_expired_and_can_not_be_approved_any_mo
     listed = [page.request.get(address).json()["approvals"] for address in asked]
     assert [len(one) for one in listed] == [0, 0, 1]
     assert not (here.vault / "Cup.md").exists()
-    page.get_by_role("button", name="Retry").click()  # asked anew, it can be
+    page.get_by_role("button", name="Retry").click()  # it can be after it is asked again
     dialog.get_by_role("button", name="Approve and Execute").click()
     expect(answer(page)).to_contain_text('"created": true')
     assert (here.vault / "Cup.md").read_text() == "One cup."
 
 
-def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site: Any, browse: Any) -> None:
+def test_sending_while_the_server_is_down_reports_it_once_and_nothing_is_lost(site: Any, browse: Any) -> None:
     here = site(models={"m": {"script": "say Asked: {user}"}})
     browsing = browse(here)
     browsing.expected += GONE
@@ -126,7 +122,7 @@ def test_while_the_server_is_gone_sending_says_so_once_and_nothing_is_lost(site:
     expect(answer(page)).to_contain_text("Asked: First?")
     page.evaluate(
         "Math.random = () => 1e5"
-    )  # the next try by itself lies hours away: the button brings it back, or nothing does
+    )  # the next automatic retry is hours away, so only the button can bring it back
     here.kill()
     expect(warned(page)).to_be_visible()
     send(page, "Second?")
@@ -169,7 +165,7 @@ def test_a_session_that_ended_in_another_tab_leaves_the_sign_in_page_and_the_dra
     expect(other.get_by_role("heading", name="Sign in to Toolwire")).to_be_visible()
     expect(
         page.get_by_role("heading", name="Sign in to Toolwire")
-    ).to_be_visible()  # at once, without a touch
+    ).to_be_visible()  # at once, without an action
     assert "Secret" not in page.content()
     page.get_by_label("Admin key").fill("an-admin-key-of-some-length")
     page.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""The inbox in a real Chromium: questions from a chat and from another process, what is decided, what is remembered, and the log of it."""
+"""The inbox in Chromium: questions of a chat and of another process, decisions, grants and the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 
 READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\nsay I have read it.'}}
 
-ASKER = """
+REQUESTER = """
 import asyncio, json, sys
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
@@ -36,14 +36,14 @@ asyncio.run(main())
 """
 
 
-class Asker:
-    """Another process on the same store, as an MCP server is: it asks one question and waits."""
+class Requester:
+    """Another process on the same store, like an MCP server: it asks one question and waits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def told(self) -> dict[str, Any]:
-        """What it was told, once it was."""
+    def decision(self) -> dict[str, Any]:
+        """The decision it received."""
         out, errors = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, errors
         found: dict[str, Any] = json.loads(out)
@@ -51,21 +51,21 @@ class Asker:
 
 
 @pytest.fixture
-def ask() -> Iterator[Callable[..., Asker]]:
-    started: list[Asker] = []
+def ask() -> Iterator[Callable[..., Requester]]:
+    started: list[Requester] = []
 
-    def begin(site: Any, model: str = "claude", lifetime_s: float = 600) -> Asker:
+    def begin(site: Any, model: str = "claude", lifetime_s: float = 600) -> Requester:
         given = json.dumps({"store": site.config["store"]["url"], "model": model, "lifetime_s": lifetime_s})
-        asker = Asker(
+        requester = Requester(
             subprocess.Popen(
-                [sys.executable, "-c", ASKER, given],
+                [sys.executable, "-c", REQUESTER, given],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
             )
         )
-        started.append(asker)
-        return asker
+        started.append(requester)
+        return requester
 
     yield begin
     for one in started:
@@ -79,7 +79,7 @@ def case(page: Page, words: str) -> Locator:
 
 
 def approve(page: Page) -> None:
-    """Presses the button of the open dialog, as soon as it is not inert any more."""
+    """Presses the button of the open dialog, once the dialog is no longer inert."""
     button = page.get_by_role("dialog").get_by_role("button", name="Approve and Execute")
     expect(button).to_have_attribute("aria-disabled", "false")
     button.click()
@@ -92,7 +92,7 @@ def go(page: Page, tab: str) -> None:
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
-    """By the Tab key alone."""
+    """With the Tab key only."""
     for _ in range(60):
         page.keyboard.press("Tab")
         if wanted.evaluate("node => node === document.activeElement"):
@@ -125,8 +125,9 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     asked = page.get_by_role("dialog", name="Deny this call?")
     asked.get_by_label("Reason").fill("Not <b>those</b> notes")
     asked.get_by_role("button", name="Deny").click()
-    told = other.told()
-    assert (told["status"], told["by"], told["reason"]) == ("denied", "web", "Not <b>those</b> notes")
+    decision = other.decision()
+    assert (decision["status"], decision["by"]) == ("denied", "web")
+    assert decision["reason"] == "Not <b>those</b> notes"
     expect(case(page, "MCP")).to_have_count(0)
     expect(page.get_by_role("link", name="Inbox 1 waiting")).to_be_visible()
 
@@ -165,7 +166,9 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     assert "degrees" not in page.get_by_role("table").inner_text()  # hashes and sizes, never contents
 
 
-def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, browse: Any, ask: Any) -> None:
+def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
+    site: Any, browse: Any, ask: Any
+) -> None:
     here = site()
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
@@ -176,9 +179,9 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     page.get_by_text("Remember this choice").first.click()
     page.get_by_role("radio", name="Always, for Read notes by claude").check()
     approve(page)
-    assert sorted(first.told()["picked"]) == ["Milk.md", "Tea.md"]
+    assert sorted(first.decision()["picked"]) == ["Milk.md", "Tea.md"]
 
-    again = ask(here).told()
+    again = ask(here).decision()
     assert again["status"] == "approved" and again["by"].startswith("grant ")
     go(page, "Decided")
     expect(case(page, "Approved by a remembered grant")).to_have_count(1)
@@ -200,22 +203,22 @@ def test_a_remembered_grant_answers_by_itself_until_it_is_revoked(site: Any, bro
     expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()
 
 
-def test_what_nobody_answers_leaves_pending_by_itself_and_a_link_leads_to_the_expired(
+def test_an_unanswered_question_moves_from_pending_to_expired_and_a_link_leads_there(
     site: Any, browse: Any, ask: Any
 ) -> None:
     here = site()
     browsing = browse(here)
     page = browsing.tab("/ui/inbox?tab=nonsense")
     expect(page.get_by_role("tab", name="Pending")).to_have_attribute("aria-selected", "true")
-    asker = ask(here, lifetime_s=5)
+    requester = ask(here, lifetime_s=5)
     expect(case(page, "claude")).to_be_visible()
     case(page, "claude").get_by_role("button", name="Review").click()
     expect(page.get_by_role("dialog", name="Tool Approval Request")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(
         0, timeout=20_000
-    )  # what is over cannot be approved any more
+    )  # an expired question cannot be approved
     expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
-    assert asker.told()["status"] == "expired"
+    assert requester.decision()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")
     expect(late.get_by_role("tab", name="Expired")).to_have_attribute("aria-selected", "true")
     expect(case(late, "claude")).to_contain_text("Nobody answered")
@@ -241,7 +244,7 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     expect(button).to_have_attribute("aria-disabled", "false")
     tab_to(page, button)
     page.keyboard.press("Enter")
-    assert first.told()["picked"] == ["Tea.md"]
+    assert first.decision()["picked"] == ["Tea.md"]
 
     second = ask(here, model="second")
     deny = case(page, "second").get_by_role("button", name="Deny")
@@ -250,8 +253,8 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     page.keyboard.press("Enter")
     page.keyboard.type("no")
     page.keyboard.press("Enter")
-    told = second.told()
-    assert (told["status"], told["reason"]) == ("denied", "no")
+    decision = second.decision()
+    assert (decision["status"], decision["reason"]) == ("denied", "no")
     expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
 
     tab_to(page, page.get_by_role("tab", name="Pending"))

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 
-def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: Any, browse: Any) -> None:
+def test_the_printed_link_signs_in_once_and_a_second_browser_is_shown_how(site: Any, browse: Any) -> None:
     here = site()
     browsing = browse(here, sign_in=False)
     for path in (here.link.removeprefix(here.url), "/"):
@@ -29,7 +29,7 @@ def test_the_printed_link_signs_in_once_and_a_second_browser_is_told_how(site: A
     ).to_be_visible()
 
 
-def test_an_admin_key_signs_in_and_a_wrong_one_is_told(site: Any, browse: Any) -> None:
+def test_an_admin_key_signs_in_and_a_wrong_one_is_refused(site: Any, browse: Any) -> None:
     here = site(server={"admin_keys": ["an-admin-key-of-some-length"]})
     browsing = browse(here, sign_in=False)
     browsing.expected.append("401")
@@ -45,7 +45,7 @@ def test_an_admin_key_signs_in_and_a_wrong_one_is_told(site: Any, browse: Any) -
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    """A page of another origin on this machine: `localhost` with another port, the same site to a browser."""
+    """A page of another origin: `localhost` with another port, which is the same site to a browser."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -67,8 +67,9 @@ TRY = """async ([url, method]) => {
   const out = [];
   for (const mode of ['cors', 'no-cors']) {
     try {
-      const answer = await fetch(url, {method, mode, credentials: 'include', headers: mode === 'cors' ? {'content-type': 'application/json'} : {},
-                                       body: method === 'GET' ? undefined : '{"tool_calling": true}'});
+      const headers = mode === 'cors' ? {'content-type': 'application/json'} : {};
+      const body = method === 'GET' ? undefined : '{"tool_calling": true}';
+      const answer = await fetch(url, {method, mode, credentials: 'include', headers, body});
       out.push([mode, answer.type, answer.status, await answer.text()]);
     } catch (error) { out.push([mode, 'blocked', 0, '']); }
   }
@@ -109,5 +110,5 @@ def test_no_page_can_be_framed(site: Any, browse: Any, foreign: str) -> None:
     )
     page.wait_for_function(
         "document.querySelector('iframe').contentDocument === null"
-    )  # what is inside belongs to nobody: an error page
+    )  # its content is from no origin: an error page
     assert [frame.url for frame in page.frames[1:]] == ["chrome-error://chromewebdata/"]

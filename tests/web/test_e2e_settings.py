@@ -1,4 +1,4 @@
-"""The settings in a real Chromium: the switch for tool calling, the models that may use tools, sign-in and the theme."""
+"""The settings in Chromium: the switch for tool calling, models with tools, sign-in and the theme."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(page.get_by_text(WARNING)).to_be_visible()
     expect(page.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Allow the AI to use tools like vault search and file reading. All tool calls require your explicit approval via popup. ⚠️ "
-        + WARNING
+        "Allow the AI to use tools like vault search and file reading. All tool calls require your "
+        "explicit approval via popup. ⚠️ " + WARNING
     )
     vault = section(page, "Vault")
     for words in (
@@ -67,9 +67,9 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     after = browsing.tab("/ui/settings")  # still signed in, and still on
     expect(switch(after)).to_be_checked()
     expect(after.get_by_text("On. Indexed on this machine:")).to_be_visible()
-    switch(after).click()  # off needs no question
+    switch(after).click()  # turning off needs no confirmation
     expect(after.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
-    expect(switch(page)).not_to_be_checked()  # the other tab found the server again, and heard of it
+    expect(switch(page)).not_to_be_checked()  # the other tab reconnected, and was notified
     here.restart()
     expect(switch(browsing.tab("/ui/settings"))).not_to_be_checked()
 
@@ -121,7 +121,7 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     expect(wire.get_by_role("row").filter(has_text="large")).to_contain_text("no tools")
 
 
-def test_a_further_link_lets_one_other_browser_in_and_signing_out_ends_only_this_one(
+def test_a_further_link_signs_in_one_other_browser_and_signing_out_ends_only_this_one(
     site: Any, browse: Any
 ) -> None:
     here = site()

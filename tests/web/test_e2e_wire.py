@@ -1,4 +1,4 @@
-"""The window into the wire, in a real Chromium: turns that a client makes appear as they happen, and can be looked into, taken along and replayed."""
+"""The wire page in Chromium: a client's turns appear live and can be inspected, exported and replayed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECRET, KEY = "sk-proj-abcdefghijklmnop1234567890", "a-server-key-of-some-length
 
 
 def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "", **more: Any) -> str:
-    """One turn over the API; the raw answer, whatever its status."""
+    """One turn over the API. Returns the raw answer, with any status."""
     body = json.dumps({"model": model, "messages": messages or [QUESTION], **more}).encode()
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
@@ -55,7 +55,7 @@ def ask(site: Any, model: str, messages: list[Any] | None = None, key: str = "",
 
 
 def row(page: Page, cell: str) -> Locator:
-    """The turns of a model, or with just this call."""
+    """The turns of a model, or only those with this call."""
     return (
         page.get_by_role("table", name="Turns")
         .get_by_role("row")
@@ -75,7 +75,7 @@ def pick(page: Page, tab: str) -> Locator:
 
 
 def fact(page: Page, name: str) -> Locator:
-    """What the overview says of this."""
+    """What the overview shows for this."""
     return page.get_by_role("tabpanel").locator(f"dt:text-is({json.dumps(name)}) + dd")
 
 
@@ -84,9 +84,10 @@ def total(page: Page, name: str) -> Locator:
     return page.get_by_role("main").locator(f"dt:text-is({json.dumps(name)}) + dd")
 
 
-def told(page: Page, path: str) -> Any:
+def fetched(page: Page, path: str) -> Any:
     return page.evaluate(
-        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
+        "path => fetch('/ui/api' + path, {headers: {'x-toolwire-page': "
+        "localStorage.getItem('toolwire-page')}}).then(answer => answer.json())",
         path,
     )
 
@@ -140,7 +141,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     page = browse(here).tab("/ui/wire")
     look(page, "emulated")
     id = page.url.rpartition("/")[2]
-    turn = told(page, f"/turns/{id}")
+    turn = fetched(page, f"/turns/{id}")
 
     expect(page.get_by_role("tabpanel")).to_contain_text("The prompt described the tools")
     expect(fact(page, "Finish")).to_have_text("tool_calls")
@@ -226,7 +227,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
     assert "It is sunny." in ask(here, "waits", [QUESTION, called, result], tools=TOOLS)
     page.reload()
-    waited = told(page, f"/turns/{first}")["parked"][0]
+    waited = fetched(page, f"/turns/{first}")["parked"][0]
     expect(fact(page, "Parked after")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
@@ -241,7 +242,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     fact(page, "Continued by").get_by_role("link").click()
     expect(fact(page, "Kind")).to_contain_text("resumed")
     second = page.url.rpartition("/")[2]
-    later = told(page, f"/turns/{second}")
+    later = fetched(page, f"/turns/{second}")
     assert second == waited["turn"] and later["parked_ms"] == pytest.approx(
         waited["to_ms"] - waited["from_ms"], abs=0.01
     )
@@ -277,7 +278,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     expect(row(page, "refuses")).to_contain_text("429 failed")
     ask(here, "m")
     ask(here, "refuses")
-    expect(rows).to_have_count(1 + 3)  # what fits comes in live, and nothing else
+    expect(rows).to_have_count(1 + 3)  # only matching turns are added live
     page.get_by_role("combobox", name="End").select_option("Any end")
     page.get_by_role("combobox", name="Tool").select_option("get_weather")
     expect(rows).to_have_count(1 + 1)
@@ -330,8 +331,8 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
         and '"name":"get_weather"' in ran.stdout
         and ran.stdout.endswith("data: [DONE]\n\n")
     )
-    again = told(page, "/turns?limit=1")["turns"][0]
-    assert told(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(
+    again = fetched(page, "/turns?limit=1")["turns"][0]
+    assert fetched(page, f"/turns/{again['id']}")["request"]["messages"][0]["content"] == words.replace(
         SECRET, "***"
     ).replace(KEY, "***")
 
@@ -352,7 +353,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
         seen += page.content()
     seen += json.dumps(
         [
-            told(page, f"/turns/{again['id']}{path}")
+            fetched(page, f"/turns/{again['id']}{path}")
             for path in ("", "/frames?kind=frames", "/frames?kind=events", "/frames?kind=wire")
         ]
     )
@@ -366,10 +367,10 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     page.get_by_role("link", name="All turns").click()
     look(page, "echoes")
     id = page.url.rpartition("/")[2]
-    for kind in ("frames", "events", "wire"):  # it came in pieces, and no two of them may make it whole
+    for kind in ("frames", "events", "wire"):  # it came in chunks, and no two of them may complete it
         joined = "".join(
             re.sub(r"[^\w-]", "", text)
-            for _, _, text in told(page, f"/turns/{id}/frames?kind={kind}")["rows"]
+            for _, _, text in fetched(page, f"/turns/{id}/frames?kind={kind}")["rows"]
         )
         assert not any(SECRET[place : place + 8] in joined for place in range(3, len(SECRET) - 8)), (
             kind,
@@ -413,7 +414,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
         line.replace("Paris", "Rome") if '"kind":"wire"' in line else line
         for line in kept.read_text().splitlines(keepends=True)
     ]
-    kept.write_text("".join(lines))  # as if the client had got something else then
+    kept.write_text("".join(lines))  # as if the client had received something else then
     page.get_by_role("button", name="Replay").click()
     found = page.get_by_role("region", name="Differences").get_by_role("row").last
     expect(page.get_by_role("heading", name="Replayed: 1 difference")).to_be_visible()
@@ -445,8 +446,8 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     page = browse(here).tab("/ui/wire")
     for name, value in (("Requests", "6"), ("Errors", "1"), ("Calls", "2"), ("Parked", "1")):
         expect(total(page, name)).to_have_text(value)
-    sums = told(page, "/charts?window=24h")["totals"]
-    turns = told(page, "/turns")["turns"]
+    sums = fetched(page, "/charts?window=24h")["totals"]
+    turns = fetched(page, "/turns")["turns"]
     for name, member in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
         assert sums[name] == sum(turn[member] for turn in turns)
     expect(total(page, "Tokens")).to_have_text(f"{sums['tokens_in']} in · {sums['tokens_out']} out")

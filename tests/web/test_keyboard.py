@@ -1,4 +1,4 @@
-"""The pages by the keyboard alone: everything can be reached and used, what has the focus can be seen, and nothing but a dialog holds it."""
+"""The pages by keyboard only: everything is reachable, focus is visible, only dialogs trap it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ PAGES = {
 SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
 SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'
 
-# What has the focus: whether that can be seen, by an outline, a border or a shadow of it or of what holds it, and which of the page's stops it is.
+# The focused element: whether its focus is visible (an outline, border or shadow of it or a parent), and
+# which of the page's tab stops it is.
 FOCUSED = """() => {
   const node = document.activeElement
   if (!node || node === document.body) return null
-  const box = node.getBoundingClientRect(), place = window.stops().indexOf(node) // lists may be drawn anew meanwhile
+  const box = node.getBoundingClientRect()
+  const place = window.stops().indexOf(node) // computed now, because lists may have been redrawn
   const inside = box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight
-  const name = `${node.tagName.toLowerCase()} ${node.getAttribute('aria-label') ?? node.textContent.trim().slice(0, 40)}`
+  const label = node.getAttribute('aria-label') ?? node.textContent.trim().slice(0, 40)
+  const name = `${node.tagName.toLowerCase()} ${label}`
   const ring = window.lookOf(node) !== window.looks[place]
-  return {name, ring, inside, sized: box.width > 0 && box.height > 0, dialog: node.closest('dialog') !== null, place}
+  const sized = box.width > 0 && box.height > 0
+  return {name, ring, inside, sized, dialog: node.closest('dialog') !== null, place}
 }"""
 STOPS = """() => {
   const able = 'a[href], button, input, select, textarea, summary, [tabindex]'
@@ -38,13 +42,15 @@ STOPS = """() => {
   }).join()
   document.activeElement.blur()
   window.stops = () => [...document.querySelectorAll(able)].filter((node) => {
-    if (node.tabIndex < 0 || node.disabled || !node.checkVisibility({visibilityProperty: true}) || node.closest('[inert]')) return false
+    if (node.tabIndex < 0 || node.disabled || node.closest('[inert]')) return false
+    if (!node.checkVisibility({visibilityProperty: true})) return false
     if (node.type !== 'radio') return true
     const chosen = document.querySelector(`input[name="${CSS.escape(node.name)}"]:checked`)
     return chosen === null || chosen === node // of a group, the one that is chosen
   })
   window.looks = window.stops().map(window.lookOf)
-  return {count: window.looks.length, ordered: document.querySelectorAll('[tabindex]:not([tabindex="0"]):not([tabindex="-1"])').length === 0}
+  const reordered = document.querySelectorAll('[tabindex]:not([tabindex="0"]):not([tabindex="-1"])')
+  return {count: window.looks.length, ordered: reordered.length === 0}
 }"""
 
 
@@ -54,14 +60,13 @@ def pressed(page: Page, *keys: str) -> None:
 
 
 def walk(page: Page, where: str) -> list[dict[str, Any]]:
-    """Tab once around the page: every stop is seen, none is left out or holds the focus, and they come in the order of the page."""
-    told: dict[str, Any] = {"count": 0}
+    """Tabs once around the page: every stop is visible and in page order, and none traps the focus."""
+    stops: dict[str, Any] = {"count": 0}
     seen: list[dict[str, Any]] = []
-    while told["count"] != page.evaluate(
-        "window.stops?.().length"
-    ):  # a page that was still being filled is walked again
-        told, seen = page.evaluate(STOPS), []
-        for _ in range(told["count"]):
+    # A page that was still loading is walked again.
+    while stops["count"] != page.evaluate("window.stops?.().length"):
+        stops, seen = page.evaluate(STOPS), []
+        for _ in range(stops["count"]):
             page.keyboard.press("Tab")
             if (now := page.evaluate(FOCUSED)) is None:  # the browser itself may be a stop
                 page.keyboard.press("Tab")
@@ -69,8 +74,8 @@ def walk(page: Page, where: str) -> list[dict[str, Any]]:
             seen.append(now)
     first = min(range(len(seen)), key=lambda at: int(seen[at]["place"]))
     around = seen[first:] + seen[:first]
-    assert told["ordered"], where
-    assert [one["place"] for one in around] == list(range(told["count"])), (
+    assert stops["ordered"], where
+    assert [one["place"] for one in around] == list(range(stops["count"])), (
         where,
         [one["name"] for one in around],
     )
@@ -104,7 +109,7 @@ def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(
 
 
 def chat(page: Page) -> None:
-    """A question, its dialog, and the answer, by keys only."""
+    """A question, its dialog and the answer, by keys only."""
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.keyboard.type("How hot?")
     pressed(page, "Enter")
@@ -113,7 +118,7 @@ def chat(page: Page) -> None:
     assert page.evaluate("document.activeElement.closest('dialog') !== null"), "the dialog takes the focus"
     approve = dialog.get_by_role("button", name="Approve and Execute")
     expect(approve).to_be_enabled()
-    pressed(page, *["Shift+Tab"] * 2)  # backwards from its first stop, through the browser: the last one
+    pressed(page, *["Shift+Tab"] * 2)  # backwards from the first stop, through the browser: the last one
     for _ in range(30):
         if page.evaluate("document.activeElement.textContent") == "Approve and Execute":
             break
@@ -164,7 +169,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     page = browsing.tab()
     message = page.get_by_role("textbox", name="Message")
     expect(message).to_be_focused()
-    pressed(page, "Tab", "Enter")  # the picker stands behind the field
+    pressed(page, "Tab", "Enter")  # the picker follows the field
     expect(page.get_by_role("combobox", name="Search models")).to_be_focused()
     expect(page.get_by_role("option", name="other")).to_be_visible()
     pressed(page, "End", "Enter")
@@ -189,7 +194,8 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     expect(page.get_by_role("main")).to_be_focused()
     pressed(page, "Tab")
     assert page.evaluate(
-        "document.querySelector('main').contains(document.activeElement) && document.activeElement !== document.querySelector('main')"
+        "document.querySelector('main').contains(document.activeElement) && document.activeElement !== "
+        "document.querySelector('main')"
     )
 
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Inbox").focus()
@@ -239,7 +245,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     expect(page.get_by_role("tabpanel")).to_contain_text(tabs.nth(1).inner_text())
 
 
-def test_who_writes_faster_than_the_page_loads_is_waited_for(site: Any, browse: Any) -> None:
+def test_typing_before_the_page_has_loaded_is_kept(site: Any, browse: Any) -> None:
     page = browse(site(models={"m": {"script": "say Hello."}})).tab()
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.keyboard.type("One")
@@ -251,9 +257,9 @@ def test_who_writes_faster_than_the_page_loads_is_waited_for(site: Any, browse: 
     page.reload()
     page.get_by_role("textbox", name="Message").focus()
     page.keyboard.type("Two")
-    with page.expect_request("**/ui/api/conversations?*"):  # the page goes on meanwhile
+    with page.expect_request("**/ui/api/conversations?*"):  # the page continues meanwhile
         pressed(page, "Enter")
         page.get_by_role("searchbox", name="Search conversations").fill("One")
     assert held
-    page.unroute("**/ui/api/conversations/*")  # lets go what is held
+    page.unroute("**/ui/api/conversations/*")  # releases what is held
     expect(answers).to_have_count(2)

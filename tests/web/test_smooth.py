@@ -1,10 +1,10 @@
-"""Long turns stay smooth: no task of a page holds the browser up longer than three times what a plain page needs to show the same text.
+"""Long turns stay smooth: no task blocks longer than three times what a plain page needs.
 
-Tasks are those of the page's own thread, and they are measured by the time that this thread was computing, as the browser's trace tells it: what
-other work on the machine takes from a task is not the page's. Below 50 ms a task is no long one: that is the least a page is held to. Both
-pages are measured in the same run, round by round, for the same time: ours in use, the plain one being read from its top to its end. The
-quietest round counts, since other work on the machine only adds: one is enough if it is smooth, and `TRIES` are made; of many
-(TOOLWIRE_SMOOTH_ROUNDS) it is the middle one.
+The plain page shows the same text. Tasks are those of the page's main thread, measured in its CPU time from
+the browser's trace, so that other work on the machine does not count. A task under 50 ms is never long. Both
+pages are measured in the same run, in alternating rounds of equal time: ours in use, the plain one scrolled
+from top to end. The quietest round counts, because other work only adds: one smooth round of `TRIES` is
+enough. Of many rounds (TOOLWIRE_SMOOTH_ROUNDS) the median counts.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ TRACE = {
 
 ANSWERED = """() => {
   const answer = [...document.querySelectorAll('article')].at(-1)
-  return answer?.textContent.includes('The end.') && [...answer.querySelectorAll('button')].some((one) => one.textContent === 'Retry')
+  const buttons = [...(answer?.querySelectorAll('button') ?? [])]
+  return answer?.textContent.includes('The end.') && buttons.some((one) => one.textContent === 'Retry')
 }"""
-"""Looked up by hand: to find an element by its role is a long task of its own in a large page, and not the page's."""
+"""Queries the DOM directly: finding an element by its role is itself a long task in a large page."""
 
 
 def written(length: int) -> str:
-    """Markdown of every kind, of so many characters."""
+    """Markdown of every kind, of this many characters."""
     block = (
-        "## Part {n}\n\nThe greenhouse wants **water** every second day, and `daily` in July; see [the plan](https://example.org/{n}).\n\n"
-        "- sow in *February*\n- plant out in May\n  1. harden off\n  2. water\n\n```python\nfor day in range({n}):\n    water(day)\n```\n\n"
+        "## Part {n}\n\nThe greenhouse wants **water** every second day, and `daily` in July; see [the "
+        "plan](https://example.org/{n}).\n\n"
+        "- sow in *February*\n- plant out in May\n  1. harden off\n  2. water\n\n```python\n"
+        "for day in range({n}):\n    water(day)\n```\n\n"
         "| month | litres |\n|---|---:|\n| May | {n} |\n| July | 12 |\n\n> So much for part {n}.\n\n"
     )
     text = ""
@@ -60,7 +63,7 @@ def written(length: int) -> str:
 
 @pytest.fixture
 def plain() -> Iterator[Callable[[str], str]]:
-    """`plain(text)`: the address of a page that shows this text, and does nothing else."""
+    """`plain(text)`: the address of a page that only shows this text."""
     pages: list[bytes] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -77,7 +80,8 @@ def plain() -> Iterator[Callable[[str], str]]:
 
     def serve(text: str) -> str:
         pages.append(
-            f"<!doctype html><html lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode()
+            "<!doctype html><html "
+            f"lang=en><title>plain</title><main><pre>{html.escape(text)}</pre></main>".encode()
         )
         return f"http://127.0.0.1:{server.server_address[1]}/{len(pages) - 1}"
 
@@ -93,7 +97,7 @@ STUCK = """() => new Promise((done) => setTimeout(() => {
     for (let n = 0; n < 1e8; n++) window.sum = (window.sum * 31 + n) % 65521
   })))
 }))"""
-"""One long task that has told its end before it comes to it: what the test waited for does not say that the task is over."""
+"""A long task that signals its end too early: the signal does not mean that the task is over."""
 READ = """(ms) => new Promise((done) => {
   const end = performance.now() + ms
   const step = () => {
@@ -107,7 +111,7 @@ READ = """(ms) => new Promise((done) => {
 def compared(
     name: str, browsing: Any, ours: Callable[[Page], None], address: str, tries: int = TRIES
 ) -> float:
-    """How much longer our longest task is than the plain page's: round by round, in tabs of their own."""
+    """The ratio of our longest task to the plain page's, in alternating rounds with separate tabs."""
     rounds: list[tuple[float, float]] = []
     counts: Callable[[Iterable[float]], float] = statistics.median if ROUNDS else min
     ratio = math.inf
@@ -125,19 +129,19 @@ def compared(
 
 
 def measured(browsing: Any, use: Callable[[Page], None]) -> float:
-    """The longest task of a fresh page, in ms of its own computing; 0 where none reaches what counts as long."""
+    """The CPU time of the longest task of a fresh page, in ms; 0 if no task is a long one."""
     events: list[dict[str, Any]] = []
     complete: list[Any] = []
     session = browsing.context.browser.new_browser_cdp_session()
-    session.on("Tracing.dataCollected", lambda told: events.extend(told["value"]))
-    session.on("Tracing.tracingComplete", lambda told: complete.append(told))
+    session.on("Tracing.dataCollected", lambda event: events.extend(event["value"]))
+    session.on("Tracing.tracingComplete", lambda event: complete.append(event))
     page = browsing.context.new_page()
     session.send("Tracing.start", TRACE)
     try:
         use(page)
         page.evaluate(
             "1"
-        )  # a task of its own behind the last one, which the trace would lose if it were cut off within
+        )  # a separate task after the last one, which the trace would lose if cut off inside it
     finally:
         session.send("Tracing.end")
         while not complete:
@@ -165,8 +169,8 @@ def read(page: Page, address: str, seconds: float) -> None:
     page.evaluate(READ, seconds * 1000)
 
 
-def told(browsing: Any, path: str) -> Any:
-    """What the pages' API says."""
+def fetched(browsing: Any, path: str) -> Any:
+    """The response of the pages' API."""
     page = browsing.tab()
     answer = page.evaluate("path => import('/ui/static/api.js').then((api) => api.get(path))", path)
     page.close()
@@ -185,8 +189,8 @@ def test_a_long_turn_stays_smooth_in_the_chat(site: Any, browse: Any, plain: Any
         page.wait_for_function(ANSWERED, timeout=90_000)
 
     assert compared(f"{CHUNKS:,} chunks in the chat", browsing, chat, plain(text)) <= MOST
-    turn = told(browsing, "/turns")["turns"][0]
-    assert told(browsing, f"/turns/{turn['id']}")["counts"]["frames"] >= CHUNKS * 0.98
+    turn = fetched(browsing, "/turns")["turns"][0]
+    assert fetched(browsing, f"/turns/{turn['id']}")["counts"]["frames"] >= CHUNKS * 0.98
 
 
 def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: Any, plain: Any) -> None:
@@ -197,9 +201,9 @@ def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: 
         f"{here.url}/v1/chat/completions",
         data={"model": "talks", "stream": True, "messages": [{"role": "user", "content": "Go on"}]},
     )
-    turn = told(browsing, "/turns")["turns"][0]["id"]
+    turn = fetched(browsing, "/turns")["turns"][0]["id"]
     rows = [
-        told(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"]
+        fetched(browsing, f"/turns/{turn}/frames?kind=frames&from={at}&count=5000")["rows"]
         for at in range(0, FRAMES, 5000)
     ]
     shown = "\n".join(" ".join(map(str, row)) for part in rows for row in part)

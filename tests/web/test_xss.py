@@ -1,4 +1,4 @@
-"""Whatever a model, a note, a tool or a person writes stays text: no markup, no script, no request comes of it, on any page."""
+"""Whatever a model, note, tool or person writes stays text: no markup, script or request, on any page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, Request, expect
 
-# Each would call xss(), fetch from evil.example, or put an element where none belongs, if anything took it for more than text.
+# Each would call xss(), fetch from evil.example or insert an element if it were treated as more than text.
 SCRIPTS = [
     "<script>xss()</script>",
     "<ScRiPt src=//evil.example/a.js></sCrIpT>",
@@ -130,9 +130,9 @@ NESTED = [
     "`" * 5000 + "code",
     "| a " * 400 + "|\n" + "|-" * 400 + "|\n" + "| <img src=x onerror=xss()> " * 400 + "|",
 ]
-NOTED = [payload for payload in PAYLOADS if "\0" not in payload]  # no note holds a null
+NOTED = [payload for payload in PAYLOADS if "\0" not in payload]  # no note contains a null
 PRINTABLE = [payload for payload in PAYLOADS if payload.isprintable()]
-SHORT = [payload for payload in PRINTABLE if len(payload) < 90][::2][:50]  # a search shows fifty at most
+SHORT = [payload for payload in PRINTABLE if len(payload) < 90][::2][:50]  # a search shows at most fifty
 MODELS = [
     "<img src=x onerror=xss()>",
     'a" onmouseover="xss()" x="',
@@ -150,39 +150,50 @@ WATCH = """() => {
   window.__news = []
   window.xss = () => { window.__xss = 'a script ran'; }
   for (const name of ['alert', 'confirm', 'prompt', 'print']) window[name] = () => { window.__xss = name }
-  document.addEventListener('securitypolicyviolation', (event) => window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
+  document.addEventListener('securitypolicyviolation', (event) =>
+    window.__news.push(`policy: ${event.violatedDirective} ${event.blockedURI}`))
 }"""
-# What must not be there. Own forms have no action; own pictures are the icon; SVG is drawn by the pages themselves, but never these parts of it.
+# What must not exist. The pages' forms have no action, their only picture is the icon, and they draw SVG
+# without these parts.
 LOOK = """() => {
   const found = [...window.__news]
   if (window.__xss) found.push(window.__xss)
   if ({}.polluted !== undefined || [].polluted !== undefined) found.push('prototype polluted')
   for (const one of document.querySelectorAll('details')) one.open = true
-  const banned = 'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, form[action], marquee, ' +
-    'audio, video, source, math, foreignObject, animate, set, use, image, svg a, svg script, svg style, [srcdoc], [formaction], [ping], ' +
-    '[popover], [contenteditable], body script, img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b'
+  const banned =
+    'iframe, frame, object, embed, base, link:not(head > link), style, meta:not(head > meta), template, ' +
+    'form[action], marquee, audio, video, source, math, foreignObject, animate, set, use, image, svg a, ' +
+    'svg script, svg style, [srcdoc], [formaction], [ping], [popover], [contenteditable], body script, ' +
+    'img:not([src="/ui/static/favicon.svg"]), [src]:not(img):not(script), x, b'
   for (const one of document.querySelectorAll(banned)) found.push(`element: ${one.outerHTML.slice(0, 120)}`)
   for (const one of document.querySelectorAll('*')) {
     for (const { name, value } of one.attributes) {
       if (name.startsWith('on')) found.push(`handler: ${name} of ${one.tagName}`)
       if (name === 'style' && /url\\(|expression|import|position/i.test(value)) found.push(`style: ${value}`)
-      if ((name === 'href' || name === 'xlink:href') && !/^(https?:\\/\\/|mailto:|\\/(?!\\/)|#)/.test(value)) found.push(`href: ${value}`)
+      const safe = /^(https?:\\/\\/|mailto:|\\/(?!\\/)|#)/.test(value)
+      if ((name === 'href' || name === 'xlink:href') && !safe) found.push(`href: ${value}`)
     }
   }
   return found
 }"""
 PAINTED_S = 20.0
-TEXT = """(node) => [node.textContent, ...[...node.querySelectorAll('input, textarea, option')].map((one) => one.value)].join('\\n')"""
+TEXT = """(node) => {
+  const fields = [...node.querySelectorAll('input, textarea, option')]
+  return [node.textContent, ...fields.map((one) => one.value)].join('\\n')
+}"""
 
 
 def squeezed(text: str) -> str:
-    """What of a text must be seen: letters and digits. Marks may be read as Markdown, and what cannot be seen is written out."""
+    """The letters and digits of a text, which must be visible.
+
+    Marks may be read as Markdown, and invisible characters are escaped.
+    """
     return re.sub(r"⟨U\+[0-9A-F]{4}⟩|\\u[0-9a-f]{4}|\\[fnt]|[^A-Za-z0-9]", "", text)
 
 
 @dataclass
 class Watched:
-    """A tab in which everything is noted that text must not do."""
+    """A tab that records everything that text must not cause."""
 
     page: Page
     origin: str
@@ -214,7 +225,7 @@ class Watched:
         return self.page
 
     def inert(self, where: str, *payloads: str, within: Locator | None = None) -> None:
-        """These can be read, at the latest when the page has painted all that it got, and nothing came of anything."""
+        """Checks that these texts are visible once the page has painted everything, and caused nothing."""
         missing, until = [*payloads], time.monotonic() + PAINTED_S
         while missing:
             text = squeezed((within or self.page.locator("body")).evaluate(TEXT))
@@ -234,7 +245,7 @@ class Watched:
         return answer.json()
 
     def said(self, model: str, words: str) -> str:
-        """A question to a model, in a conversation of its own, asked on the page."""
+        """Asks a model a question on the page, in a new conversation."""
         id: str = self.call("POST", "/conversations", {"model": model})["id"]
         page = self.go(f"/ui/chat/{id}")
         page.get_by_role("textbox", name="Message").fill(words)
@@ -264,7 +275,7 @@ def raw(payloads: list[str]) -> str:
     return json.dumps("\n\n".join(payloads))
 
 
-# What Markdown shows of a payload, where that is another text than was written.
+# What Markdown shows of a payload, if that differs from its text.
 RENDERED = {
     "&lt;script&gt;xss()&lt;/script&gt;": "<script>xss()</script>",
     "&#60;img src=x onerror=xss()&#62;": "<img src=x onerror=xss()>",
@@ -273,12 +284,13 @@ RENDERED = {
 }
 
 
-def test_what_a_model_says_and_thinks_stays_text(site: Any, watched: Any) -> None:
+def test_text_and_thoughts_of_a_model_stay_text(site: Any, watched: Any) -> None:
     assert len(PAYLOADS) >= 60
     here = site(
         models={
             "says": {
-                "script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\nraw {json.dumps(chr(10) * 2 + 'The end.')}"
+                "script": f"think {raw(PAYLOADS)}\nchunk 13\nraw {raw(PAYLOADS)}\nchunk 0\n"
+                f"raw {json.dumps(chr(10) * 2 + 'The end.')}"
             },
             "nests": {
                 "script": "\n---\n".join(
@@ -344,7 +356,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab = watched(site(models=models, notes=notes))
     page, dialog = tab.page, tab.page.get_by_role("dialog")
 
-    # the chat and its dialog
+    # The chat and its dialog.
     tab.said("reads", "Go")
     expect(dialog).to_be_visible()
     tab.inert("files to read", *NAMES, within=dialog)
@@ -367,7 +379,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.ended()
     said = [
         RENDERED.get(payload, payload) for payload in PAYLOADS
-    ]  # a call of what is no tool is told as text
+    ]  # a call of an unknown tool is shown as text
     shown = {
         "errs": said,
         "breaks": ["<img src=x onerror=xss()>"],
@@ -388,7 +400,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     page.get_by_role("button", name="Model:").click()
     tab.inert("models and titles", *MODELS, *PAYLOADS)
 
-    # the inbox: why something was denied, for whom, and what it would have touched
+    # The inbox: reasons for denials, requesters, and affected files.
     tab.said("asks", "Go")
     expect(dialog).to_be_visible()
     tab.inert("arguments", *PAYLOADS, within=dialog)
@@ -421,7 +433,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
         expect(page.get_by_text("Loading")).to_have_count(0)
         tab.inert(which, *payloads)
 
-    # settings and connect: names of models, patterns, and an error of a model
+    # Settings and connect: model names, patterns, and an error of a model.
     tab.call("PUT", "/settings", {"tool_models": [*MODELS, *PRINTABLE]})
     tab.go("/ui/settings")
     expect(page.get_by_role("switch", name="Enable AI Tool Calling")).to_be_checked()
@@ -441,7 +453,8 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
 def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, watched: Any) -> None:
     models = {
         name: {
-            "script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\ncall get_weather {json.dumps({'city': PAYLOADS})}"
+            "script": f"think {raw(PAYLOADS)}\nraw {raw(PAYLOADS)}\n"
+            f"call get_weather {json.dumps({'city': PAYLOADS})}"
         }
         for name in MODELS[:2]
     }
@@ -464,7 +477,10 @@ def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, wa
         "user": "</script><script>xss()</script>",
     }
     text = json.dumps({**body, "messages": [{"role": "user", "content": payload} for payload in PAYLOADS]})
-    odd = ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": "<img src=x onerror=xss()>", "model": '
+    odd = (
+        ', "__proto__": {"polluted": "yes"}, "constructor": {"prototype": {"polluted": "yes"}}, "<b>": '
+        '"<img src=x onerror=xss()>", "model": '
+    )
     hostile = text.replace('"get_weather"', '"<img src=x onerror=xss()>"')
     for name, sent in (
         *((name, text) for name in models),

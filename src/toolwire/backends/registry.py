@@ -1,4 +1,7 @@
-"""Backends by the name that `[models.ID]` gives them. Each brings its own table of options; none is imported before a model needs it."""
+"""Backends by the name that `[models.ID]` gives them.
+
+Each brings its own table of options; none is imported before a model needs it.
+"""
 
 from __future__ import annotations
 

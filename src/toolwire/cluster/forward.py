@@ -348,8 +348,8 @@ def merged(pages: dict[int, str]) -> str:
 class WorkerContext:
     """One worker's own things. `siblings` are the addresses of all workers, including this one.
 
-    `private` are its own listeners: one for other nodes, because a connection to the shared sockets could reach
-    any worker, and one for the other workers, which the parent keeps open.
+    `private` are its own listeners: one for other nodes, because a connection to the shared sockets could
+    reach any worker, and one for the other workers, which the parent keeps open.
     """
 
     number: int = 0

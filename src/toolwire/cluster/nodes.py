@@ -218,7 +218,10 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """The answer of Redis; `otherwise` if it cannot be reached. `probing`: tries even while it is down."""
+        """The answer of Redis; `otherwise` if it cannot be reached.
+
+        `probing`: tries even while it is down.
+        """
         from redis.exceptions import RedisError
 
         if not self.up and not probing:

@@ -1,7 +1,9 @@
-"""What a person is shown of a question: rows of (style, text), which a screen draws in colours or plainly. Pure.
+"""What a person is shown of a question: rows of (style, text), which a screen draws in colours or plainly.
 
-A card says who asks, for which tool, with which arguments, and what would be shared or changed. All of it is foreign text, and is shown as `shown`
-makes it.
+Pure.
+
+A card says who asks, for which tool, with which arguments, and what would be shared or changed. All of it is
+foreign text, and is shown as `shown` makes it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ MOST_ARGUMENT = 400
 
 
 def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
-    """The question as rows; the first is its title. `place` tells its place among the questions of a turn; `whole` leaves nothing out."""
+    """The question as rows; the first is its title.
+
+    `place` tells its place among the questions of a turn; `whole` leaves nothing out.
+    """
     name = one_line(approval.tool, 80)
     title = (
         f"{name}: which results may be shared?"
@@ -118,7 +123,7 @@ def _diff_style(line: str) -> Style:
     return "added" if line.startswith("+") else "removed" if line.startswith("-") else "plain"
 
 
-# --- lines that are no question --------------------------------------------------------------------------------------------------------------------
+# --- lines that are no question ---
 
 
 def called(calls: Iterable[ToolCall]) -> list[Row]:

@@ -17,9 +17,9 @@
 
     ### role::user
 
-Read: a rule of that class begins a message, and so does a heading `role::…`, whatever rule stands above it; what has no role is the person's. A
-comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not sent. Written: nothing in a model's answer can look like the beginning of a
-message.
+Read: a rule of that class begins a message, and so does a heading `role::…`, whatever rule stands above it;
+what has no role is the person's. A comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not
+sent. Written: nothing in a model's answer can look like the beginning of a message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _MARKS = ("role::", "=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
 
 @dataclass(frozen=True, slots=True)
 class NoteConversation:
-    """`heading` is the level of the note's own role headings. `messages` hold no empty ones; `open`: the last word is the person's."""
+    """`heading` is the level of the note's own role headings.
+
+    `messages` hold no empty ones; `open`: the last word is the person's.
+    """
 
     model: str | None
     system: tuple[str, ...]
@@ -140,7 +143,7 @@ def _fence(open: str, line: str) -> str:
     return "" if line.strip().startswith(open) and not line.strip().strip(open[0]) else open
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------------------------------------
+# --- writing ---
 
 
 def header(role: Role, level: int = HEADING, model: str = "") -> str:
@@ -154,7 +157,9 @@ def _harmless(name: str) -> str:
 
 
 class Guard:
-    """A model's words on their way into a note: nothing in them can begin a message or a comment, in this program or in the plugin."""
+    """A model's words on their way into a note: nothing in them can begin a message or a comment, in this
+    program or in the plugin.
+    """
 
     def __init__(self) -> None:
         self._held = ""

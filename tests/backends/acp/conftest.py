@@ -1,4 +1,4 @@
-"""A gateway with a scripted or a real ACP agent, and a conversation with it as clients hold it."""
+"""A gateway with a scripted or a real ACP agent, and a client's conversation with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOOLS = ("get_weather", "get_time", "read", "write", "bash")
 
 
 class Reply:
-    """One answer, judged. `kind` is what the header says of the turn."""
+    """One judged answer. `kind` is the turn's kind in the response header."""
 
     def __init__(self, api: Api, body: dict[str, Any], kind: str) -> None:
         self.api, self.body, self.kind = api, body, kind
@@ -54,7 +54,7 @@ class Reply:
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
-        """Names and arguments."""
+        """The names and arguments of the calls."""
         if self.api == "chat":
             functions = [
                 one["function"] for one in self.body["choices"][0]["message"].get("tool_calls") or []
@@ -93,12 +93,12 @@ class Talk:
         return await self._send(**extra)
 
     async def answer(self, *results: str, **extra: Any) -> Reply:
-        """The results of the last calls, in order."""
+        """Sends the results of the last calls, in order."""
         assert self.last is not None and len(self.last.ids) == len(results)
         for id, result in zip(self.last.ids, results, strict=True):
-            told = {"role": "tool", "tool_call_id": id, "content": result}
+            tool_message = {"role": "tool", "tool_call_id": id, "content": result}
             self.items.append(
-                told
+                tool_message
                 if self.api == "chat"
                 else {"type": "function_call_output", "call_id": id, "output": result}
             )
@@ -131,7 +131,7 @@ class Talk:
         return self.last
 
     async def failure(self, words: str, **extra: Any) -> Failure:
-        """What goes wrong when this is said."""
+        """The error of a message that must fail."""
         with pytest.raises(ToolwireError) as caught:
             await self.say(words, **extra)
         return caught.value.failure
@@ -155,7 +155,7 @@ def talk(table: Any, judge: Judge) -> Callable[..., Talk]:
 
 
 class Log:
-    """What the scripted agent has seen."""
+    """What the scripted agent received."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,13 +182,13 @@ def log(tmp_path: Path) -> Log:
 
 
 def _mine() -> set[str]:
-    """The folders that agents of this process live in."""
+    """The folders of this process's agents."""
     return {str(path) for path in Path(tempfile.gettempdir()).glob(f"toolwire-acp-{os.getpid()}-*")}
 
 
 @pytest.fixture
 async def backends() -> AsyncIterator[list[AcpBackend]]:
-    """Closes what a test opened, and checks that nothing is left."""
+    """Closes what a test opened, and checks that nothing remains."""
     made: list[AcpBackend] = []
     before = _mine()
     yield made

@@ -1,4 +1,7 @@
-"""The life of an agent's process: nothing of it outlives its session, and nothing of ours leaks into it. The long versions run in `make evidence`."""
+"""The lifetime of an agent's process: nothing outlives its session, and nothing of ours leaks into it.
+
+The long versions run in `make evidence`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ LOOP = [
 
 @pytest.fixture
 def gone(living: Living) -> Gone:
-    """`await gone(group)`: nothing of the group lives any more."""
+    """`await gone(group)` returns when no process of the group is left."""
 
     async def gone(group: int) -> bool:
         async with asyncio.timeout(10.0):
@@ -46,7 +49,7 @@ def gone(living: Living) -> Gone:
 async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills(
     agent: Agent, talk: Talks, tmp_path: Path, living: Living, gone: Gone
 ) -> None:
-    """In each round an agent with children is ended in another way: by itself, by a kill, by the client, by the backend."""
+    """Each round ends an agent with children differently: its own exit, a kill, the client, the backend."""
     rounds = int(os.environ.get("TOOLWIRE_ACP_ROUNDS", "5"))
     chance = random.Random(5)
     groups, folders = [], []
@@ -75,7 +78,7 @@ async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills
 
 @pytest.mark.timeout(1800)
 async def test_memory_is_flat_over_many_turns(agent: Agent, talk: Talks) -> None:
-    """Tool loops in one session after another."""
+    """Runs tool loops in one session after another."""
     turns = int(os.environ.get("TOOLWIRE_ACP_TURNS", "12"))
     backend = agent(LOOP, sessions=1)
     page = os.sysconf("SC_PAGE_SIZE")
@@ -100,7 +103,9 @@ from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
 
 async def main():
     backend = AcpBackend("m", AcpOptions((sys.executable, acp_agent.__file__, sys.argv[1])))
-    live = backend.open(Turn("chat", "m", (Message("user", (TextPart("x"),)),), tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto")))
+    messages = (Message("user", (TextPart("x"),)),)
+    turn = Turn("chat", "m", messages, tools=(ToolSpec("get_weather"),), tool_choice=ToolChoice("auto"))
+    live = backend.open(turn)
     async for batch in live.segment():
         pass
     (session,) = backend.live
@@ -114,7 +119,7 @@ asyncio.run(main())
 async def test_an_agent_dies_with_toolwire_however_that_dies(
     tmp_path: Path, living: Living, gone: Gone
 ) -> None:
-    """Also one that ignores the end of its stdin and every signal that can be ignored."""
+    """Even one that ignores the end of its stdin and every signal that can be ignored."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"prompts": [LOOP]}))
     owner = await asyncio.create_subprocess_exec(
@@ -129,7 +134,7 @@ async def test_an_agent_dies_with_toolwire_however_that_dies(
     await owner.wait()
     assert await gone(group)
     assert Path(folder).exists()  # nobody could clean up …
-    Workspace().close()  # … so the next one does
+    Workspace().close()  # … so the next process does
     assert not Path(folder).exists()
 
 
@@ -183,7 +188,7 @@ async def test_the_operators_own_folder_is_used_and_left_alone(
     assert (folder / "note.txt").read_text() == "x"
 
 
-async def test_sessions_that_nobody_comes_back_for_end(agent: Agent, talk: Talks, gone: Gone) -> None:
+async def test_abandoned_sessions_end(agent: Agent, talk: Talks, gone: Gone) -> None:
     backend = agent([{"say": "ok"}], idle_s=0.2)
     await talk(backend).say("Hello.")
     (session,) = backend.live

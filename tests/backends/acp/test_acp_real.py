@@ -1,4 +1,4 @@
-"""Real agents and the whole gateway, with scripted models: OpenCode, Gemini CLI and Codex's ACP adapter."""
+"""Real agents through the gateway, with scripted models: OpenCode, Gemini CLI and Codex over ACP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USAGE = {
 
 @pytest.fixture
 def opencode(real_agent: Callable[[str, str], str], backends: list[AcpBackend]) -> Callable[..., AcpBackend]:
-    """`opencode(upstream)`: the real agent; its operator has allowed it everything."""
+    """`opencode(upstream)`: the real agent, which its operator has allowed everything."""
     program = real_agent("opencode", "opencode")
 
     def make(upstream: FakeUpstream, **options: Any) -> AcpBackend:
@@ -59,7 +59,7 @@ def opencode(real_agent: Callable[[str, str], str], backends: list[AcpBackend]) 
 
 
 class Model:
-    """A model that first makes the client's calls, and those that it should not be able to make, and then tells what it got."""
+    """A model that makes the client's calls and forbidden ones, and then reports the results."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -99,10 +99,10 @@ def model(tmp_path: Path) -> Model:
     return Model(tmp_path / "canary")
 
 
-async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
+async def test_opencode_parks_calls_and_continues_on_every_api(
     opencode: Any, talk: Talks, model: Model
 ) -> None:
-    """Six agents at once, for each takes seconds to start: both APIs, streamed and not, and two calls at a time with a follow-up in the session."""
+    """Six agents at once, as each takes seconds to start: both APIs, streamed and not, parallel calls."""
 
     async def one_call(backend: AcpBackend, api: str, stream: bool) -> None:
         client = talk(backend, api, stream, ("get_weather", "bash"))
@@ -133,12 +133,12 @@ async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
     async with FakeUpstream(model) as upstream:
         backend = opencode(
             upstream, settle_ms=9000
-        )  # six agents share the machine: two calls of one answer may be seconds apart
+        )  # six agents share the machine, so two calls of one answer may be seconds apart
         talks = [one_call(backend, api, stream) for api, stream in EVERYWHERE]
         await asyncio.gather(*talks, two_calls(backend, False), two_calls(backend, True))
         asked = [recorded.body for recorded in upstream.requests if recorded.body is not None]
         assert len(asked) == 2 * 4 + 3 * 2
-        for body in asked:  # the model sees the client's tools, and nothing else
+        for body in asked:  # the model sees only the client's tools
             assert sorted(tool["function"]["name"] for tool in body["tools"]) == [
                 "client_bash",
                 "client_get_weather",
@@ -157,7 +157,7 @@ async def test_opencode_parks_calls_for_a_while_and_goes_on_everywhere(
     assert not model.canary.exists()
 
 
-async def test_opencode_tells_what_its_provider_said(opencode: Any, talk: Talks) -> None:
+async def test_opencode_reports_the_error_of_its_provider(opencode: Any, talk: Talks) -> None:
     async with FakeUpstream(
         Reply.error(401, "Incorrect API key provided: sk-abcdefghijklmn.", "invalid_api_key")
     ) as upstream:
@@ -172,7 +172,9 @@ async def test_opencode_tells_what_its_provider_said(opencode: Any, talk: Talks)
 # --- Gemini CLI ---
 
 
-async def test_gemini_without_a_key_says_so(real_agent: Any, talk: Talks, backends: list[AcpBackend]) -> None:
+async def test_gemini_without_a_key_reports_it(
+    real_agent: Any, talk: Talks, backends: list[AcpBackend]
+) -> None:
     options = AcpOptions((real_agent("gemini", "gemini"), "--acp"), start_timeout_s=120)
     backends.append(AcpBackend("m", options))
     failure = await talk(backends[0], tools=("get_weather",)).failure("Hello.")
@@ -208,10 +210,10 @@ async def test_gemini_calls_the_clients_tool_and_not_its_own_tools(
     assert not canary.exists()
 
 
-# --- Codex by ACP ---
+# --- Codex over ACP ---
 
 
-async def test_codex_acp_without_a_login_says_so(
+async def test_codex_acp_without_a_login_reports_it(
     real_agent: Any, talk: Talks, backends: list[AcpBackend]
 ) -> None:
     backends.append(AcpBackend("m", AcpOptions((real_agent("codex-acp", "codex-acp"),), start_timeout_s=120)))
@@ -225,7 +227,7 @@ async def test_codex_acp_without_a_login_says_so(
 
 @asynccontextmanager
 async def responses_provider(*answers: list[dict[str, Any]]) -> AsyncIterator[tuple[str, list[Any]]]:
-    """A server of the Responses API that gives one list of items after another."""
+    """A server of the Responses API that returns one list of items after another."""
     seen: list[Any] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -288,7 +290,10 @@ async def test_codex_acp_calls_the_clients_tool_and_no_shell(
         "content": [{"type": "output_text", "text": "It is cold.", "annotations": []}],
     }
     async with responses_provider(calls, [said]) as (base_url, seen):
-        provider = f'model_providers.p={{name="p", base_url="{base_url}", wire_api="responses", env_key="PROVIDER_KEY", stream_max_retries=0}}'
+        provider = (
+            f'model_providers.p={{name="p", base_url="{base_url}", wire_api="responses", '
+            'env_key="PROVIDER_KEY", stream_max_retries=0}'
+        )
         command = (real_agent("codex-acp", "codex-acp"), "-c", 'model_provider="p"', "-c", provider)
         env = {"PROVIDER_KEY": "key-0123456789", "OPENAI_API_KEY": "sk-0123456789"}
         backends.append(AcpBackend("m", AcpOptions(command, env=env, start_timeout_s=120)))

@@ -1,4 +1,4 @@
-"""What agents request of files and terminals becomes calls of the client's tools, or is refused."""
+"""File and terminal requests of agents become calls of the client's tools, or are refused."""
 
 from __future__ import annotations
 

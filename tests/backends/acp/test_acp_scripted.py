@@ -1,4 +1,4 @@
-"""The whole gateway with a scripted agent: every odd thing that an ACP agent may do."""
+"""The whole gateway with a scripted agent that does everything an ACP agent might do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_tool_loop_is_one_run_over_two_requests(
     assert (tools[0]["name"], tools[0]["description"]) == ("get_weather", "does get_weather")
 
 
-async def test_a_follow_up_goes_on_in_the_same_session(agent: Agent, talk: Talks, log: Any) -> None:
+async def test_a_follow_up_continues_in_the_same_session(agent: Agent, talk: Talks, log: Any) -> None:
     client = talk(agent(LOOP, [{"say": "Again: {prompt}"}]))
     await client.say("Weather?")
     await client.answer("sunny")
@@ -55,18 +55,16 @@ async def test_a_follow_up_goes_on_in_the_same_session(agent: Agent, talk: Talks
     assert len(log.sent("session/new")) == 1 and log.prompts() == ["Weather?", "And tomorrow?"]
 
 
-async def test_an_edited_history_goes_to_a_fresh_agent_as_a_whole(
-    agent: Agent, talk: Talks, log: Any
-) -> None:
+async def test_an_edited_history_is_sent_whole_to_a_fresh_agent(agent: Agent, talk: Talks, log: Any) -> None:
     client = talk(agent(LOOP))
     await client.say("Weather?")
     await client.answer("sunny")
     client.items[0]["content"] = "Weather, please?"
     await client.say("And tomorrow?")
     assert len(log.sent("session/new")) == 2
-    told = log.prompts()[-1]
+    prompt = log.prompts()[-1]
     for words in ("Weather, please?", "get_weather", '"Oslo"', "sunny", "It is sunny.", "And tomorrow?"):
-        assert words in told
+        assert words in prompt
 
 
 async def test_other_tools_mean_another_session(agent: Agent, talk: Talks, log: Any) -> None:
@@ -82,7 +80,7 @@ async def test_without_tools_there_is_no_server(agent: Agent, talk: Talks, log: 
     assert log.sent("session/new")[0]["mcpServers"] == []
 
 
-async def test_a_result_that_lost_its_park_goes_to_a_fresh_agent(
+async def test_a_result_without_its_parked_run_is_sent_to_a_fresh_agent(
     agent: Agent, talk: Talks, table: Any, log: Any
 ) -> None:
     client = talk(agent(LOOP))
@@ -102,7 +100,7 @@ async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(
     backend = agent([{"call": "get_weather", "arguments": {}}, {"say": "A cat."}])
     client = talk(backend)
     await client.say([{"type": "text", "text": "What is it?"}, PICTURE])
-    table.serve(backend)  # a gateway that knows nothing of the park
+    table.serve(backend)  # a gateway that does not have the parked run
     assert (await client.answer("x")).kind == "replayed"
     assert [[part["type"] for part in sent["prompt"]] for sent in log.sent("session/prompt")] == [
         ["image", "text"]
@@ -163,7 +161,7 @@ SEED_HISTORY = [
 
 
 async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_socket: Any) -> None:
-    """A streamed request with a tool, then the follow-up with the client's own ids, without `tools` and with them."""
+    """A streamed request with a tool, then follow-ups with the client's own ids, with and without `tools`."""
     call = {"call": "read", "arguments": {"filePath": "README.md"}}
     backend = agent(
         [{"when": "# README", "then": [{"say": "It is a readme."}], "else": [call, {"say": "{result}"}]}]
@@ -200,7 +198,7 @@ async def test_the_quick_tests_of_older_proxies_work_by_curl(agent: Agent, on_a_
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_parallel_calls_go_out_together_in_model_order(agent: Agent, talk: Talks, stream: bool) -> None:
-    """They reach the MCP server in another order than the agent announced them."""
+    """Calls reach the MCP server in another order than the agent announced them."""
     client = talk(
         agent([{"parallel": [OSLO, TIME, ROME], "order": [2, 0, 1]}, {"say": "{result}"}]), "chat", stream
     )
@@ -226,9 +224,7 @@ async def test_parallel_calls_of_an_agent_that_announces_nothing_go_out_as_they_
     assert (await client.answer("cold", "warm")).text == "cold | warm"
 
 
-async def test_the_same_call_over_and_over_ends_the_run_with_an_error_that_says_so(
-    agent: Agent, talk: Talks
-) -> None:
+async def test_a_repeated_call_ends_the_run_with_an_explaining_error(agent: Agent, talk: Talks) -> None:
     client = talk(agent([OSLO, OSLO, OSLO, OSLO], repeats=2))
     await client.say("Weather?")
     await client.answer("sunny")
@@ -237,7 +233,7 @@ async def test_the_same_call_over_and_over_ends_the_run_with_an_error_that_says_
         await client._send()
 
 
-# --- what is not the client's ---
+# --- tools of the agent ---
 
 
 def _permission(title: str, kind: str | None = "other", options: Any = None) -> dict[str, Any]:
@@ -298,7 +294,7 @@ async def test_a_clients_tool_is_no_permission_for_an_agents_own_of_the_same_nam
 
 
 async def test_a_title_that_a_model_shaped_does_not_open_a_door(agent: Agent, talk: Talks, log: Any) -> None:
-    """The call was announced as something else before permission is asked under a client's name."""
+    """The call was announced as something else, and then permission is requested under a client's name."""
     announced = {"sessionUpdate": "tool_call", "toolCallId": "p1", "title": "rm -rf /", "kind": "execute"}
     await talk(agent([{"update": announced}, _permission("client_get_weather", None), {"say": "done"}])).say(
         "Go."
@@ -588,7 +584,7 @@ async def test_garbage_on_stdout_is_passed_over(agent: Agent, talk: Talks) -> No
     assert (await client.answer("sunny")).text == "It is sunny."
 
 
-async def test_an_agent_that_dies_at_once_says_why(agent: Agent, talk: Talks) -> None:
+async def test_an_agent_that_dies_at_once_is_reported_with_the_reason(agent: Agent, talk: Talks) -> None:
     backend = agent(env={"PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"})
     failure = await talk(backend).failure("Go.")
     assert (
@@ -658,7 +654,7 @@ async def test_an_agent_that_never_answers_times_out_at_the_start(agent: Agent, 
     assert failure.kind == "timeout" and "did not open a session" in failure.message
 
 
-async def test_a_command_that_is_not_there_says_how_to_install_it(
+async def test_the_error_of_a_missing_command_explains_how_to_install_it(
     talk: Talks, backends: list[AcpBackend]
 ) -> None:
     from toolwire.backends.acp import AcpOptions
@@ -669,7 +665,7 @@ async def test_a_command_that_is_not_there_says_how_to_install_it(
     assert await backends[0].ready() is False
 
 
-async def test_a_client_that_goes_away_ends_the_agent(
+async def test_a_client_that_disconnects_ends_the_agent(
     agent: Agent, talk: Talks, log: Any, table: Any
 ) -> None:
     backend = agent([{"say": "one"}, {"hang": True}])

@@ -133,7 +133,7 @@ def test_opencodes_config_is_merged_into_the_operators_and_takes_its_tools_away(
     assert "tools" not in config["agent"]["build"] and "permission" not in config["agent"]["build"]
     assert config["provider"] == given["provider"] and config["model"] == "p/other"
     assert config["experimental"]["other"] == 1 and config["experimental"]["mcp_timeout"] > 3600_000
-    assert started.env["OPENCODE_DB"] == "opencode.db"  # the operator's word
+    assert started.env["OPENCODE_DB"] == "opencode.db"  # the operator's setting
 
 
 def test_a_config_that_is_no_json_is_a_clear_error() -> None:
@@ -189,15 +189,17 @@ def test_a_program_is_found_by_path_and_by_the_agents_own_path(tmp_path: Any) ->
 NAMES = {"client_get_weather": "get_weather", "client_get_time": "get_time"}
 
 
-def _told(id: str, title: str = "client_get_weather", given: Any = None, **more: Any) -> dict[str, Any]:
+def _announcement(
+    id: str, title: str = "client_get_weather", given: Any = None, **more: Any
+) -> dict[str, Any]:
     return {"toolCallId": id, "title": title, "kind": "other", "rawInput": given or {}, **more}
 
 
 def test_calls_find_their_announcements_by_name_and_arguments() -> None:
     calls = AgentCalls(NAMES)
-    calls.announce(_told("a", given={"city": "Oslo"}))
-    calls.announce(_told("b", given={"city": "Rome"}))
-    calls.announce(_told("c", "client_get_time"))
+    calls.announce(_announcement("a", given={"city": "Oslo"}))
+    calls.announce(_announcement("b", given={"city": "Rome"}))
+    calls.announce(_announcement("c", "client_get_time"))
     assert calls.expected
     assert [
         calls.called("get_time", {}),
@@ -210,18 +212,18 @@ def test_calls_find_their_announcements_by_name_and_arguments() -> None:
 def test_an_announcement_that_comes_late_takes_its_call_over() -> None:
     calls = AgentCalls(NAMES)
     assert calls.called("get_weather", {"city": "Oslo"}) == (None, 1) and calls.expected
-    calls.announce(_told("a"))
+    calls.announce(_announcement("a"))
     assert not calls.expected
-    calls.announce(_told("a", given={"city": "Oslo"}))
-    calls.announce(_told("b", given={"city": "Rome"}))
+    calls.announce(_announcement("a", given={"city": "Oslo"}))
+    calls.announce(_announcement("b", given={"city": "Rome"}))
     assert calls.expected and calls.called("get_weather", {"city": "Rome"}) == ("b", 2)
     assert not calls.expected
 
 
 def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
     calls = AgentCalls(NAMES)
-    calls.announce(_told("a", "bash", kind="execute"))
-    calls.announce(_told("b"))
+    calls.announce(_announcement("a", "bash", kind="execute"))
+    calls.announce(_announcement("b"))
     assert calls.expected
     calls.announce({"toolCallId": "b", "status": "failed"})
     assert not calls.expected
@@ -230,14 +232,14 @@ def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
 def test_codexs_announcements_hold_their_arguments_one_level_below() -> None:
     calls = AgentCalls({"Tool: client/get_weather": "get_weather"})
     calls.announce(
-        _told(
+        _announcement(
             "a",
             "Tool: client/get_weather",
             {"server": "client", "tool": "get_weather", "arguments": {"city": "Rome"}},
         )
     )
     calls.announce(
-        _told(
+        _announcement(
             "b",
             "Tool: client/get_weather",
             {"server": "client", "tool": "get_weather", "arguments": {"city": "Oslo"}},
@@ -300,7 +302,7 @@ def test_tokens_are_read_as_agents_count_them(result: Any, usage: Usage | None) 
 # --- permissions and failures ---
 
 
-def test_an_approval_without_a_name_goes_by_what_was_announced() -> None:
+def test_an_approval_without_a_name_is_matched_by_the_announced_call() -> None:
     names = {"Tool: client/read": "read"}
     mine, other = (
         Announced("1", 1, "read", "", "Tool: client/read"),

@@ -1,4 +1,4 @@
-"""A run of an agent: what it says and calls becomes responses, however long the client takes."""
+"""A run of an agent: its text and calls become responses, however slow the client is."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def failure(events: list[Event]) -> Failure:
     return found
 
 
-async def test_a_call_ends_the_response_and_its_result_goes_on_with_the_same_run() -> None:
+async def test_a_call_ends_the_response_and_its_result_continues_the_same_run() -> None:
     async def work(run: AgentRun) -> None:
         run.text("Let me look. ")
         found = await run.call("look", '{"a": 1}', "c1")
@@ -191,8 +191,8 @@ async def test_two_calls_with_one_id_are_kept_apart() -> None:
     await segment(run)
     assert len(set(run.pending)) == 2
     await run.answer({id: result(id, f"r{place}") for place, id in enumerate(run.pending)})
-    told = said(await segment(run))
-    assert "r0" in told and "r1" in told
+    text = said(await segment(run))
+    assert "r0" in text and "r1" in text
 
 
 async def test_a_missing_result_becomes_an_error() -> None:
@@ -205,7 +205,7 @@ async def test_a_missing_result_becomes_an_error() -> None:
     assert "no result" in said(await segment(run))
 
 
-async def test_the_same_call_over_and_over_ends_the_run_and_says_so() -> None:
+async def test_the_same_call_over_and_over_ends_the_run_with_an_error() -> None:
     async def work(run: AgentRun) -> None:
         while True:
             await run.call("look", '{"a": 1}')
@@ -284,7 +284,7 @@ async def test_an_agent_that_never_falls_silent_does_not_hold_its_calls_back(
     await run.cancel()
 
 
-async def test_what_nobody_reads_is_bounded_and_the_run_ends_with_an_error_that_says_so(
+async def test_unread_output_is_bounded_and_ends_the_run_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_run, "UNREAD_LIMIT", 10_000)
@@ -292,16 +292,16 @@ async def test_what_nobody_reads_is_bounded_and_the_run_ends_with_an_error_that_
 
     async def work(run: AgentRun) -> None:
         calling = asyncio.ensure_future(run.call("look", "{}", "c1"))
-        await told.wait()
+        await reported.wait()
         for _ in range(1000):
             run.text("x" * 100)
         flooded.set()
         await calling
 
-    told = asyncio.Event()
+    reported = asyncio.Event()
     run = made(work)
     await segment(run)
-    told.set()
+    reported.set()
     await flooded.wait()
     await run.answer({"c1": result("c1", "sunny")})
     events = await segment(run)
@@ -341,7 +341,7 @@ async def test_cancelling_ends_the_work_its_calls_and_the_agent_once() -> None:
 
 @pytest.mark.parametrize("how", ["parked", "not told yet", "called too often", "called while it is stopped"])
 async def test_an_agent_hears_nothing_of_its_calls_before_it_is_stopped(how: str) -> None:
-    """Any end of a call, also a refusal, would make it ask its model how to go on."""
+    """Any answer to a call, even a refusal, would make the agent ask its model to continue."""
     agent: list[asyncio.Future[Result]] = []
     heard: list[bool] = []
 
@@ -471,7 +471,7 @@ async def test_a_long_answer_in_small_pieces_costs_no_more_per_piece_than_a_shor
 
 
 def test_a_fresh_agent_gets_names_and_ids_of_earlier_calls() -> None:
-    told = fresh_prompt(
+    prompt = fresh_prompt(
         turn(
             Message("system", (TextPart("Be kind."),)),
             user("go"),
@@ -480,8 +480,8 @@ def test_a_fresh_agent_gets_names_and_ids_of_earlier_calls() -> None:
         )
     )
     for words in ("Be kind.", "User: go", "look", "c1", '{"a":1}', "sun"):
-        assert words in told
-    assert told.index("Be kind.") < told.index("User: go") < told.index("sun")
+        assert words in prompt
+    assert prompt.index("Be kind.") < prompt.index("User: go") < prompt.index("sun")
 
 
 async def test_sessions_wait_up_to_a_number_and_a_time() -> None:

@@ -1,4 +1,7 @@
-"""The loopback MCP server that offers a client's tools to an agent: judged by the official client, and by hand where that is too polite."""
+"""The loopback MCP server that offers a client's tools to an agent.
+
+Tested with the official client, and with raw requests that the client would not send.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +88,12 @@ async def test_the_official_client_lists_and_calls_the_tools(
 
 async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
-    told: list[float] = []
+    reported: list[float] = []
     enough = asyncio.Event()
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
-        told.append(done)
-        if len(told) == 3:
+        reported.append(done)
+        if len(reported) == 3:
             enough.set()
 
     async with _official(server, "legacy") as client:
@@ -100,7 +103,7 @@ async def test_a_call_that_waits_gives_signs_of_life(server: ToolServer, desk: D
         await enough.wait()
         desk.go.set()
         assert (await call).content[0].text == "sun in Oslo"
-    assert told == sorted(told)
+    assert reported == sorted(reported)
 
 
 async def test_calls_wait_beside_each_other(server: ToolServer, desk: Desk) -> None:
@@ -143,7 +146,7 @@ async def test_calls_that_wait_when_the_server_closes_are_cancelled(server: Tool
             await _post(http, server, _call("get_weather", {}))
 
 
-# --- by hand ----------------------------------------------------------------------------------------------------------------------------------------
+# --- raw requests ---
 
 
 def _call(name: Any, arguments: Any) -> dict[str, Any]:
@@ -272,7 +275,7 @@ async def test_a_stream_of_an_agent_that_hung_up_does_no_harm(server: ToolServer
 async def test_the_server_is_on_loopback_only(server: ToolServer) -> None:
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     with socket.socket() as other:
-        other.bind(("127.0.0.2", port))  # would be taken if the server listened on every address
+        other.bind(("127.0.0.2", port))  # would succeed if the server listened on every address
 
 
 async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_socket() -> None:

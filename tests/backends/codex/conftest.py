@@ -1,4 +1,4 @@
-"""The real Codex binaries, and a provider on loopback that plays what a test says and remembers what Codex asked."""
+"""The real Codex binaries, and a scripted provider on loopback that records Codex's requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PINNED = Path(__file__).resolve().parents[2] / "codex"
 Answer = Callable[["Exchange"], Awaitable[web.StreamResponse]]
 
 
-# --- the binaries ------------------------------------------------------------------------------------------------------------------------------
+# --- the binaries ---
 
 
 def _binary(age: str) -> str:
@@ -30,28 +30,31 @@ def _binary(age: str) -> str:
     found = str(pinned) if pinned.exists() and shutil.which("node") else named
     if found and Path(found).exists():
         return found
-    missing = f"the {age} Codex is missing: npm ci --prefix tests/codex/{age}, or set TOOLWIRE_TEST_CODEX_{age.upper()}"
+    missing = (
+        f"the {age} Codex is missing: npm ci --prefix tests/codex/{age}, or set "
+        f"TOOLWIRE_TEST_CODEX_{age.upper()}"
+    )
     pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")
 def new_codex() -> str:
-    """A Codex that has the client's tools natively."""
+    """A Codex that supports the client's tools natively."""
     return _binary("new")
 
 
 @pytest.fixture(scope="session")
 def old_codex() -> str:
-    """A Codex that has not."""
+    """A Codex that does not."""
     return _binary("old")
 
 
-# --- the provider ------------------------------------------------------------------------------------------------------------------------------
+# --- the provider ---
 
 
 @dataclass
 class Exchange:
-    """One request of Codex's. `gone` is set when Codex has hung up."""
+    """One request of Codex. `gone` is set when Codex has disconnected."""
 
     request: web.Request
     body: dict[str, Any]
@@ -201,14 +204,14 @@ def status(code: int, body: dict[str, Any] | None = None) -> Answer:
 
 
 class Provider:
-    """Answers in the order of `script`, the last one for ever; an entry is a list of events, or a function."""
+    """Answers with the entries of `script` (events or a function) in order, and repeats the last one."""
 
     def __init__(self) -> None:
         self.script: list[Answer | list[dict[str, Any]]] = []
         self.seen: list[Exchange] = []
         self.base_url = ""
 
-    # the parts of an answer, for tests to combine
+    # The parts of an answer, for tests to combine.
     text = staticmethod(text)
     call = staticmethod(call)
     thought = staticmethod(thought)
@@ -218,7 +221,7 @@ class Provider:
     status = staticmethod(status)
 
     def play(self, *script: Answer | list[dict[str, Any]]) -> None:
-        """Each list of events is a whole answer; `response.completed` is added unless it ends otherwise."""
+        """Each list of events is a whole answer. `response.completed` is added unless it ends otherwise."""
         self.script = list(script)
         self.seen.clear()
 
@@ -235,7 +238,7 @@ class Provider:
     async def stream(
         self, exchange: Exchange, events: list[dict[str, Any]], end: bool = True
     ) -> web.StreamResponse:
-        """Sends the events; `end` False leaves the stream open for more."""
+        """Sends the events. `end` False leaves the stream open."""
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(exchange.request)
         ends = ("response.completed", "response.failed", "response.incomplete", "cut")
@@ -248,7 +251,7 @@ class Provider:
         return response
 
     def stalled(self, events: list[dict[str, Any]]) -> Answer:
-        """Sends the events, then nothing until Codex hangs up."""
+        """Sends the events, then nothing until Codex disconnects."""
 
         async def answer(exchange: Exchange) -> web.StreamResponse:
             response = await self.stream(exchange, events, end=False)
@@ -258,7 +261,7 @@ class Provider:
         return answer
 
     def dripping(self, words: str) -> Answer:
-        """Says the same words again and again until Codex hangs up."""
+        """Repeats the same text until Codex disconnects."""
 
         async def answer(exchange: Exchange) -> web.StreamResponse:
             first, delta, *_ = text(words, size=len(words))
@@ -284,12 +287,12 @@ async def provider() -> AsyncIterator[Provider]:
     await runner.cleanup()
 
 
-# --- the backend -------------------------------------------------------------------------------------------------------------------------------
+# --- the backend ---
 
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Codex's homes of this test session: the first test warms them, for a fresh one takes a second."""
+    """Codex homes of this test session. The first test warms them, because a fresh one takes a second."""
     return tmp_path_factory.mktemp("codex-homes")
 
 
@@ -297,7 +300,10 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def make(
     provider: Provider, homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., CodexBackend]]:
-    """`make(binary, **options)`: a backend whose Codex talks to the test's provider. Closed when the test ends."""
+    """`make(binary, **options)`: a backend whose Codex uses the test's provider.
+
+    Closed at the end of the test.
+    """
     monkeypatch.setenv("SCRIPTED_KEY", "sk-scripted")
     monkeypatch.setenv("TOOLWIRE_API_KEY", "a-secret-of-ours")
     made: list[CodexBackend] = []

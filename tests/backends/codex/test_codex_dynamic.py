@@ -1,4 +1,4 @@
-"""The real Codex with native tools, against a provider that plays a script: what the client gets, and what the provider was asked."""
+"""The real Codex with native tools and a scripted provider: client output and provider requests."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_text_arrives_in_the_providers_own_pieces(make: Make, new_codex: s
 
 
 def without_deltas(events: list[dict[str, Any]], but: int = 0) -> list[dict[str, Any]]:
-    """The events with the first few deltas only."""
+    """The events, with only the first few deltas."""
     first = [event for event in events if "delta" in event["type"]][:but]
     return [event for event in events if event in first or "item" in event]
 
@@ -118,11 +118,11 @@ async def test_text_without_deltas_is_sent_and_text_with_deltas_is_sent_once(
 
     async def answer(*events: dict[str, Any]) -> tuple[str, str, str]:
         provider.play(list(events))
-        told = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
-        assert told[-1] == Finish("stop")
-        thoughts = [event for event in told if isinstance(event, Thought)]
+        run = await gather(backend.run(turn(tools=(), sampling=Sampling(summary="detailed"))))
+        assert run[-1] == Finish("stop")
+        thoughts = [event for event in run if isinstance(event, Thought)]
         return (
-            said(told),
+            said(run),
             "".join(one.text for one in thoughts if one.summary),
             "".join(one.text for one in thoughts if not one.summary),
         )
@@ -272,7 +272,7 @@ async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(
     assert provider.seen[1].outputs() == {"call_a": "x" * 1_300_000}
 
 
-async def test_a_model_outside_of_the_catalog_is_asked_as_it_is_and_says_itself_that_it_is_too_much(
+async def test_a_model_outside_of_the_catalog_gets_the_request_unchanged_and_reports_its_own_limit(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     provider.play(provider.text("ok"), [provider.failed("context_length_exceeded")])
@@ -420,7 +420,7 @@ async def test_a_schema_is_passed_on_if_a_provider_takes_it_strictly_and_describ
         assert "JSON" in provider.seen[-1].texts("developer")[-1]
 
 
-async def test_calls_that_are_none_are_swallowed_and_the_model_goes_on(
+async def test_invalid_calls_are_dropped_and_the_model_continues(
     make: Make, new_codex: str, provider: Any
 ) -> None:
     backend = await ready(make, new_codex)
@@ -614,7 +614,7 @@ async def test_a_parked_run_that_is_cancelled_is_over(make: Make, new_codex: str
 async def test_a_run_that_is_over_before_codex_asks_for_its_call_does_not_go_on(
     make: Make, new_codex: str, provider: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any answer to the call, also a refusal, would make Codex ask the model once more before it is interrupted."""
+    """Any answer to the call, even a refusal, would make Codex ask the model again before the interrupt."""
     held: list[tuple[Thread, RpcMessage]] = []
     deliver, interrupt = Thread.deliver, Thread._interrupt
 
@@ -695,7 +695,7 @@ async def test_every_failure_of_the_provider_has_its_kind(make: Make, new_codex:
 @pytest.mark.parametrize(
     ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
 )
-async def test_an_incomplete_response_is_a_way_to_finish(
+async def test_an_incomplete_response_is_a_valid_end(
     make: Make, new_codex: str, provider: Any, reason: str, finish: str
 ) -> None:
     provider.play([*provider.text("Half"), provider.incomplete(reason)])

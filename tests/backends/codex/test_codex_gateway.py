@@ -1,4 +1,4 @@
-"""The whole gateway with real Codex: both APIs, streamed and not, parked and replayed, killed, and with real Codex as the client too."""
+"""The whole gateway with real Codex: both APIs, parked and replayed, killed, and Codex as the client."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ask(api: Api, question: str = "Weather?", **extra: Any) -> dict[str, Any]:
 
 
 def calls_of(api: Api, body: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Id, name and arguments."""
+    """Id, name and arguments of the calls."""
     if api == "chat":
         return [
             (one["id"], one["function"]["name"], one["function"]["arguments"])
@@ -74,7 +74,7 @@ def text_of(api: Api, body: dict[str, Any]) -> str:
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
-    """The next request as clients write it: with the arguments serialized again."""
+    """The next request as clients write it, with the arguments serialized again."""
     calls = calls_of(api, body)
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
@@ -88,18 +88,18 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
             for id, name, text in calls
         ]
         assistant = {"role": "assistant", "content": message["content"] or "", "tool_calls": made}
-        told = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
-        return {**request, "messages": [*request["messages"], assistant, *told]}
-    told = [
+        outputs = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
+        return {**request, "messages": [*request["messages"], assistant, *outputs]}
+    outputs = [
         {"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers
     ]
-    return {**request, "input": [*request["input"], *body["output"], *told]}
+    return {**request, "input": [*request["input"], *body["output"], *outputs]}
 
 
 async def send(
     table: Any, judge: Judge, api: Api, request: dict[str, Any], stream: bool
 ) -> tuple[dict[str, Any], str]:
-    """The answer, judged, and what the header says of the turn."""
+    """The judged answer, and the turn's kind in the response header."""
     answer = await table.answer(api, {**request, "stream": stream})
     kind = dict(answer.headers)[b"x-toolwire-turn"].decode()
     if not stream:
@@ -112,14 +112,15 @@ async def send(
 
 
 def written(*calls: tuple[str, str], before: str = "") -> Any:
-    """What a model that only writes answers: calls in the sentinel that its instructions teach."""
+    """The answer of a model that only writes text: calls in the format of its instructions."""
 
     def answer(provider: Any) -> Any:
         async def play(exchange: Any) -> web.StreamResponse:
             found = re.search(r"<tool_call:([0-9a-z]+)>", json.dumps(exchange.body, ensure_ascii=False))
             assert found is not None
             blocks = "".join(
-                f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call:{found[1]}>\n'
+                f'<tool_call:{found[1]}>\n{{"name": "{name}", "arguments": {text}}}\n'
+                f"</tool_call:{found[1]}>\n"
                 for name, text in calls
             )
             response: web.StreamResponse = await provider.stream(exchange, provider.text(before + blocks))
@@ -133,7 +134,7 @@ def written(*calls: tuple[str, str], before: str = "") -> Any:
 EVERYWHERE = [(api, stream) for api in ("chat", "responses") for stream in (False, True)]
 
 
-# --- today's Codex -------------------------------------------------------------------------------------------------------------------------------
+# --- the current Codex ---
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
@@ -214,7 +215,7 @@ COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
-async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
+async def test_text_between_calls_does_not_stop_a_run_from_continuing(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api, stream: bool
 ) -> None:
     one = [*provider.text("One."), *provider.call("get_weather", "{}", "c1")]
@@ -234,7 +235,7 @@ async def test_what_the_model_says_between_its_calls_keeps_no_run_from_going_on(
 async def test_after_a_forced_call_the_model_has_all_tools_again(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, api: Api
 ) -> None:
-    """As the Agents SDK goes on: it leaves `tool_choice` out once the call was made."""
+    """As the Agents SDK continues: it omits `tool_choice` after the call."""
     provider.play(provider.call("get_time", "{}", "c1"), provider.call("get_weather", "{}", "c2"))
     table.serve(make(new_codex))
     forced = {
@@ -284,7 +285,7 @@ async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
     assert len(table.gateway.parking) == 0
 
 
-async def test_a_long_park_goes_on(
+async def test_a_run_continues_after_a_long_park(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any
 ) -> None:
     wait = float(os.environ.get("TOOLWIRE_LONG_PARK_S", "10"))
@@ -326,8 +327,8 @@ async def test_32_turns_at_once_are_neither_lost_nor_mixed(
         return text_of("chat", second), kind
 
     async with asyncio.timeout(100):
-        told = await asyncio.gather(*(loop(number) for number in range(32)))
-    assert told == [(f"{number} got r{number}", "resumed") for number in range(32)]
+        outcomes = await asyncio.gather(*(loop(number) for number in range(32)))
+    assert outcomes == [(f"{number} got r{number}", "resumed") for number in range(32)]
     assert len(provider.seen) == 64 and len(table.gateway.parking) == 0
 
 
@@ -396,12 +397,12 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
 
 
 def _codexes() -> set[str]:
-    """The children of this process that have to do with Codex: other tests' servers may run beside."""
+    """This process's children that belong to Codex; other tests may have servers too."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return {pid for pid in children if "codex" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")}
 
 
-# --- the Codex of the first proxies ----------------------------------------------------------------------------------------------------------------
+# --- the Codex of the first proxies ---
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
@@ -457,7 +458,7 @@ async def test_names_that_codex_does_not_take_travel_under_another(
     assert sorted(replayed) == sorted(provider.seen[-1].tool_names())
 
 
-# --- names ------------------------------------------------------------------------------------------------------------------------------------------
+# --- names ---
 
 
 async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies(
@@ -482,7 +483,7 @@ async def test_a_model_has_a_name_for_each_effort_and_the_names_of_older_proxies
         await table.body("chat", {"model": "codex-9000", "messages": [{"role": "user", "content": "?"}]})
 
 
-# --- Codex on both sides ----------------------------------------------------------------------------------------------------------------------------
+# --- Codex on both sides ---
 
 
 async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
@@ -507,9 +508,12 @@ async def test_codex_exec_edits_a_file_through_toolwire_and_codex_app_server(
     async with on_a_socket(Gateway(settings, backends={"codex": make(new_codex)}), settings) as root:
         url = root + "/v1"
         (home / "config.toml").write_text(
-            'model = "codex"\nmodel_provider = "toolwire"\napproval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
-            f'check_for_update_on_startup = false\n[model_providers.toolwire]\nname = "Toolwire"\nbase_url = "{url}"\nwire_api = "responses"\n'
-            "request_max_retries = 0\nstream_max_retries = 0\n[features]\nplugins = false\n[analytics]\nenabled = false\n"
+            'model = "codex"\nmodel_provider = "toolwire"\napproval_policy = "never"\n'
+            'sandbox_mode = "danger-full-access"\n'
+            'check_for_update_on_startup = false\n[model_providers.toolwire]\nname = "Toolwire"\n'
+            f'base_url = "{url}"\nwire_api = "responses"\n'
+            "request_max_retries = 0\nstream_max_retries = 0\n[features]\nplugins = false\n[analytics]\n"
+            "enabled = false\n"
         )
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)}
         child = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Processes and homes: what happens when Codex dies, is missing, grows old, or is not logged in; and that nothing is left behind."""
+"""Codex processes and homes: crashes, missing binaries, old versions, logins and cleanup."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def worker_of(backend: CodexBackend) -> CodexWorker:
     return backend.pool.workers[0]
 
 
-# --- death -------------------------------------------------------------------------------------------------------------------------------------
+# --- death ---
 
 
 async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_works(
@@ -82,7 +82,7 @@ async def test_when_the_process_is_killed_every_run_fails_once_and_the_next_one_
         assert (events[0].kind, events[0].message) == ("backend_cut", "Codex was killed by signal 9.")
     assert (
         caplog.text.count("Codex was killed by signal 9. It said: ") == 1
-    )  # real Codex warns of the test's folder at every start
+    )  # real Codex warns about the test's folder at every start
     provider.play(provider.text("Fine."))
     assert said(await gather(backend.run(TURN))) == "Fine."
     assert worker_of(backend).pid != leader
@@ -176,7 +176,9 @@ async def test_codex_ends_when_the_gateway_is_killed(homes: Path, new_codex: str
         from toolwire.backends.codex.worker import CodexWorker
 
         async def main():
-            options = CodexOptions(bin={new_codex!r}, home={str(homes / "killed")!r}, provider={{"base_url": "http://127.0.0.1:9/v1"}})
+            provider = {{"base_url": "http://127.0.0.1:9/v1"}}
+            home = {str(homes / "killed")!r}
+            options = CodexOptions(bin={new_codex!r}, home=home, provider=provider)
             worker = CodexWorker(await prepare_home(options))
             await worker.start(20)
             print(worker.pid, flush=True)
@@ -205,10 +207,13 @@ async def test_the_servers_own_event_loop_serves_as_well(
         from toolwire.core.turn import *
 
         async def main():
-            options = CodexOptions(bin={new_codex!r}, home={str(homes / "uvloop")!r}, provider={{"base_url": {provider.base_url!r}}})
+            provider = {{"base_url": {provider.base_url!r}}}
+            home = {str(homes / "uvloop")!r}
+            options = CodexOptions(bin={new_codex!r}, home=home, provider=provider)
             backend = CodexBackend("codex", options)
             await backend.prepare()
-            turn = Turn("chat", "m", (Message("user", (TextPart("hi"),)),), tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
+            messages = (Message("user", (TextPart("hi"),)),)
+            turn = Turn("chat", "m", messages, tools=(ToolSpec("look"),), tool_choice=ToolChoice("auto"))
             live = backend.open(turn)
             print([event async for batch in live.segment() for event in batch])
             await live.answer({{"call_a": Result("call_a", (TextPart("x"),))}})
@@ -231,12 +236,12 @@ async def test_the_servers_own_event_loop_serves_as_well(
     assert not living(int(said.split()[-1]))
 
 
-# --- what Codex asks of us ---------------------------------------------------------------------------------------------------------------------
+# --- requests of Codex ---
 
 
 @pytest.fixture
 def imitation(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A program that takes the part of Codex: for what the real one cannot be made to do."""
+    """A program in place of Codex, for what the real one cannot be made to do."""
 
     def write(body: str, version: str = "0.166.0") -> str:
         path = tmp_path / "codex"
@@ -259,7 +264,8 @@ async def test_an_approval_that_codex_asks_for_is_refused_at_once(
         hello = hear()
         say(id=hello["id"], result={"userAgent": "toolwire/0.166.0"})
         hear()
-        say(id=7, method="item/commandExecution/requestApproval", params={"threadId": "t", "command": "rm -rf /"})
+        command = {"threadId": "t", "command": "rm -rf /"}
+        say(id=7, method="item/commandExecution/requestApproval", params=command)
         say(id="x", method="item/tool/call", params={"threadId": "nobody's", "callId": "c"})
         heard = [hear(), hear(), hear()]
         ask = next(one for one in heard if "method" in one)
@@ -293,7 +299,7 @@ async def test_an_overloaded_codex_is_asked_again(
     lease.release(True)
 
 
-async def test_a_codex_that_cannot_start_says_why_and_is_tried_again_later(
+async def test_a_codex_that_cannot_start_reports_why_and_is_retried_later(
     imitation: Callable[[str], str], tmp_path: Path, make: Make
 ) -> None:
     mark = tmp_path / "healed"
@@ -325,7 +331,7 @@ async def test_a_codex_that_cannot_start_says_why_and_is_tried_again_later(
     lease.release(True)
 
 
-async def test_what_codex_says_while_it_serves_is_for_the_log_alone(
+async def test_output_of_a_serving_codex_is_only_logged(
     imitation: Callable[[str], str], tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     binary = imitation("""
@@ -352,7 +358,9 @@ async def test_a_codex_that_cannot_start_shows_a_client_no_paths(
 ) -> None:
     binary = imitation("""
         long = "/home/alice/" + "x" * 300
-        sys.exit(f'WARN {long}\\nno "/home/alice/.ssh": see {os.environ["CODEX_HOME"]}/config.toml:3 and https://a.example/b/c, ~/x or w/o it')
+        home = os.environ["CODEX_HOME"]
+        seen = f"{home}/config.toml:3 and https://a.example/b/c, ~/x or w/o it"
+        sys.exit(f'WARN {long}\\nno "/home/alice/.ssh": see {seen}')
     """)
     backend = await ready(make, binary, home=str(tmp_path / "home"))
     assert backend.pool is not None
@@ -377,7 +385,7 @@ async def test_a_codex_that_does_not_answer_is_an_error(
 
 
 @pytest.mark.parametrize(("more", "version"), [(False, "0.89.0"), (True, "0.89.0"), (False, "0.126.0")])
-async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process_is_replaced(
+async def test_an_answer_whose_end_codex_never_reports_is_complete_and_its_process_is_replaced(
     imitation: Callable[..., str],
     tmp_path: Path,
     make: Make,
@@ -395,7 +403,9 @@ async def test_an_answer_whose_end_codex_never_tells_is_complete_and_its_process
         say(id=hear()["id"], result={{"turn": {{"id": "0"}}}})
         def news(method, **params): say(method=method, params={{"threadId": "t", "turnId": "0", **params}})
         def item(type, **fields): news("rawResponseItem/completed", item={{"type": type, **fields}})
-        def counted(n): news("thread/tokenUsage/updated", tokenUsage={{"total": {{"inputTokens": n, "outputTokens": n}}}})
+        def counted(n):
+            total = {{"inputTokens": n, "outputTokens": n}}
+            news("thread/tokenUsage/updated", tokenUsage={{"total": total}})
         news("turn/started", turn={{"id": "0"}})
         item("message", role="user")
         news("item/agentMessage/delta", itemId="a", delta="I plan.")
@@ -453,7 +463,7 @@ async def test_a_codex_that_was_updated_meanwhile_gets_a_home_of_its_version(
     assert str(backend.home.version) == "0.167.1"
 
 
-# --- age -------------------------------------------------------------------------------------------------------------------------------------------
+# --- age ---
 
 
 async def test_an_old_process_finishes_its_threads_and_ends(
@@ -498,7 +508,7 @@ async def test_more_workers_start_one_after_another_in_a_fresh_home(
         await run.cancel()
 
 
-# --- home and login --------------------------------------------------------------------------------------------------------------------------------
+# --- home and login ---
 
 
 async def test_a_missing_binary_is_one_clear_line(tmp_path: Path) -> None:
@@ -547,7 +557,7 @@ async def test_codex_gets_its_providers_key_and_no_other_secret(make: Make, new_
     assert not (backend.home.path / "auth.json").exists()
 
 
-async def test_nobody_is_logged_in_and_the_error_says_how_to(
+async def test_the_error_without_a_login_explains_how_to_log_in(
     new_codex: str, old_codex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "nobody"))

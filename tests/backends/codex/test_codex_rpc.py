@@ -1,4 +1,4 @@
-"""JSON-RPC without I/O: the same messages however the bytes are cut, and nothing that Codex could write is fatal."""
+"""JSON-RPC without I/O: splits of the bytes do not matter, and no output of Codex is fatal."""
 
 from __future__ import annotations
 

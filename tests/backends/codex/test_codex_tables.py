@@ -1,4 +1,4 @@
-"""The tables of the Codex backend: what a version can do, what its config says, what an error means."""
+"""The tables of the Codex backend: features of versions, generated config, meanings of errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from toolwire.core.turn import OutputFormat, ToolSpec
         ("codex", None),
     ],
 )
-def test_a_version_is_found_in_what_codex_says(text: str, version: Version | None) -> None:
+def test_a_version_is_found_in_the_output_of_codex(text: str, version: Version | None) -> None:
     assert parse_version(text) == version
 
 
@@ -52,7 +52,7 @@ def test_features_begin_with_their_version() -> None:
 
 
 @pytest.mark.parametrize("version", [Version(0, 89), Version(0, 166)])
-def test_the_config_is_toml_that_says_what_was_meant(version: Version) -> None:
+def test_the_config_is_toml_with_the_intended_values(version: Version) -> None:
     options = CodexOptions(
         provider={"base_url": "https://a.example/v1", "env_key": "K", "name": 'An "odd"\tname'}
     )
@@ -94,7 +94,7 @@ def test_a_model_of_the_catalog_loses_codexs_own_tools_and_prompts_and_gains_no_
     assert foreign == {**ours, "use_responses_lite": False}
 
 
-def test_the_catalog_has_an_entry_for_every_other_model_with_what_all_entries_have() -> None:
+def test_the_catalog_has_an_entry_for_every_other_model_with_the_common_fields() -> None:
     one = {
         "slug": "a",
         "context_window": 1,

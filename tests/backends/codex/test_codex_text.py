@@ -1,4 +1,4 @@
-"""The real Codex before native tools: text in, text out, and what it adds to every request."""
+"""The real Codex before native tools: text in, text out, and its additions to every request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from toolwire.core.events import Event, Failure, Finish, Text, Thought, Usage
 from toolwire.core.turn import ImagePart, Item, Message, OutputFormat, Sampling, TextPart, Turn
 
 Make = Callable[..., CodexBackend]
-IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 LEFT_OVER_TOOLS = {
     "list_mcp_resources",
     "list_mcp_resource_templates",
@@ -68,7 +71,7 @@ async def test_the_strategy_follows_from_the_version_that_is_installed(make: Mak
         backend.open(turn())
 
 
-async def test_text_comes_once_although_codex_tells_it_three_times(
+async def test_text_is_sent_once_although_codex_sends_it_three_times(
     make: Make, old_codex: str, provider: Any
 ) -> None:
     provider.play(provider.text("Hello, wörld!", size=5))
@@ -165,7 +168,7 @@ async def test_a_model_that_asks_for_this_machines_files_gets_none(
     events = []
     async for batch in backend.run(turn()):
         events += batch
-        await asyncio.sleep(0.5)  # a busy gateway: Codex must have been stopped before
+        await asyncio.sleep(0.5)  # on a busy gateway, Codex must have been stopped before
     assert isinstance(events[-1], Failure) and "does not allow" in events[-1].message
     assert len(provider.seen) == 1
     target = tmp_path / "written"
@@ -195,7 +198,7 @@ async def test_an_effort_that_this_version_does_not_know_is_a_clear_error(
 async def test_closing_a_run_in_mid_stream_hangs_up_on_the_provider(
     make: Make, old_codex: str, provider: Any
 ) -> None:
-    provider.play(provider.dripping("Once "))  # this version hangs up with the next event that comes
+    provider.play(provider.dripping("Once "))  # this version disconnects at the next event
     run = (await ready(make, old_codex)).run(turn())
     assert said(await anext(run)).startswith("Once")
     await run.aclose()
@@ -221,7 +224,10 @@ async def test_the_gateway_finds_the_calls_in_its_text(
         prompt = "\n".join(exchange.texts("developer"))
         token = re.search(r"<tool_call:([0-9a-z]+)>", prompt)
         assert token is not None and '"look"' in prompt
-        block = f'Looking. <tool_call:{token[1]}>{{"name": "look", "arguments": {{"q": "a"}}}}</tool_call:{token[1]}>'
+        block = (
+            f'Looking. <tool_call:{token[1]}>{{"name": "look", "arguments": {{"q": '
+            f'"a"}}}}</tool_call:{token[1]}>'
+        )
         done = any("result 1" in text for text in exchange.texts("user"))
         return await provider.stream(exchange, provider.text("It is result 1." if done else block, size=3))
 

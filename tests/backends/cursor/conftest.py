@@ -1,4 +1,4 @@
-"""The scripted bridge, inside the test's process and as its own process, and backends on it."""
+"""The scripted bridge, in the test's process and as its own process, and backends on it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ def no_cursor_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bridge() -> AsyncIterator[FakeCursorBridge]:
-    """A bridge that runs already."""
+    """A running bridge."""
     async with FakeCursorBridge(api_key=KEY, models=("auto", "composer-2", "gpt-4o")) as made:
         yield made
 
 
 @pytest.fixture
 async def make(bridge: FakeCursorBridge) -> AsyncIterator[Callable[..., CursorBackend]]:
-    """`make(**options)`: a backend that is attached to `bridge`, unless the options say otherwise. Closed when the test ends."""
+    """`make(**options)`: a backend attached to `bridge`, unless the options say otherwise.
+
+    Closed at the end of the test.
+    """
     made: list[CursorBackend] = []
 
     def build(**options: Any) -> CursorBackend:
@@ -55,7 +58,7 @@ async def make(bridge: FakeCursorBridge) -> AsyncIterator[Callable[..., CursorBa
 
 
 class Launcher:
-    """A command that starts the scripted bridge. `seen` are the requests that its processes got."""
+    """A command that starts the scripted bridge. `seen` are the requests to its processes."""
 
     def __init__(self, folder: Path) -> None:
         self._script, self._log, self._file = (
@@ -75,7 +78,7 @@ class Launcher:
         ]
         self._file.write_text(
             f'#!/bin/sh\n{shlex.join(words)} {flags} "$@"\n'
-        )  # like the real one, the launcher waits beside the bridge
+        )  # like the real one, the launcher waits for the bridge
         self._file.chmod(0o755)
         return str(self._file)
 

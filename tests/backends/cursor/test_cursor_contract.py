@@ -1,6 +1,6 @@
-"""The scripted bridge is a bridge to the official client, and Toolwire a client to the real bridge, as far as that goes without a network.
+"""The official client accepts the scripted bridge, and Toolwire works with the real bridge offline.
 
-Needs the package `cursor-sdk`. Where it is missing these tests are skipped; under CI=true that is a failure.
+Needs the package `cursor-sdk`. If it is missing, these tests are skipped; under CI=true they fail.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _missing(what: str) -> None:
 
 @pytest.fixture
 def sdk() -> Iterator[Any]:
-    """The official client. It leaves the pipe of its bridge open, which must be collected in this test."""
+    """The official client. It leaves its bridge's pipe open, which must be collected in this test."""
     try:
         yield importlib.import_module("cursor_sdk")
     except ImportError:
@@ -211,7 +211,7 @@ async def test_the_official_client_notices_that_the_bridge_died(sdk: Any, launch
 # --- the real bridge ---
 
 
-async def test_the_real_bridge_starts_says_its_version_takes_our_callback_and_makes_an_agent(
+async def test_the_real_bridge_reports_its_version_accepts_our_callback_and_creates_an_agent(
     real_bridge: str,
 ) -> None:
     bridge = Bridge(BridgeTarget(command=real_bridge), 60, 30)

@@ -1,4 +1,4 @@
-"""The whole gateway with Cursor's agents: both APIs, streamed and not, parked, continued, cancelled, and everything that can go wrong."""
+"""The whole gateway with Cursor's agents: both APIs, streamed and not, parked, continued, failing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ask(api: Api, question: str = "Weather?", **extra: Any) -> dict[str, Any]:
 
 
 def calls_of(api: Api, body: dict[str, Any]) -> list[tuple[str, str, Any]]:
-    """Id, name and arguments."""
+    """Id, name and arguments of the calls."""
     if api == "chat":
         found = body["choices"][0]["message"].get("tool_calls") or []
         return [
@@ -82,7 +82,7 @@ def text_of(api: Api, body: dict[str, Any]) -> str:
 
 
 def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results: str) -> dict[str, Any]:
-    """The next request as clients write it: with the arguments serialized again."""
+    """The next request as clients write it, with the arguments serialized again."""
     calls = calls_of(api, body)
     answers = list(zip(calls, results, strict=False))
     if api == "chat":
@@ -96,12 +96,12 @@ def follow_up(api: Api, request: dict[str, Any], body: dict[str, Any], *results:
             "content": message["content"] or "",
             **({"tool_calls": made} if made else {}),
         }
-        told = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
-        return {**request, "messages": [*request["messages"], assistant, *told]}
-    told = [
+        outputs = [{"role": "tool", "tool_call_id": id, "content": result} for (id, _, _), result in answers]
+        return {**request, "messages": [*request["messages"], assistant, *outputs]}
+    outputs = [
         {"type": "function_call_output", "call_id": id, "output": result} for (id, _, _), result in answers
     ]
-    return {**request, "input": [*request["input"], *body["output"], *told]}
+    return {**request, "input": [*request["input"], *body["output"], *outputs]}
 
 
 def next_question(api: Api, request: dict[str, Any], body: dict[str, Any], question: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def next_question(api: Api, request: dict[str, Any], body: dict[str, Any], quest
 async def send(
     table: Any, judge: Judge, api: Api, request: dict[str, Any], stream: bool
 ) -> tuple[dict[str, Any], str]:
-    """The answer, judged, and what the header says of the turn."""
+    """The judged answer, and the turn's kind in the response header."""
     answer = await table.answer(api, {**request, "stream": stream})
     kind = dict(answer.headers)[b"x-toolwire-turn"].decode()
     if not stream:
@@ -272,11 +272,11 @@ async def test_a_fresh_agent_gets_the_images_of_the_whole_conversation(
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     request["messages"][-1] = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
     first, _ = await send(table, judge, "chat", request, False)
-    table.serve(backend)  # a gateway that knows nothing of the park
+    table.serve(backend)  # a gateway that does not have the parked run
     _, kind = await send(table, judge, "chat", follow_up("chat", request, first, "x"), False)
-    told = bridge.bodies("Send")[-1]["message"]
-    assert kind == "replayed" and "[image]" in told["text"]
-    assert told["images"] == [{"data": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}]
+    message = bridge.bodies("Send")[-1]["message"]
+    assert kind == "replayed" and "[image]" in message["text"]
+    assert message["images"] == [{"data": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}]
 
 
 async def test_the_agent_that_saw_another_image_is_not_asked(
@@ -338,9 +338,9 @@ async def test_another_history_or_other_tools_go_to_a_fresh_agent_as_a_whole(
     await send(table, judge, "chat", edited, False)
     await send(table, judge, "chat", {**following, "tools": CHAT_TOOLS[:1]}, False)
     assert len(bridge.bodies("CreateAgent")) == 3
-    told = bridge.bodies("Send")[1]["message"]["text"]
+    text = bridge.bodies("Send")[1]["message"]["text"]
     assert [
-        words in told for words in ("Be kind.", "User: Weather now?", "Assistant: One.", "User: And two?")
+        words in text for words in ("Be kind.", "User: Weather now?", "Assistant: One.", "User: And two?")
     ] == [True] * 4
 
 
@@ -391,7 +391,7 @@ async def test_agents_that_nobody_comes_back_to_are_closed(
     await until(lambda: len(short.idle) == 0 and len(bridge.agents) == 1)
 
 
-# --- parks ---
+# --- parked runs ---
 
 
 async def test_a_long_park_goes_on_with_signs_of_life_in_between(
@@ -504,8 +504,8 @@ async def test_sixteen_turns_at_once_on_one_bridge_are_neither_lost_nor_mixed(
         return text_of("chat", second), kind
 
     async with asyncio.timeout(60):
-        told = await asyncio.gather(*(loop(number) for number in range(16)))
-    assert told == [(f"number {number} got r{number}", "resumed") for number in range(16)]
+        outcomes = await asyncio.gather(*(loop(number) for number in range(16)))
+    assert outcomes == [(f"number {number} got r{number}", "resumed") for number in range(16)]
     assert backend.bridge.starts == 1 and len(table.gateway.parking) == 0
 
 
@@ -587,7 +587,7 @@ async def test_a_required_call_is_asked_for_in_words_and_once_more(
     assert len(bridge.bodies("CreateAgent")) == 2, "each question has one agent, which is asked twice"
 
 
-# --- cancel ---
+# --- cancellation ---
 
 
 async def test_a_client_that_hangs_up_cancels_the_run(

@@ -1,4 +1,4 @@
-"""The bridge's process and folder: what it gets to see, how it says that it is ready, what happens when it dies, and that nothing is left behind."""
+"""The bridge's process and folder: its environment, readiness, death and cleanup."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def said(events: list[Event]) -> str:
 
 
 def folders() -> set[Path]:
-    """What the bridges of this process have on disk, or in memory."""
+    """What the bridges of this process have on disk or in memory."""
     return {
         path
         for parent in ("/dev/shm", tempfile.gettempdir())
@@ -67,7 +67,7 @@ def leader_of(backend: CursorBackend) -> int:
     return backend.bridge.process.pid
 
 
-# --- what it gets to see ---
+# --- environment ---
 
 
 async def test_the_bridge_has_its_own_folder_and_sees_no_secret(
@@ -98,7 +98,7 @@ async def test_the_bridge_has_its_own_folder_and_sees_no_secret(
     assert not any(secret in caplog.text for secret in (token, callback, KEY, "auth-token"))
 
 
-# --- getting ready ---
+# --- readiness ---
 
 
 @pytest.mark.parametrize("how", ["file", "inline", "noisy"])
@@ -163,7 +163,7 @@ async def test_when_the_bridge_is_killed_every_run_fails_once_and_the_next_one_w
         )
     assert (
         caplog.text.count("Cursor's bridge was killed by signal 9. It said: ") == 1
-    )  # to the operator, and once
+    )  # logged for the operator, once
     again = Turn("chat", "m", (Message("user", (TextPart("again"),)),))
     assert said(await gather(backend.run(again))) == "Fine."
     assert leader_of(backend) != leader and backend.bridge.starts == 2
@@ -355,7 +355,7 @@ async def test_a_first_turn_that_is_cancelled_at_any_moment_does_not_cost_the_ne
 
 
 async def test_an_agent_whose_run_was_stopped_does_not_wait_for_a_next_turn(make: Make, bridge: Any) -> None:
-    """It was in the middle of something: nobody knows what it believes."""
+    """It was busy with something, so its state is unknown."""
     bridge.play([{"call": "look", "args": {}}, {"call": "look", "args": {}}, {"text": "Done."}])
     backend = make(repeats=1)
     run = backend.open(TURN)

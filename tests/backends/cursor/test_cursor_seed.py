@@ -1,4 +1,4 @@
-"""The quick tests of the first Cursor proxy, with their bodies as written, over HTTP against a scripted agent; and its multi-step flow."""
+"""The quick tests of the first Cursor proxy, with their original bodies, over HTTP."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from toolwire.settings.types import ModelSettings, Settings
 Make = Callable[..., CursorBackend]
 
 FIRST = (
-    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read README.md"}],"tools":[{"type":"function","function":{"name":"read",'
-    '"description":"Read file","parameters":{"type":"object","properties":{"filePath":{"type":"string"}},"required":["filePath"]}}}],"stream":true}'
+    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
+    'README.md"}],"tools":[{"type":"function","function":{"name":"read",'
+    '"description":"Read file","parameters":{"type":"object","properties":{"filePath":{"type":"string"}},'
+    '"required":["filePath"]}}}],"stream":true}'
 )
 FOLLOW_UP = (
-    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read README.md"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_0",'
-    '"type":"function","function":{"name":"read","arguments":"{\\"filePath\\":\\"README.md\\"}"}}]},{"role":"tool","tool_call_id":"call_0",'
+    '{"model":"gpt-4o","messages":[{"role":"user","content":"Read '
+    'README.md"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_0",'
+    '"type":"function","function":{"name":"read","arguments":"{\\"filePath\\":\\"README.md\\"}"}}]},'
+    '{"role":"tool","tool_call_id":"call_0",'
     '"content":"# README\\n..."}],"stream":true}'
 )
 READ = {"call": "read", "args": {"filePath": "README.md"}}
@@ -51,7 +55,7 @@ async def url(make: Make, bridge: FakeCursorBridge, on_a_socket: Callable[..., A
 
 
 async def curl(url: str, body: str, judge: Judge) -> tuple[dict[str, Any], str]:
-    """The stream as one answer, and how the turn came about."""
+    """The stream as one answer, and the turn's kind."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(url, data=body, headers={"Content-Type": "application/json"}) as response,
@@ -138,10 +142,10 @@ async def test_read_then_write_in_several_steps(url: str, judge: Judge, bridge: 
         answer, _ = await curl(url, json.dumps(body), judge)
         assert [call[0] for call in calls(answer)] == [name] and ended(answer)[1] == "tool_calls"
         message = answer["choices"][0]["message"]
-        told = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
+        tool_message = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
         body["messages"] += [
             {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]},
-            told,
+            tool_message,
         ]
     answer, kind = await curl(url, json.dumps(body), judge)
     assert (*ended(answer), kind) == ("Added.", "stop", "resumed") and len(bridge.bodies("Send")) == 1

@@ -1,4 +1,4 @@
-"""The pure parts: envelopes, errors, results, options, and where a bridge is looked for."""
+"""The pure parts: envelopes, errors, results, options, and the search for a bridge."""
 
 from __future__ import annotations
 
@@ -166,10 +166,14 @@ def test_images_that_are_there_are_taken(url: str | None, found: tuple[str, str]
     [
         "[]",
         "{}",
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1","authTokenFile":"/nonexistent"}',
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://10.0.0.1:1","authToken":"secret-token"}',
-        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1","authToken":" "}',
-        '{"schemaVersion":1,"transport":"unix","protocol":"connect","url":"http://127.0.0.1:1","authToken":"secret-token"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authTokenFile":"/nonexistent"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://10.0.0.1:1",'
+        '"authToken":"secret-token"}',
+        '{"schemaVersion":1,"transport":"tcp","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authToken":" "}',
+        '{"schemaVersion":1,"transport":"unix","protocol":"connect","url":"http://127.0.0.1:1",'
+        '"authToken":"secret-token"}',
     ],
 )
 def test_a_ready_line_that_is_not_known_is_refused_without_its_secret(line: str) -> None:
@@ -191,7 +195,7 @@ def test_a_ready_line_without_url_is_put_together() -> None:
     assert (ready.url, ready.token) == ("http://[::1]:5", "secret") and "secret" not in repr(ready)
 
 
-# --- options and finding ---
+# --- options and discovery ---
 
 
 @pytest.mark.parametrize(

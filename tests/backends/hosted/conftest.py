@@ -1,4 +1,4 @@
-"""The provider library, or a line that says that it is missing; and backends over the fake providers."""
+"""The provider library, or a line that says it is missing, and backends over the fake providers."""
 
 from __future__ import annotations
 

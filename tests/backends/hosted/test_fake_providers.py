@@ -1,4 +1,4 @@
-"""The fake providers against the providers' own SDKs: what the SDKs read, and what the fakes refuse."""
+"""The fake providers against the providers' own SDKs: what the SDKs read and the fakes refuse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"model": "claude-haiku-4-5", "max_tokens": 4000, "messages": [USER], "tools": [TOOL], **fields}
 
 
-# --- Anthropic ---------------------------------------------------------------------------------------------------------------------------------
+# --- Anthropic ---
 
 
 async def test_anthropics_sdk_accumulates_the_fakes_stream_to_the_fakes_body() -> None:
@@ -67,11 +67,11 @@ async def test_anthropics_sdk_accumulates_the_fakes_stream_to_the_fakes_body() -
     assert streamed.content[3].input == {"q": "Rüst 👋", "n": 1.5, "deep": [{"a": None}]}
     assert streamed.content[0].signature == Thinking("").signature
     assert streamed.stop_reason == "tool_use"
-    told = [
+    read = [
         message.model_dump(exclude_none=True, exclude={"content": {"__all__": {"parsed_output", "caller"}}})
         for message in (streamed, whole)
     ]
-    assert told[0] == told[1]
+    assert read[0] == read[1]
     assert streamed.usage.cache_read_input_tokens == 4 and streamed.usage.output_tokens == 70
     assert {event.type for event in events} >= {
         "message_start",
@@ -130,10 +130,9 @@ async def test_anthropics_sdk_raises_an_error_event_in_the_stream() -> None:
                     pass
 
 
-USES = {
-    "role": "assistant",
-    "content": [{"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}],
-}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}
+USES = {"role": "assistant", "content": [USE]}
+INVALID_ID = {"role": "assistant", "content": [{**USE, "id": "a.b"}]}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}]}
 THINKS = {"type": "enabled", "budget_tokens": 2000}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -146,10 +145,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, USES, USER]}, "without `tool_result`"),
     ({"messages": [USER, RESULT]}, "unexpected `tool_use_id`"),
     ({"messages": [USER, USES, RESULT], "tools": []}, "must define tools"),
-    (
-        {"messages": [USER, {**USES, "content": [{**USES["content"][0], "id": "a.b"}]}, RESULT]},  # type: ignore[dict-item]
-        "unexpected|match pattern",
-    ),
+    ({"messages": [USER, INVALID_ID, RESULT]}, "unexpected|match pattern"),
     ({"messages": [USER, USES, RESULT, USES, RESULT]}, "ids must be unique"),
     ({"tools": [TOOL, TOOL]}, "names must be unique"),
     ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "match pattern"),
@@ -234,7 +230,7 @@ async def test_a_wrong_key_and_an_unknown_model_are_refused() -> None:
                 await client.messages.create(**asked())
 
 
-# --- Google ------------------------------------------------------------------------------------------------------------------------------------
+# --- Google ---
 
 CALLS = Answer(
     Thought("Let me see."),
@@ -332,7 +328,9 @@ async def test_googles_sdk_knows_the_fakes_errors(status: int, name: str) -> Non
 
 
 ASKS = {"role": "user", "parts": [{"text": "hi"}]}
-CALLED = {"role": "model", "parts": [{"function_call": {"name": "search", "args": {}}}]}
+CALL_PART = {"function_call": {"name": "search", "args": {}}}
+CALLED = {"role": "model", "parts": [CALL_PART]}
+FORGED = {"role": "model", "parts": [{**CALL_PART, "thought_signature": b"forged"}]}
 ANSWERED = {
     "role": "user",
     "parts": [{"function_response": {"name": "search", "response": {"result": "ok"}}}],
@@ -362,12 +360,7 @@ GEMINI_REFUSED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("gemini-2.5-flash", [ASKS], {"thinking_config": {"thinking_level": "LOW"}}, "not supported"),
     ("gemini-2.5-pro", [ASKS], {"thinking_config": {"thinking_budget": 0}}, "Budget 0 is invalid"),
     ("gemini-3-pro-preview", [ASKS, CALLED, ANSWERED], {}, "missing a thought_signature"),
-    (
-        "gemini-3-pro-preview",
-        [ASKS, {**CALLED, "parts": [{**CALLED["parts"][0], "thought_signature": b"forged"}]}, ANSWERED],  # type: ignore[dict-item]
-        {},
-        "Corrupted",
-    ),
+    ("gemini-3-pro-preview", [ASKS, FORGED, ANSWERED], {}, "Corrupted"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The hosted backend against the fake providers: events, what the providers are asked, failures, cancelling."""
+"""The hosted backend against fake providers: events, requests to the provider, failures, cancellation."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ async def events(backend: HostedBackend, asked: Turn | None = None) -> list[Even
     return [event async for batch in backend.run(asked or turn()) for event in batch]
 
 
-def told(run: list[Event]) -> dict[str, Any]:
-    """What a run says, and a check that its order is legal: one call open at a time, numbered from 0, one end."""
+def summary(run: list[Event]) -> dict[str, Any]:
+    """The events of a run, after checking their order: one open call at a time, numbered from 0, one end."""
     out: dict[str, Any] = {"text": "", "thought": "", "calls": []}
     open_call: int | None = None
     for event in run[:-1]:
@@ -93,7 +93,7 @@ def told(run: list[Event]) -> dict[str, Any]:
     return out
 
 
-# --- events ------------------------------------------------------------------------------------------------------------------------------------
+# --- events ---
 
 
 async def test_a_claude_answer_comes_out_in_its_order_with_verbatim_increments(serving: Any) -> None:
@@ -113,7 +113,7 @@ async def test_a_claude_answer_comes_out_in_its_order_with_verbatim_increments(s
     async with serving("anthropic", answer) as (backend, _):
         run = await events(backend)
     calls = [("toolu_1", "search", ARGUMENTS), ("toolu_2", "read", "{}")]
-    assert told(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
+    assert summary(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
     assert run[-2:] == [Usage(13, 70, 4, 30), Finish("tool_calls")]
     assert len([event for event in run if isinstance(event, CallArgs)]) > 8
     kinds = [type(event) for event in run]
@@ -139,7 +139,7 @@ async def test_a_gemini_answer_comes_out_in_its_order(serving: Any, together: bo
     async with serving("google", answer) as (backend, _):
         run = await events(backend)
     calls = [("c1", "search", '{"q":"Rüst 👋","n":1.5}'), ("c2", "read", "{}")]
-    assert told(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
+    assert summary(run) == {"text": "Let me look.", "thought": "Hm, well.", "calls": calls}
     assert run[-2:] == [Usage(25, 45, 4, 30), Finish("stop")]
 
 
@@ -148,7 +148,7 @@ async def test_calls_without_ids_get_different_ones(serving: Any) -> None:
         backend,
         _,
     ):
-        one, two = told(await events(backend))["calls"]
+        one, two = summary(await events(backend))["calls"]
     assert one[0] and two[0] and one[0] != two[0]
 
 
@@ -156,10 +156,10 @@ async def test_calls_without_ids_get_different_ones(serving: Any) -> None:
 async def test_it_does_not_matter_how_the_bytes_are_cut(serving: Any, write_size: int) -> None:
     blocks = (a.Thinking("Hm …"), a.Said("Grüße 👋"), a.Use("toolu_1", "search", ARGUMENTS))
     async with serving("anthropic", a.Answer(*blocks, size=2, write_size=write_size)) as (backend, _):
-        assert told(await events(backend))["calls"] == [("toolu_1", "search", ARGUMENTS)]
+        assert summary(await events(backend))["calls"] == [("toolu_1", "search", ARGUMENTS)]
     parts = (g.Thought("Hm …"), g.Said("Grüße 👋"))
     async with serving("google", g.Answer(*parts, size=2, write_size=write_size)) as (backend, _):
-        assert told(await events(backend)) == {"text": "Grüße 👋", "thought": "Hm …", "calls": []}
+        assert summary(await events(backend)) == {"text": "Grüße 👋", "thought": "Hm …", "calls": []}
 
 
 CLAUDE_ENDS = [
@@ -182,14 +182,14 @@ GEMINI_ENDS = [
 async def test_claudes_words_for_the_end(serving: Any, word: str, reason: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("Hi"), stop=word)) as (backend, _):
         run = await events(backend)
-    assert told(run)["text"] == "Hi" and run[-1] == Finish(reason)
+    assert summary(run)["text"] == "Hi" and run[-1] == Finish(reason)
 
 
 @pytest.mark.parametrize(("word", "reason"), GEMINI_ENDS)
 async def test_geminis_words_for_the_end(serving: Any, word: str, reason: Any) -> None:
     async with serving("google", g.Answer(g.Said("Hi"), finish=word)) as (backend, _):
         run = await events(backend)
-    assert told(run)["text"] == "Hi" and run[-1] == Finish(reason)
+    assert summary(run)["text"] == "Hi" and run[-1] == Finish(reason)
 
 
 async def test_a_call_cut_by_the_token_limit_is_truncated_never_completed(serving: Any) -> None:
@@ -210,7 +210,7 @@ async def test_a_malformed_gemini_call_and_a_blocked_prompt_are_failures(serving
     assert blocked == Failure("content_filter", "The provider refused the request (PROHIBITED_CONTENT).")
 
 
-# --- what the provider is asked ----------------------------------------------------------------------------------------------------------------
+# --- requests to the provider ---
 
 
 async def asked_of(serving: Any, provider: str, asked: Turn, **options: Any) -> dict[str, Any]:
@@ -366,7 +366,7 @@ async def test_strict_tools_and_schemas_are_held_by_the_provider_where_it_can(se
         (
             "google",
             {"output": OutputFormat("json_schema", "found", SCHEMA, True)},
-        ),  # with tools, which Gemini 2.5 cannot have beside a schema
+        ),  # with tools, which Gemini 2.5 does not support together with a schema
         ("google", {"output": OutputFormat("json_object"), "tools": ()}),
     ],
 )
@@ -433,7 +433,7 @@ async def test_images_and_files_reach_the_provider(serving: Any) -> None:
         "application/pdf",
     ]
     async with serving("google", g.Answer()) as (backend, _):
-        assert not backend.capabilities.image_urls  # the gateway fetches them
+        assert not backend.capabilities.image_urls  # the gateway downloads them
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ async def test_the_cache_is_asked_for_where_the_options_say_so(serving: Any) -> 
     assert "cache_control" not in str(await asked_of(serving, "anthropic", turn()))
 
 
-# --- thinking ----------------------------------------------------------------------------------------------------------------------------------
+# --- thinking ---
 
 THINKING: list[tuple[str, str, dict[str, Any], str | None, Any]] = [
     ("anthropic", "claude-haiku-4-5", {}, None, None),
@@ -554,7 +554,7 @@ async def test_a_temperature_beside_thoughts_is_refused_or_reported_never_droppe
         assert "temperature" not in server.requests[0].body
 
 
-async def test_an_effort_that_nobody_knows_is_refused(serving: Any) -> None:
+async def test_an_unknown_effort_is_refused(serving: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("ok"))) as (backend, _):
         run = await events(backend, turn(sampling=Sampling(effort="enormous")))
     assert isinstance(run[-1], Failure) and (run[-1].kind, run[-1].param) == (
@@ -594,7 +594,7 @@ async def test_claudes_signed_thoughts_go_back_in_a_tool_loop(serving: Any) -> N
         loop += [said("And then:"), Call("toolu_3", "read", "{}"), result("toolu_3")]
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "enabled"
-        # without thoughts, none go back
+        # without thoughts, none are sent back
         assert (await events(backend, turn(*loop)))[-1] == Finish("stop"), server.refused
         assert "thinking" not in str(server.requests[-1].body)
 
@@ -629,7 +629,7 @@ async def test_thoughts_between_words_and_calls_go_back_where_they_stood(serving
             "thinking",
             "tool_use",
         ]
-        backend.memory = CallMemory()  # a model that thinks as it likes goes on without them
+        backend.memory = CallMemory()  # a model with adaptive thinking continues without them
         assert (await events(backend, turn(*loop, sampling=thinks)))[-1] == Finish("stop"), server.refused
         assert server.requests[-1].body["thinking"]["type"] == "adaptive"
 
@@ -640,7 +640,7 @@ async def test_geminis_signatures_go_back_with_their_calls(serving: Any) -> None
         backend,
         server,
     ):
-        one, two = told(await events(backend))["calls"]
+        one, two = summary(await events(backend))["calls"]
         loop = (
             user("?"),
             Call(one[0], "search", one[2]),
@@ -662,14 +662,14 @@ def test_the_memory_of_calls_has_limits() -> None:
         memory.keep(f"call_{number}", Signed("search", details={"thought_signature": "s"}))
     assert len(memory) == 3 and memory.recall("call_1", "search") is None
     assert memory.recall("call_2", "search") is not None and memory.recall("call_2", "read") is None
-    memory.keep("call_9", Signed("search"))  # call_3 is the one that was asked for longest ago
+    memory.keep("call_9", Signed("search"))  # call_3 is the least recently used one
     assert memory.recall("call_3", "search") is None and memory.recall("call_2", "search") is not None
     for number in range(3):
         memory.keep(f"big_{number}", Signed("search", (SignedThought(Part()),)))
     assert len(memory) == 2
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"
 TOO_MANY = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
@@ -749,7 +749,7 @@ async def test_an_error_response_fails_at_once_with_its_kind(
     serving: Any, provider: str, reply: Any, expected: Failure
 ) -> None:
     async with serving(provider, reply) as (backend, server):
-        async with asyncio.timeout(5):  # an SDK that tries again would wait for longer
+        async with asyncio.timeout(5):  # an SDK that retries would wait longer
             run = await events(backend)
         assert run == [expected] and len(server.requests) == 1
 
@@ -807,7 +807,7 @@ async def test_a_stream_that_fails_is_a_failure_and_never_a_stop(
 ) -> None:
     async with serving(provider, answer) as (backend, _):
         run = await events(backend)
-    assert Text("Half") in run or told(run)["text"] == "Half"
+    assert Text("Half") in run or summary(run)["text"] == "Half"
     assert isinstance(run[-1], Failure) and run[-1].kind == kind and words in run[-1].message
     assert not any(isinstance(event, Finish) for event in run)
 
@@ -897,11 +897,11 @@ async def test_many_runs_at_once_do_not_mix(serving: Any) -> None:
         backend,
         _,
     ):
-        texts = [told(run)["text"] for run in await asyncio.gather(*(events(backend) for _ in range(20)))]
+        texts = [summary(run)["text"] for run in await asyncio.gather(*(events(backend) for _ in range(20)))]
     assert sorted(texts) == sorted(f"Answer {number}." for number in range(20))
 
 
-# --- options, loading, listing -----------------------------------------------------------------------------------------------------------------
+# --- options, loading, listing ---
 
 
 @pytest.mark.parametrize(
@@ -959,7 +959,7 @@ async def test_the_key_comes_from_the_environment_and_a_missing_one_is_said(
     assert await backend.ready() and backend.key() == "k"
 
 
-async def test_the_event_loop_goes_on_while_the_library_loads(serving: Any) -> None:
+async def test_the_event_loop_is_not_blocked_while_the_library_loads(serving: Any) -> None:
     async with serving("anthropic", a.Answer(a.Said("Hi"))) as (backend, _):
         ticks = 0
 
@@ -1013,7 +1013,7 @@ async def test_every_model_of_a_provider_is_listed(source: Any) -> None:
     assert (model.id, model.options.name) == (f"p/{names[0]}", names[0])
 
 
-async def test_a_provider_that_does_not_list_says_so() -> None:
+async def test_a_provider_without_a_model_list_reports_it() -> None:
     with pytest.raises(ValueError, match="are not listed"):
         HostedSource("p", {"model": "groq:*"})
     with pytest.raises(ToolwireError, match="anthropic did not list its models"):

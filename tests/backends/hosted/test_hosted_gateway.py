@@ -1,4 +1,4 @@
-"""The gateway with Claude and Gemini: whole tool loops on both endpoints, streamed and not, judged by all judges."""
+"""The gateway with Claude and Gemini: whole tool loops on both APIs, checked by all judges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n not really
 
 
 def calling(provider: str) -> Any:
-    """Thoughts, words and two calls."""
+    """Thoughts, text and two calls."""
     if provider == "anthropic":
         calls = (a.Use("toolu_1", "weather", '{"city": "Paris"}'), a.Use("toolu_2", "time"))
         usage = {
@@ -113,7 +113,7 @@ def thoughts_of(body: dict[str, Any], api: Api) -> str:
 def continued(
     asked: dict[str, Any], body: dict[str, Any], api: Api, results: dict[str, str]
 ) -> dict[str, Any]:
-    """The next request, as a client writes it: the answer as it came, and the results."""
+    """The next request as a client writes it: the answer unchanged, and the results."""
     if api == "chat":
         answered = [
             {"role": "tool", "tool_call_id": id, "content": results[name]}
@@ -137,7 +137,7 @@ async def ask(table: Any, judge: Judge, api: Api, request: dict[str, Any], strea
     return fold(raw, api)
 
 
-# --- loops -------------------------------------------------------------------------------------------------------------------------------------
+# --- loops ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -188,7 +188,7 @@ def signed(provider: str, body: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_gateway_that_has_forgotten_goes_on_with_the_loop(
+async def test_a_gateway_without_memory_of_the_loop_continues_it(
     table: Any, judge: Judge, serving: Any, provider: str, api: Api
 ) -> None:
     async with serving(provider, calling(provider), saying(provider, "Sunny."), model=MODELS[provider]) as (
@@ -215,7 +215,7 @@ async def test_a_gateway_that_has_forgotten_goes_on_with_the_loop(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_stored_response_goes_on_by_its_id(
+async def test_a_stored_response_continues_by_its_id(
     table_with: Callable[..., Any], tmp_path: Path, judge: Judge, serving: Any, provider: str
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 'store.db'}")
@@ -252,20 +252,20 @@ async def test_streamed_and_whole_answers_are_the_same(
     judge.stream(raw, api, expected=body, **options)
     used = body["usage"]
     if api == "chat":
-        told = (
+        counts = (
             used["prompt_tokens"],
             used["completion_tokens"],
             used["prompt_tokens_details"],
             used["completion_tokens_details"],
         )
     else:
-        told = (
+        counts = (
             used["input_tokens"],
             used["output_tokens"],
             used["input_tokens_details"],
             used["output_tokens_details"],
         )
-    assert told[:2] == (25, 30) and told[2]["cached_tokens"] == 5 and told[3]["reasoning_tokens"] == 10
+    assert counts[:2] == (25, 30) and counts[2]["cached_tokens"] == 5 and counts[3]["reasoning_tokens"] == 10
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -302,7 +302,7 @@ async def test_emulated_tools_work_where_someone_wants_them(
         )
 
 
-# --- the rest of a turn ------------------------------------------------------------------------------------------------------------------------
+# --- the rest of a turn ---
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -317,8 +317,8 @@ async def test_a_custom_call_of_a_tool_that_is_no_longer_offered_becomes_a_funct
     ]
     async with serving(provider, saying(provider, "A title"), model=MODELS[provider]) as (backend, server):
         await table.serve(backend).body("responses", {"input": history, "store": False})
-    told = server.requests[-1].body["messages" if provider == "anthropic" else "contents"][1]
-    assert "{'input': '*** Begin Patch'}" in str(told)
+    sent = server.requests[-1].body["messages" if provider == "anthropic" else "contents"][1]
+    assert "{'input': '*** Begin Patch'}" in str(sent)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -394,7 +394,7 @@ async def test_a_refused_turn_is_an_openai_error_before_the_first_byte(
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_stream_that_fails_says_so_in_its_own_words(
+async def test_a_failing_stream_reports_the_providers_error(
     table: Any, judge: Judge, serving: Any, provider: str, api: Api
 ) -> None:
     broken: Any = a.Answer(a.Said("Half"), error=("overloaded_error", "Overloaded"))
@@ -407,7 +407,7 @@ async def test_a_stream_that_fails_says_so_in_its_own_words(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_client_that_goes_away_ends_the_run_at_the_provider(
+async def test_a_client_that_disconnects_ends_the_run_at_the_provider(
     table: Any, serving: Any, provider: str
 ) -> None:
     hanging: Any = (
@@ -447,7 +447,7 @@ async def test_two_callers_are_served_at_once(table: Any, serving: Any) -> None:
     assert sorted(text_of(body, "chat") for body in bodies) == [f"{number}" for number in range(8)]
 
 
-# --- tool_choice -------------------------------------------------------------------------------------------------------------------------------
+# --- tool_choice ---
 
 
 def one_call(provider: str, name: str) -> Any:

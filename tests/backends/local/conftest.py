@@ -1,4 +1,4 @@
-"""The small real model, loaded once for all tests of a process."""
+"""The small real model, loaded once per process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _missing(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def gguf() -> Path:
-    """The file of the small model: TOOLWIRE_TEST_GGUF, or the one that was pulled, or pulled now."""
+    """The file of the small model: TOOLWIRE_TEST_GGUF, or the one pulled earlier, or pulled now."""
     if not importable():
         _missing("llama.cpp is missing: pip install 'toolwire[local]'")
     named = os.environ.get("TOOLWIRE_TEST_GGUF", "")
@@ -41,7 +41,7 @@ def options(gguf: Path) -> LocalOptions:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def keeper(options: LocalOptions) -> AsyncIterator[None]:
-    """Holds the model, so that it is not loaded again for every test."""
+    """Keeps the model loaded between tests."""
     from toolwire.backends.local.model import give_back, take
 
     model = take(options)

@@ -1,4 +1,4 @@
-"""The embedded model, on a real file: calls that always fit their schema, text as it is decoded, runs that end when nobody wants them."""
+"""The embedded model on a real file: calls match their schema, text streams, runs can be cancelled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHOWN = f'{OPENING}{{"name": "get_weather", "arguments": {{"city": "Rome", "unit
 
 
 def said(*words: str, **fields: Any) -> Turn:
-    """A conversation, the user first."""
+    """A conversation that starts with the user."""
     items = tuple(
         Message("assistant" if place % 2 else "user", (TextPart(text),)) for place, text in enumerate(words)
     )
@@ -59,11 +59,11 @@ def text(of: Sequence[Event]) -> str:
     return "".join(event.text for event in of if isinstance(event, Text))
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------------------------------------
+# --- calls ---
 
 
 async def fitting(backend: LocalBackend, tool: ToolSpec) -> None:
-    """Asks for a call of this tool, and judges its arguments."""
+    """Requests a call of this tool, and checks its arguments."""
     constraint = held([tool], True, begun=OPENING + Constraint.head(tool))
     got = await events(
         backend,
@@ -155,7 +155,7 @@ async def test_free_text_may_hold_no_call(local: LocalBackend) -> None:
 
 
 async def test_text_cannot_contain_an_opening_without_its_call(local: LocalBackend) -> None:
-    """A bias pushes the model's words about, and a prompt full of half calls invites it; what begins is finished all the same."""
+    """A bias and a prompt full of half calls invite unfinished calls. Each begun call still ends."""
     half = f"{OPENING}Rome"
     turn = said(
         "Go",
@@ -186,7 +186,7 @@ async def test_a_call_that_the_token_limit_cuts_is_not_completed(local: LocalBac
 
 
 async def test_a_schema_that_no_grammar_can_read_is_loosened_for_its_tool_alone(local: LocalBackend) -> None:
-    """Each part can be read, both together have no instance, which only llguidance finds out."""
+    """Each part is readable, but together they have no instance, which only llguidance notices."""
     odd = ToolSpec(
         "odd",
         "",
@@ -243,7 +243,7 @@ async def test_an_answer_is_held_to_the_clients_schema(local: LocalBackend) -> N
     assert text(either).startswith(OPENING) or jsonschema_rs.is_valid(schema, json.loads(text(either)))
 
 
-# --- text ----------------------------------------------------------------------------------------------------------------------------------------
+# --- text ---
 
 
 async def test_text_comes_as_it_is_decoded_with_usage_at_the_end(local: LocalBackend) -> None:
@@ -300,7 +300,7 @@ async def test_no_character_is_ever_split(local: LocalBackend) -> None:
     assert all("�" not in event.text for event in got if isinstance(event, Text))
 
 
-# --- limits and failures -------------------------------------------------------------------------------------------------------------------------
+# --- limits and failures ---
 
 
 async def test_a_prompt_that_does_not_fit_is_an_openai_error_before_any_output(local: LocalBackend) -> None:
@@ -319,7 +319,7 @@ async def test_an_answer_that_fills_the_context_ends_as_length(options: LocalOpt
 
 
 class Steps:
-    """Counts what llama.cpp hands over: progress of the prompt, then tokens."""
+    """Counts the callbacks of llama.cpp: prompt progress, then tokens."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -336,7 +336,7 @@ class Steps:
             await asyncio.sleep(0.01)
 
 
-async def test_a_run_that_nobody_wants_ends_at_the_next_token(
+async def test_a_cancelled_run_ends_at_the_next_token(
     local: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = Steps(monkeypatch)
@@ -401,14 +401,14 @@ async def test_four_requests_at_once_share_the_model(local: LocalBackend) -> Non
         await other.close()
 
 
-async def test_a_missing_file_and_a_broken_one_say_what_to_do(
+async def test_the_errors_of_a_missing_and_a_broken_file_explain_what_to_do(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: LocalOptions
 ) -> None:
     missing = LocalBackend("m", LocalOptions(gguf=str(tmp_path / "none.gguf")))
     assert not await missing.ready()
-    with pytest.raises(ToolwireError, match="run: toolwire local pull") as told:
+    with pytest.raises(ToolwireError, match="run: toolwire local pull") as failed:
         await events(missing, said("Hi"))
-    assert told.value.failure.kind == "backend_unavailable"
+    assert failed.value.failure.kind == "backend_unavailable"
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"x" * 1000)
     backend = LocalBackend("m", LocalOptions(gguf=str(broken)))
@@ -421,7 +421,7 @@ async def test_a_missing_file_and_a_broken_one_say_what_to_do(
     assert capfd.readouterr().err == ""
 
 
-async def test_without_llamacpp_it_says_how_to_install_it(
+async def test_without_llamacpp_the_error_explains_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "m.gguf"
@@ -457,7 +457,7 @@ async def test_loading_is_silent_and_leaves_signals_environment_and_ports_alone(
 
 
 def _listening() -> set[str]:
-    """The TCP ports that this process listens on."""
+    """The TCP ports on which this process listens."""
     import os
 
     own = {
@@ -480,7 +480,8 @@ from toolwire.core.turn import Message, Sampling, TextPart, Turn
 
 async def main():
     backend = LocalBackend("m", LocalOptions(gguf=sys.argv[1], context=1024))
-    turn = Turn("chat", "m", (Message("user", (TextPart("Tell me a story."),)),), sampling=Sampling(max_tokens=900, logit_bias={"2": -100}))
+    messages = (Message("user", (TextPart("Tell me a story."),)),)
+    turn = Turn("chat", "m", messages, sampling=Sampling(max_tokens=900, logit_bias={"2": -100}))
     run = backend.run(turn)
     await anext(run)
     return run
@@ -491,10 +492,10 @@ print("left")
 
 
 def test_a_process_can_end_in_the_middle_of_an_answer(gguf: Path) -> None:
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", LEAVES, str(gguf)], capture_output=True, text=True, timeout=100, check=False
     )
-    assert (told.returncode, told.stdout, told.stderr) == (0, "left\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left\n", "")
 
 
 @pytest.mark.parametrize("wrong", [{"context": 1}, {"parallel": 0}, {"temperature": 3.0}, {"max_tokens": 0}])

@@ -1,4 +1,4 @@
-"""The gateway with the embedded model: what a client of OpenAI's APIs sees."""
+"""The gateway with the embedded model, as clients of OpenAI's APIs use it."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ async def test_a_named_call_then_its_result_makes_a_whole_loop(
     assert second["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("told", ["18 degrees and sunny", '{"temperature": 18, "sky": "sunny"}'])
+@pytest.mark.parametrize("result_text", ["18 degrees and sunny", '{"temperature": 18, "sky": "sunny"}'])
 async def test_an_answer_after_a_result_is_in_words_and_not_in_our_markup(
-    table: Any, local: LocalBackend, judge: Judge, told: str
+    table: Any, local: LocalBackend, judge: Judge, result_text: str
 ) -> None:
-    """Such a small model would copy the result, or repeat its own call."""
+    """So small a model would copy the result or repeat its own call."""
     first = await table.serve(local).body(
         "chat", {**ASK, "tool_choice": "required", "parallel_tool_calls": False}
     )
     message = first["choices"][0]["message"]
     [call] = message["tool_calls"]
-    result = {"role": "tool", "tool_call_id": call["id"], "content": told}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": result_text}
     second = await table.body(
         "chat",
         {
@@ -111,8 +111,8 @@ async def test_a_tool_whose_parameters_are_no_schema_is_called_as_well_as_it_can
         "chat", {**ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
     )
     [call] = body["choices"][0]["message"]["tool_calls"]
-    told = json.loads(call["function"]["arguments"])
-    assert told["unit"] == "celsius" and set(told) == {"degrees", "unit"}
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["unit"] == "celsius" and set(arguments) == {"degrees", "unit"}
 
 
 async def test_a_call_that_is_cut_is_length_and_never_a_completed_call(
@@ -146,6 +146,6 @@ async def test_responses_hold_an_answer_to_its_schema(table: Any, local: LocalBa
 async def test_a_prompt_that_does_not_fit_is_a_400(table: Any, local: LocalBackend) -> None:
     from toolwire.core.errors import ToolwireError
 
-    with pytest.raises(ToolwireError) as told:
+    with pytest.raises(ToolwireError) as failed:
         await table.serve(local).body("chat", {"messages": [{"role": "user", "content": "word " * 3000}]})
-    assert told.value.failure.kind == "context_length"
+    assert failed.value.failure.kind == "context_length"

@@ -1,4 +1,4 @@
-"""The first minute: `toolwire serve` with nothing configured, and the README's own request to the embedded model."""
+"""The first minute: `toolwire serve` without configuration, and the README's request to the local model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def request() -> str:
-    """The README's block, as a person pastes it."""
+    """The README's block, as it is pasted."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text("utf-8"))
     return str(next(block for block in blocks if '"model": "local"' in block))
 
 
 @pytest.fixture
 def home(gguf: Path, tmp_path: Path) -> Path:
-    """A home with the pulled model in it, and nothing else."""
+    """A home that contains only the pulled model."""
     folder = tmp_path / "toolwire" / "models"
     folder.mkdir(parents=True)
     (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").symlink_to(gguf)
@@ -59,8 +59,8 @@ def test_the_first_request_of_the_readme_gets_a_real_models_call_that_fits_its_s
             ).stdout
         finally:
             server.terminate()
-            _, told = server.communicate(timeout=30)
-    assert "local  local     constrained" in told
+            _, logged = server.communicate(timeout=30)
+    assert "local  local     constrained" in logged
     judge.stream(answered, "chat")
     chunks = [json.loads(line[6:]) for line in answered.splitlines() if line.startswith(b"data: {")]
     deltas = [

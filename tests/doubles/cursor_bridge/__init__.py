@@ -1,20 +1,24 @@
-"""A scripted stand-in for Cursor's bridge: the published protocol `sdk.v1`, without Cursor. The official client takes it for a bridge.
+"""A scripted Cursor bridge for tests: it implements the published protocol `sdk.v1` without Cursor.
 
-In a test:      async with FakeCursorBridge([{"call": "look", "args": {}}, {"text": "It was {result}."}]) as bridge: bridge.url, bridge.token
+The official client accepts it as a bridge.
+
+In a test:      steps = [{"call": "look", "args": {}}, {"text": "It was {result}."}]
+                async with FakeCursorBridge(steps) as bridge: bridge.url, bridge.token
 As a process:   python -m doubles.cursor_bridge --script FILE [--log FILE] …
 
-A script is a list. An entry that is a list of steps is played by the next Send, the last of them for ever; {"when": PATTERN, "steps": […]} is played
-by every Send whose text matches. A step is an object whose first key says what the agent does:
+A script is a list. An entry that is a list of steps is played by the next Send; the last one is repeated.
+{"when": PATTERN, "steps": […]} is played by every Send whose text matches. A step is an object whose first
+key says what the agent does:
 
 {"text": "…"} · {"think": "…"}              speaks; {prompt}, {tools}, {result} and {results} are filled in
-{"call": NAME, "args": {…}, "id": ID}       calls a tool and waits; "within": so many seconds, then it gives up
-{"calls": [{"call": …}, …]}                 several at once
-{"usage": {…}}                              tokens
-{"own": NAME}                               says that it uses a tool of its own
-{"status": "ERROR", "message", "code"}      ends the run in this way
+{"call": NAME, "args": {…}, "id": ID}       calls a tool and waits, at most "within" seconds
+{"calls": [{"call": …}, …]}                 several calls at once
+{"usage": {…}}                              reports tokens
+{"own": NAME}                               reports that the agent uses a built-in tool
+{"status": "ERROR", "message", "code"}      ends the run with this status
 {"error": CODE, "message", "sdk", "retry"}  ends the stream with an error
-{"sleep": S} · {"hang": true}               waits, with signs of life
-{"drop": true} · {"die": true}              breaks the stream off, or kills the process
+{"sleep": S} · {"hang": true}               waits, with keep-alives
+{"drop": true} · {"die": true}              cuts the stream, or kills the process
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
 
 class FakeCursorBridge:
-    """`seen` holds every request as (method, body); `agents` and `runs` what there is; `cancelled` the ids of runs that were."""
+    """`seen` holds every request as (method, body), `cancelled` the ids of cancelled runs."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class FakeCursorBridge:
         self.runs: dict[str, Run] = {}
         self.cancelled: list[str] = []
         self.refusing: Refused | None = None
-        """Set: every request of agents and models is answered with it."""
+        """If set, the answer to every request for agents and models."""
         self.stopped = asyncio.Event()
         self._api_key = api_key
         self._protocol = protocol
@@ -80,14 +84,14 @@ class FakeCursorBridge:
         self._player: Player | None = None
 
     def play(self, *script: Any) -> None:
-        """Another script from now on."""
+        """Replaces the script."""
         self.script = list(script)
 
     def bodies(self, method: str) -> list[dict[str, Any]]:
         """The requests of one method."""
         return [body for name, body in self.seen if name == method]
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
@@ -247,7 +251,7 @@ class FakeCursorBridge:
             agent.busy = True
             run.task = asyncio.ensure_future(self._player.play(run, stream, self._steps(run)))
             try:
-                await asyncio.shield(run.task)  # a client that hangs up ends nothing: CancelRun does
+                await asyncio.shield(run.task)  # a client that disconnects ends nothing; CancelRun does
             except asyncio.CancelledError:
                 if not run.task.cancelled() and not run.task.done():
                     raise

@@ -1,4 +1,4 @@
-"""The scripted bridge as a process: it says that it is ready as the real one does, or as a broken one would."""
+"""The scripted bridge as a process, which reports that it is ready as the real or a broken one would."""
 
 from __future__ import annotations
 

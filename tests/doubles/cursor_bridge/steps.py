@@ -1,4 +1,4 @@
-"""What the scripted agent does, step by step, and the stream of it."""
+"""What the scripted agent does step by step, and the stream that shows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLBACK = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 
 
 class Refused(Exception):
-    """A request is answered with this Connect error."""
+    """The request is answered with this Connect error."""
 
     def __init__(self, code: str, message: str, sdk: str = "", retry: str = "") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Dropped(Exception):
-    """The stream breaks off."""
+    """Cuts the stream."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Run:
 
 
 class Player:
-    """Plays the steps of runs. `callback` is where tool calls go, with its token."""
+    """Plays the steps of runs. Tool calls are sent to `callback` with its token."""
 
     def __init__(self, callback: tuple[str, str]) -> None:
         self.callback = callback
@@ -149,7 +149,7 @@ class Player:
             "Content-Type": "application/json",
         }
 
-        async def chunked() -> Any:  # the real bridge's requests have no length either
+        async def chunked() -> Any:  # the real bridge sends no Content-Length either
             yield json.dumps(body).encode()
 
         try:
@@ -207,7 +207,7 @@ class Player:
 
 
 class Stream:
-    """A server stream, with an empty envelope whenever nothing else was sent for a while."""
+    """A server stream, with an empty envelope after each pause."""
 
     def __init__(self, response: web.StreamResponse, keepalive_s: float) -> None:
         self._response = response

@@ -1,4 +1,4 @@
-"""A served gateway over a scripted model, and a client that speaks WebSocket to it."""
+"""A served gateway over a scripted model, and a WebSocket client for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITHIN_S = 20
 
 
 class Socket:
-    """A connection: `turn` asks and gives all events of the answer."""
+    """A connection. `turn` sends a request and returns all events of the answer."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -50,14 +50,14 @@ class Socket:
         return await self.answer()
 
     async def closed(self) -> tuple[int | None, str | None]:
-        """How the server ended it."""
+        """How the server closed the connection."""
         async with asyncio.timeout(WITHIN_S):
             await self.connection.wait_closed()
         return self.connection.close_code, self.connection.close_reason
 
 
 def text_of(events: list[Body]) -> str:
-    """The answer's text, and that it is the same in the deltas and in the response."""
+    """The answer's text, after checking that deltas and response agree."""
     streamed = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     items = events[-1]["response"]["output"]
     assert streamed == "".join(
@@ -67,7 +67,7 @@ def text_of(events: list[Body]) -> str:
 
 
 def as_stream(events: list[Body]) -> bytes:
-    """The events as the HTTP route would have sent them, for the judges."""
+    """The events as the HTTP route would send them, for the judges."""
     return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
 
 
@@ -116,7 +116,10 @@ async def _place(script: str, options: Body, server: Body, limits: Body) -> Asyn
 
 @pytest.fixture
 def place() -> Callable[..., Any]:
-    """`async with place("say Hi", tools="emulated", keys=("k",), slow_reader_s=1) as it`: options of model, server and limits by their names."""
+    """`async with place("say Hi", tools="emulated", keys=("k",), slow_reader_s=1) as it`
+
+    Takes options of the model, the server and the limits by name.
+    """
 
     def start(script: str = "", **options: Any) -> Any:
         model: Body = {name: options.pop(name) for name in ("tools", "writes", "dialects") if name in options}

@@ -1,4 +1,4 @@
-"""POST /v1/responses/compact: a long conversation made short, and what becomes of it afterwards."""
+"""POST /v1/responses/compact: a long conversation is shortened and continued."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def texts(turn: Any) -> list[str]:
 
 
 def problems(compacted: Body) -> list[Problem]:
-    """By the SDK's types. Its compacted response lacks the messages of users, which its conversations have."""
+    """Validates by the SDK's types.
+
+    Its compacted response has no user messages, unlike its conversations.
+    """
     messages = [item for item in compacted["output"] if item["type"] == "message"]
     rest = [item for item in compacted["output"] if item["type"] != "message"]
     found = SdkJudge().validate({**compacted, "output": rest}, CompactedResponse)
@@ -75,10 +78,10 @@ async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[...
         asked = it.backend.seen[-1]
         assert (
             texts(asked)[-1] == ASKED and not asked.tools
-        )  # the model saw all of it, and was asked for notes
+        )  # the model saw everything and was asked for notes
 
 
-async def test_the_next_turn_goes_on_from_the_notes(place: Callable[..., Any]) -> None:
+async def test_the_next_turn_continues_from_the_notes(place: Callable[..., Any]) -> None:
     async with place(f"{NOTES}") as it:
         _, compacted = await it.post(PATH, {"model": "m", "input": HISTORY})
         status, _ = await it.post(
@@ -124,7 +127,7 @@ async def test_a_compacted_conversation_is_compacted_again(place: Callable[..., 
         assert kinds(second["output"]) == ["developer", "user", "user", "user", "compaction"]
         assert any(
             "NOTES" in text for text in texts(it.backend.seen[-1])
-        )  # the old notes were read for the new ones
+        )  # the old notes were read to write the new ones
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
@@ -162,21 +165,21 @@ async def test_a_group_that_is_half_answered_stays_whole(place: Callable[..., An
         ]
 
 
-def test_an_answered_group_before_an_open_one_is_told_in_the_notes() -> None:
-    told: list[Item] = [
+def test_an_answered_group_before_an_open_one_is_summarized_in_the_notes() -> None:
+    items: list[Item] = [
         Message("user", (TextPart("a"),)),
         Call("1", "f", "{}"),
         Result("1", (TextPart("x"),)),
         Call("2", "f", "{}"),
     ]
-    assert open_groups(told) == [told[3]] and open_groups(told[:3]) == [] and open_groups(told[:1]) == []
+    assert open_groups(items) == [items[3]] and open_groups(items[:3]) == [] and open_groups(items[:1]) == []
 
 
 SAID: Body = {"role": "assistant", "content": "One moment."}
 
 
 @pytest.mark.parametrize(
-    ("behind", "stays"),
+    ("after", "stays"),
     [
         ([CALL, SAID], ["call_1"]),
         ([CALL, SAID, RESULT], []),
@@ -190,12 +193,12 @@ SAID: Body = {"role": "assistant", "content": "One moment."}
         ([CALL, OTHER, RESULT, SAID], ["call_1", "call_2", "call_1"]),
     ],
 )
-async def test_what_the_model_said_behind_an_open_call_takes_it_from_nobody(
-    place: Callable[..., Any], behind: list[Body], stays: list[str]
+async def test_text_after_an_open_call_does_not_remove_the_call(
+    place: Callable[..., Any], after: list[Body], stays: list[str]
 ) -> None:
     async with place(NOTES) as it:
         _, compacted = await it.post(
-            PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *behind]}
+            PATH, {"model": "m", "input": [{"role": "user", "content": "Paris and Rome?"}, *after]}
         )
         notes = kinds(compacted["output"]).index("compaction")
         assert [item.get("call_id") for item in compacted["output"][notes + 1 :]] == stays
@@ -233,7 +236,7 @@ async def test_no_field_is_ignored_in_silence(place: Callable[..., Any], more: B
             assert (response.status, response.headers["x-toolwire-report"]) == (200, report)
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------------------------------------
+# --- refused requests ---
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ async def test_an_unknown_model_and_a_wrong_method_are_refused_as_elsewhere(
     ],
 )
 async def test_a_summary_that_broke_off_is_an_error(place: Callable[..., Any], script: str, why: str) -> None:
-    """Who gets it throws the conversation away."""
+    """The client discards the conversation once it has the result."""
     async with place(script) as it:
         status, answer = await it.post(PATH, {"model": "m", "input": HISTORY})
         assert status == 502 and f"broke off ({why})" in answer["error"]["message"]
@@ -370,7 +373,7 @@ async def test_a_keys_limit_counts_a_compaction_once(place: Callable[..., Any]) 
         assert statuses == [200, 200, 429]
 
 
-# --- seals and memory --------------------------------------------------------------------------------------------------------------------------
+# --- seals and memory ---
 
 
 async def test_a_seal_outlives_the_process_and_is_shared_by_the_store(tmp_path: Any) -> None:
@@ -400,7 +403,8 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     memory = Memory(most=2 * ITEM_BYTES + 10)
     memory.begin((Message("user", (TextPart("before"),)),))
     memory.keep("a", (Message("user", (TextPart("now"),)),))
-    assert [item.parts[0].text for item in memory.recall("a") or ()] == ["before", "now"]  # type: ignore[union-attr]
+    recalled = memory.recall("a") or ()
+    assert [item.parts[0].text for item in recalled] == ["before", "now"]  # type: ignore[union-attr]
     memory.forget("b")
     assert memory.recall("a") is not None
     memory.forget("a")
@@ -410,7 +414,7 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
     for lane in ("one", "two"):
         memory.enter(lane)
         memory.keep(lane, (Message("user", (TextPart("x" * 60),)),))
-    assert memory.recall("one") is None and memory.recall("two") is not None  # the older one had to go
+    assert memory.recall("one") is None and memory.recall("two") is not None  # the older one was dropped
 
 
 async def test_turns_with_compactions_and_remembered_ones_replay_from_the_journal(

@@ -1,4 +1,4 @@
-"""How an answer is written to the socket, byte by byte, whatever the application sends."""
+"""How an answer is written to the socket, byte by byte, for any application."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}"
 
 
 class App:
-    """Says what it is told to, to whoever asks."""
+    """An application that sends the given messages in response to every request."""
 
     def __init__(self, answer: Callable[[Send], Awaitable[None]]) -> None:
         self._answer = answer
@@ -40,7 +40,7 @@ class App:
 
 
 async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> tuple[bytes, bool]:
-    """What one connection gets for so many requests, and whether it is still open then."""
+    """What one connection receives for this many requests, and whether it is then still open."""
 
     async with served(App(answer)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -60,7 +60,7 @@ async def written(answer: Callable[[Send], Awaitable[None]], times: int = 1) -> 
 
 
 def loaded(app: App, protocol: type[HttpToolsProtocol]) -> Config:
-    """As the server configures uvicorn."""
+    """The configuration that the server gives uvicorn."""
     config = Config(
         app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False
     )
@@ -97,13 +97,13 @@ async def test_a_whole_answer_has_one_length_and_leaves_the_connection_open_for_
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> None:
+async def test_an_answer_without_a_body_has_no_body_headers(status: int) -> None:
     got, is_open = await written(says(start(status), body()), times=2)
     assert is_open and got.count(b"HTTP/1.1 %d" % status) == 2 and got.endswith(b"\r\n\r\n")
     assert b"transfer-encoding" not in got and b"0\r\n" not in got
 
 
-async def test_a_stream_s_head_goes_out_before_its_first_piece_is_there() -> None:
+async def test_the_headers_of_a_stream_are_sent_before_its_first_chunk_exists() -> None:
     release = asyncio.Event()
 
     async def slowly(send: Send) -> None:
@@ -121,7 +121,7 @@ async def test_a_stream_s_head_goes_out_before_its_first_piece_is_there() -> Non
         writer.close()
 
 
-async def test_a_body_in_pieces_comes_behind_its_head() -> None:
+async def test_a_body_in_chunks_follows_its_headers() -> None:
     got, is_open = await written(
         says(start(200, (b"content-length", b"6")), body(b"one", more=True), body(b"two"))
     )
@@ -129,13 +129,13 @@ async def test_a_body_in_pieces_comes_behind_its_head() -> None:
 
 
 @pytest.mark.parametrize("value", [b"a\r\nx-evil: 1", b"a\rb", b"a\nb"])
-async def test_a_header_can_not_break_its_line(value: bytes) -> None:
+async def test_a_header_value_cannot_contain_a_line_break(value: bytes) -> None:
     got, _ = await written(says(start(200, (b"x-told", value), (b"content-length", b"0")), body()))
     assert b"x-told" not in got and b"x-evil" not in got and b"200 OK" not in got
 
 
 @pytest.mark.parametrize("name", [b"x-told\r\nx-evil", b"x-told\n"])
-async def test_a_headers_name_can_not_break_its_line(name: bytes) -> None:
+async def test_a_header_name_cannot_contain_a_line_break(name: bytes) -> None:
     got, _ = await written(says(start(200, (name, b"1"), (b"content-length", b"0")), body()))
     assert b"x-told" not in got and b"x-evil" not in got and b"200 OK" not in got
 
@@ -176,13 +176,13 @@ def test_an_answer_without_headers_is_left_to_uvicorn() -> None:
 async def test_a_path_is_read_as_uvicorn_reads_it(url: bytes, path: str, query: bytes) -> None:
     seen: list[dict[str, Any]] = []
 
-    class Telling(App):
+    class Reporting(App):
         async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
             seen.append(scope)
             await super().__call__(scope, receive, send)
 
     for protocol in (GuardedProtocol, HttpToolsProtocol):
-        config = loaded(Telling(says(start(200), body())), protocol)
+        config = loaded(Reporting(says(start(200), body())), protocol)
         made = protocol(config, ServerState(), {})
         made.connection_made(_Silent())
         made.data_received(ASKED.replace(b"/x", url))
@@ -194,7 +194,7 @@ async def test_a_path_is_read_as_uvicorn_reads_it(url: bytes, path: str, query: 
 
 
 def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
-    """Ours sets it by itself: what a later version adds must be seen here."""
+    """Our class sets its own attributes: an attribute that a later version adds must fail here."""
     config = loaded(App(says()), GuardedProtocol)
     loop = asyncio.new_event_loop()
     state = ServerState()
@@ -208,7 +208,7 @@ def test_a_connection_has_all_that_uvicorn_gives_it() -> None:
         "scheme",
         "scope",
         "headers",
-    }  # with the connection, or with a request
+    }  # per connection or per request
     unused = {"limit_concurrency"}
     for name, value in vars(theirs).items():
         if name not in later | unused:
@@ -249,8 +249,8 @@ STREAM = (b"content-type", b"text/event-stream")
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_streams_head_goes_out_with_its_first_piece_or_before_it(waits: bool) -> None:
-    """A head that waits for its piece must not wait for long: nothing else tells the client that its request was taken."""
+async def test_the_headers_of_a_stream_are_sent_with_its_first_chunk_or_before_it(waits: bool) -> None:
+    """Headers that wait for the first chunk must not wait long: the client has no other sign of life."""
     go_on = asyncio.Event()
     writes: list[bytes] = []
 
@@ -305,13 +305,16 @@ async def test_a_stream_that_breaks_before_its_first_piece_ends_the_connection()
     assert not is_open and (not got or b"transfer-encoding: chunked" in got)
 
 
-# --- the short ways: a whole answer, and a body that is there ------------------------------------------------------------------------------------
+# --- shortcuts: a whole answer, and a body that is already there ---
 
-TOLD = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
+HEADERS = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
 
 
 class Short(App):
-    """Answers by one call where it is taken, and as any application does where it is not; `taken` says which it was, `bodies` what was asked."""
+    """Answers with the shortcut if it is available, else as any application does.
+
+    `taken` records which one, `bodies` the request bodies.
+    """
 
     def __init__(self, headers: list[tuple[bytes, bytes]], said: bytes = b"hello") -> None:
         self.taken: list[bool] = []
@@ -348,22 +351,22 @@ def without_date(answer: bytes) -> bytes:
 
 
 async def test_a_whole_answer_by_one_call_is_what_two_messages_would_have_been() -> None:
-    app = Short(TOLD)
+    app = Short(HEADERS)
     short = await exchanged(app, ASKED, ASKED)
     assert app.taken == [True, True] and app.bodies == [b"{}", b"{}"]
-    long = await exchanged(App(says(start(200, *TOLD), body(b"hello"))), ASKED, ASKED)
+    long = await exchanged(App(says(start(200, *HEADERS), body(b"hello"))), ASKED, ASKED)
     assert without_date(short) == without_date(long) and short.count(b"\r\n\r\nhello") == 2
 
 
 @pytest.mark.parametrize(
     ("asked", "headers", "said"),
     [
-        (ASKED.replace(b"host", b"connection: close\r\nhost"), TOLD, b"hello"),
-        (ASKED.replace(b"POST", b"PUT"), TOLD, b"hello"),
+        (ASKED.replace(b"host", b"connection: close\r\nhost"), HEADERS, b"hello"),
+        (ASKED.replace(b"POST", b"PUT"), HEADERS, b"hello"),
         (ASKED, [(b"Content-Type", b"text/plain"), (b"content-length", b"5")], b"hello"),
-        (ASKED, [*TOLD, (b"connection", b"close")], b"hello"),
+        (ASKED, [*HEADERS, (b"connection", b"close")], b"hello"),
         (ASKED, [(b"content-type", b"text/plain")], b"hello"),
-        (ASKED, TOLD, b"longer than five"),
+        (ASKED, HEADERS, b"longer than five"),
     ],
     ids=["closing", "method", "upper case", "header", "no length", "wrong length"],
 )
@@ -384,13 +387,13 @@ async def test_nothing_is_written_to_a_connection_that_was_answered() -> None:
             if wire is not None:
                 again = scope[CONNECTION].wire
                 self.taken += [
-                    wire.answer(200, TOLD, b"hello"),
-                    again.answer(200, TOLD, b"hello"),
+                    wire.answer(200, HEADERS, b"hello"),
+                    again.answer(200, HEADERS, b"hello"),
                     wire.take() is not None,
                     again.take() is not None,
                 ]
 
-    app = Twice(TOLD)
+    app = Twice(HEADERS)
     assert (await exchanged(app, ASKED)).count(b"HTTP/1.1 200") == 1 and app.taken == [
         True,
         False,
@@ -405,13 +408,13 @@ async def test_nothing_is_written_to_a_connection_that_was_answered() -> None:
     [ASKED[:-1], ASKED.replace(b"host", b"expect: 100-continue\r\nhost")],
     ids=["half", "waits for our word"],
 )
-async def test_a_body_that_is_not_there_or_that_nobody_asked_for_is_not_taken(asked: bytes) -> None:
-    app = Short(TOLD)
+async def test_a_missing_or_unrequested_body_is_not_taken(asked: bytes) -> None:
+    app = Short(HEADERS)
     await exchanged(app, asked)
     assert app.bodies == [None]
 
 
-# --- what the kernel is asked for ------------------------------------------------------------------------------------------------------------------
+# --- system calls ---
 
 
 async def test_every_connection_has_what_the_kernel_is_to_do_for_it() -> None:

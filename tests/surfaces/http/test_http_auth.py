@@ -1,4 +1,4 @@
-"""Who may ask: the gate as tables, and the same through a real socket."""
+"""Authentication: the gate as tables, and through a real socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOPBACK_HOST = {b"host": b"127.0.0.1:8788"}
 )
 def test_a_loopback_server_answers_only_to_its_own_names(host: bytes, allowed: bool) -> None:
     gate = Gate(ServerSettings(hosts=("Gateway.lan",)))
-    for _ in range(2):  # judged, then remembered
+    for _ in range(2):  # checked, then cached
         if allowed:
             gate.check_place({b"host": host})
         else:
@@ -168,7 +168,7 @@ def test_a_key_s_id_does_not_show_the_key() -> None:
     assert "secret" not in key_id_of("secret-key") and len(key_id_of("secret-key")) == 12
 
 
-# --- through the socket ------------------------------------------------------------------------------------------------------------------------
+# --- through the socket ---
 
 
 async def test_a_preflight_is_answered_before_anything_else_and_echoes_the_headers_it_asks_for(
@@ -232,7 +232,7 @@ async def test_a_rebound_host_name_is_refused(site: Any) -> None:
     assert site.gateway.calls == []
 
 
-async def test_cors_headers_stand_on_answers_and_on_errors(serving: Callable[..., Any]) -> None:
+async def test_answers_and_errors_have_cors_headers(serving: Callable[..., Any]) -> None:
     async with serving(keys=("k",)) as site:
         for headers, status in (
             ({"Authorization": "Bearer k"}, 200),
@@ -275,7 +275,7 @@ async def test_a_wrong_key_gets_openai_s_401(serving: Callable[..., Any]) -> Non
         assert site.gateway.calls == []
 
 
-async def test_the_gateway_is_told_which_key_asked_and_never_the_key(serving: Callable[..., Any]) -> None:
+async def test_the_gateway_gets_the_name_of_the_key_and_never_the_key(serving: Callable[..., Any]) -> None:
     async with serving(keys=("one", "two")) as site:
         for key in ("one", "two"):
             async with site.client.post(

@@ -1,4 +1,4 @@
-"""The routes beside the turns: models, stored responses, health, metrics, the access log."""
+"""The routes other than turns: models, stored responses, health, metrics, the access log."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stored(id: str, key_id: str = "", items: int = 3) -> StoredResponse:
     )
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------------------------
+# --- models ---
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/"])
@@ -92,7 +92,7 @@ async def test_an_unknown_model_is_a_404_with_openai_s_code(site: Any) -> None:
         assert (await answer.json())["error"]["code"] == "model_not_found"
 
 
-# --- stored responses --------------------------------------------------------------------------------------------------------------------------
+# --- stored responses ---
 
 
 async def test_a_stored_response_comes_back_byte_for_byte_and_can_be_deleted(site: Any) -> None:
@@ -148,7 +148,7 @@ async def test_a_bad_page_names_its_parameter(site: Any, query: str, param: str)
         assert (await answer.json())["error"]["param"] == param
 
 
-async def test_a_response_that_is_done_can_not_be_cancelled(site: Any) -> None:
+async def test_a_completed_response_cannot_be_cancelled(site: Any) -> None:
     await site.store.put(stored("resp_1"))
     for id, status in (("resp_1", 400), ("resp_none", 404)):
         async with site.client.post(site.url(f"/v1/responses/{id}/cancel"), json={}) as answer:
@@ -169,7 +169,7 @@ async def test_a_key_sees_only_its_own_responses(serving: Callable[..., Any]) ->
             assert answer.status == 200
 
 
-# --- health and metrics ------------------------------------------------------------------------------------------------------------------------
+# --- health and metrics ---
 
 
 async def test_readiness_follows_the_gateway(site: Any) -> None:
@@ -182,7 +182,7 @@ async def test_readiness_follows_the_gateway(site: Any) -> None:
             assert answer.status == 200
 
 
-async def test_the_root_says_what_this_is(site: Any) -> None:
+async def test_the_root_describes_the_server(site: Any) -> None:
     for path in ("/", "/v1"):
         async with site.client.get(site.url(path), headers={"accept": "application/json"}) as answer:
             assert (await answer.json())["name"] == "toolwire"

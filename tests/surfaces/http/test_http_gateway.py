@@ -1,4 +1,4 @@
-"""The surface, the real gateway and the store together, as OpenAI's own client sees them."""
+"""The HTTP surface, the real gateway and the store together, used by OpenAI's client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_response_is_kept_continued_listed_and_deleted(served: Served) -
         assert caught.value.code == "previous_response_not_found"
 
 
-async def test_a_key_can_not_continue_another_key_s_response(served: Served) -> None:
+async def test_a_key_cannot_continue_the_response_of_another_key(served: Served) -> None:
     async with (
         served("mine", "theirs") as url,
         openai.AsyncOpenAI(base_url=url + "/v1", api_key="mine") as client,

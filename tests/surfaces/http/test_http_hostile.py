@@ -1,4 +1,4 @@
-"""The whole server against bad input and bad clients: every malformed request over a real socket, garbage, and what must survive it."""
+"""The whole server against malformed requests, garbage and bad clients over a real socket."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_signs_of_life_come_before_the_first_token_too(served: Served) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_the_run_upstream(served: Served, stream: bool) -> None:
+async def test_a_client_that_disconnects_cancels_the_run_upstream(served: Served, stream: bool) -> None:
     hanging = Reply.stream(answer("a long answer", size=1)[:3], done=False, ending="hang")
     async with FakeUpstream(hanging) as upstream:
         backend = OpenAIBackend("m", OpenAIOptions(base_url=upstream.base_url))
@@ -163,13 +163,14 @@ async def test_a_client_that_goes_away_cancels_the_run_upstream(served: Served, 
             await asyncio.wait_for(upstream.gone.wait(), 5)
 
 
-async def test_a_header_that_decides_may_stand_only_once(served: Served) -> None:
+async def test_a_security_relevant_header_may_appear_only_once(served: Served) -> None:
     async with served(demo()) as url:
         host, port = url.removeprefix("http://").split(":")
         for twice in ("Host: localhost", "Origin: http://localhost", "Authorization: Bearer x"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(
-                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\nConnection: close\r\n\r\n".encode()
+                f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{twice}\r\n{twice}\r\n"
+                "Connection: close\r\n\r\n".encode()
             )
             answer = await reader.read()
             writer.close()
@@ -201,7 +202,7 @@ async def test_a_preflight_for_a_foreign_host_gives_no_permission(served: Served
         {"pattern": "(a+)+$"},
     ],
 )
-async def test_the_demo_model_can_not_be_made_to_work_hard(served: Served, schema: dict[str, Any]) -> None:
+async def test_the_demo_model_cannot_be_made_to_work_hard(served: Served, schema: dict[str, Any]) -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     body = {
@@ -232,7 +233,7 @@ async def test_a_long_history_of_reused_ids_is_read_in_linear_time(served: Serve
                 assert response.status == 200
 
 
-async def test_references_stand_for_a_bounded_amount_of_text(served: Served) -> None:
+async def test_references_expand_to_a_bounded_amount_of_text(served: Served) -> None:
     async with served(demo()) as url, aiohttp.ClientSession() as client:
         big = {"type": "message", "role": "user", "id": "msg_big", "content": "x" * 1_000_000}
         async with client.post(

@@ -1,4 +1,4 @@
-"""Keys, limits and usage as clients meet them: over a real socket, with the real gateway and store."""
+"""Keys, limits and usage over a real socket, with the real gateway and store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HI = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
 @dataclass
 class Place:
-    """A server with a store of its own, and a client for it."""
+    """A server with its own store, and a client for it."""
 
     url: str
     gateway: Gateway
@@ -54,8 +54,8 @@ class Place:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         async with self.client.post(self.url + path, data=io.BytesIO(data), headers=headers) as answer:
             raw = await answer.read()
-            told = json.loads(raw) if "json" in answer.headers["content-type"] else raw
-            return answer.status, {name.lower(): value for name, value in answer.headers.items()}, told
+            parsed = json.loads(raw) if "json" in answer.headers["content-type"] else raw
+            return answer.status, {name.lower(): value for name, value in answer.headers.items()}, parsed
 
     async def get(self, bearer: str, path: str, **query: Any) -> tuple[int, Any]:
         async with self.client.get(
@@ -92,11 +92,11 @@ def place(on_a_socket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return start
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------------------------------------
+# --- limits ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_limited_key_is_told_what_is_left_and_then_refused_as_openai_does(
+async def test_a_limited_key_sees_what_is_left_and_is_then_refused_as_openai_does(
     place: Serve, judge: Judge, stream: bool
 ) -> None:
     async with place() as p:
@@ -152,7 +152,7 @@ async def test_several_choices_are_charged_together(place: Serve) -> None:
         )
 
 
-async def test_the_settings_limits_hold_for_everybody_without_keys_too(place: Serve) -> None:
+async def test_the_limits_of_the_settings_also_apply_without_keys(place: Serve) -> None:
     async with place(limits={"requests_per_minute": 1}) as p:
         assert [(await p.ask("whatever"))[0] for _ in range(2)] == [200, 429]
 
@@ -170,7 +170,7 @@ async def test_every_answer_to_a_limited_key_has_the_headers_errors_and_lists_to
         assert not any(name.startswith("x-ratelimit") for name in headers)
 
 
-async def test_only_so_many_streams_at_once_and_one_that_is_left_makes_room(place: Serve) -> None:
+async def test_concurrent_streams_are_limited_and_a_disconnected_one_frees_its_slot(place: Serve) -> None:
     async with place(models={"demo": "say one\npause 30s\nsay two"}) as p:
         key = await p.key(concurrent=2)
         headers = {"authorization": f"Bearer {key}"}
@@ -180,9 +180,11 @@ async def test_only_so_many_streams_at_once_and_one_that_is_left_makes_room(plac
         ]
         for answer in open_streams:
             await answer.content.readany()
-        status, told, body = await p.ask(key)
+        status, headers, body = await p.ask(key)
         assert (
-            status == 429 and "2 requests at once" in body["error"]["message"] and told["retry-after"] == "1"
+            status == 429
+            and "2 requests at once" in body["error"]["message"]
+            and headers["retry-after"] == "1"
         )
         open_streams[0].close()
         async with asyncio.timeout(10):
@@ -197,7 +199,7 @@ async def test_only_so_many_streams_at_once_and_one_that_is_left_makes_room(plac
             answer.close()
 
 
-async def test_openai_s_own_client_waits_as_it_is_told_and_then_succeeds(place: Serve) -> None:
+async def test_openais_client_waits_as_long_as_requested_and_then_succeeds(place: Serve) -> None:
     async with place() as p:
         key = await p.key(requests_per_minute=60)
         p.gateway.limits._account(p_id := (await p.keys.all())[0].id, _limits(60)).meters.requests = (
@@ -226,7 +228,7 @@ async def test_a_key_without_limits_leaves_no_trace_in_the_limits(place: Serve) 
         assert p.gateway.limits._accounts == {}
 
 
-# --- budgets ---------------------------------------------------------------------------------------------------------------------------------------
+# --- budgets ---
 
 
 async def test_a_budget_that_is_used_up_is_a_quota_and_not_to_be_tried_again(
@@ -269,7 +271,7 @@ async def test_leaving_before_the_end_does_not_save_a_budget(place: Serve) -> No
 
 
 async def _over_a_socket(p: Place, key: str) -> int:
-    """One turn over a WebSocket of its own; its status."""
+    """The status of one turn over its own WebSocket."""
     async with p.client.ws_connect(
         p.url + "/v1/responses", headers={"authorization": f"Bearer {key}"}
     ) as socket:
@@ -284,8 +286,8 @@ async def _over_a_socket(p: Place, key: str) -> int:
 
 
 async def _streamed(p: Place, key: str, path: str, body: dict[str, Any]) -> int:
-    status, _, told = await p.ask(key, {**body, "stream": True}, path)
-    assert status != 200 or b"[DONE]" in told or b"response.completed" in told
+    status, _, answer = await p.ask(key, {**body, "stream": True}, path)
+    assert status != 200 or b"[DONE]" in answer or b"response.completed" in answer
     return status
 
 
@@ -343,7 +345,7 @@ async def test_a_turn_that_never_ran_gives_its_part_of_the_budget_back(place: Se
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-# --- scopes ----------------------------------------------------------------------------------------------------------------------------------------
+# --- scopes ---
 
 
 async def test_a_key_sees_and_uses_its_own_models_alone(place: Serve, judge: Judge) -> None:
@@ -376,15 +378,15 @@ async def test_a_key_without_tools_is_refused_in_words(place: Serve) -> None:
                 {"model": "demo", "input": "hi", "tools": [{"type": "function", "name": "look"}]},
             ),
         ):
-            status, _, told = await p.ask(key, body, path)
+            status, _, answer = await p.ask(key, body, path)
             assert (
                 status == 403
-                and "may not use tools" in told["error"]["message"]
-                and told["error"]["param"] == "tools"
+                and "may not use tools" in answer["error"]["message"]
+                and answer["error"]["param"] == "tools"
             )
 
 
-async def test_a_revoked_key_ends_without_a_restart_and_a_rotated_one_goes_on(place: Serve) -> None:
+async def test_a_key_can_be_revoked_and_rotated_without_a_restart(place: Serve) -> None:
     async with place() as p:
         old = await p.key()
         _, _, response = await p.ask(old, {"model": "demo", "input": "hi"}, "/v1/responses")
@@ -428,10 +430,12 @@ async def test_an_admin_key_opens_the_pages_until_it_is_revoked(place: Serve) ->
                 await asyncio.sleep(0.02)
 
 
-# --- usage -----------------------------------------------------------------------------------------------------------------------------------------
+# --- usage ---
 
 
-async def test_usage_is_told_by_hour_and_model_to_each_key_its_own_and_to_an_admin_all(place: Serve) -> None:
+async def test_usage_is_listed_by_hour_and_model_for_the_own_key_and_for_all_keys_to_an_admin(
+    place: Serve,
+) -> None:
     async with place(
         models={"demo": "say hi\nusage 7 3", "other": "say hi\nusage 1 1"},
         keys=("configured",),
@@ -462,12 +466,12 @@ async def test_usage_is_told_by_hour_and_model_to_each_key_its_own_and_to_an_adm
         assert shown == {"demo": [2, 0, 14, 6], "other": [1, 0, 1, 1], "unknown": [0, 1, 0, 0]}
 
         _, page = await p.get("chief", "/v1/usage", group_by="key")
-        told = [one for bucket in page["data"] for one in bucket["results"]]
-        assert len(page["data"]) == 7 and {one["api_key_id"] for one in told} == {
+        results = [one for bucket in page["data"] for one in bucket["results"]]
+        assert len(page["data"]) == 7 and {one["api_key_id"] for one in results} == {
             (await p.keys.all())[0].id,
-            told_id("configured"),
+            id_of("configured"),
         }
-        assert sum(one["num_model_requests"] for one in told) == 4
+        assert sum(one["num_model_requests"] for one in results) == 4
         _, page = await p.get("configured", "/v1/usage", key=(await p.keys.all())[0].id)
         assert not any(bucket["results"] for bucket in page["data"]), (
             "another key's usage is nobody's business"
@@ -476,7 +480,7 @@ async def test_usage_is_told_by_hour_and_model_to_each_key_its_own_and_to_an_adm
         assert {one["model"] for bucket in page["data"] for one in bucket["results"]} == {"other"}
 
 
-def told_id(key: str) -> str:
+def id_of(key: str) -> str:
     from toolwire.access.keys import key_id_of
 
     return key_id_of(key)
@@ -485,17 +489,17 @@ def told_id(key: str) -> str:
 async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
     place: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model is known by then, in the log, in metrics and in usage; one that is not there is still nobody's."""
+    """Log, metrics and usage then know the model; a missing model is counted for none."""
     async with place(models={"demo": "say hi\nusage 700 200"}) as p:
         key = await p.key(tokens_per_minute=900)
         with caplog.at_level("INFO", "toolwire.access"):
             assert [
                 (await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")
             ] == [200, 404, 429]
-        told = [
+        lines = [
             json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"
         ]
-        assert [(line["event"], line["model"], line["backend"], line["error"]) for line in told] == [
+        assert [(line["event"], line["model"], line["backend"], line["error"]) for line in lines] == [
             ("turn", "demo", "scripted", None),
             ("turn", "", "", "model_not_found"),
             ("turn", "demo", "scripted", "tokens_limit"),
@@ -513,7 +517,7 @@ async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
         assert counted == {"demo": (1, 1), "unknown": (0, 1)}
 
 
-async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: Serve) -> None:
+async def test_usage_is_paginated_and_refuses_unknown_parameters(place: Serve) -> None:
     async with place() as p:
         _, first = await p.get("", "/v1/usage", start="2026-01-01", end="2026-01-04T12:00", limit=3)
         assert [bucket["start_time"] for bucket in first["data"]] == [
@@ -543,11 +547,11 @@ async def test_usage_comes_in_pages_and_says_what_it_does_not_understand(place: 
         assert (await p.get("", "/usage"))[0] == 200
 
 
-# --- bodies ----------------------------------------------------------------------------------------------------------------------------------------
+# --- bodies ---
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"",', b'{"a":[]},'])
-async def test_a_hostile_body_of_tiny_values_is_refused_and_holds_nobody_up(
+async def test_a_hostile_body_of_tiny_values_is_refused_without_delaying_others(
     place: Serve, unit: bytes
 ) -> None:
     async with place() as p:
@@ -584,8 +588,8 @@ async def test_messages_and_tools_are_counted(place: Serve) -> None:
             ({**HI, "functions": [{"name": "a"}] * 3}, "/v1/chat/completions", "functions"),
             ({"model": "demo", "input": [message] * 4}, "/v1/responses", "input"),
         ):
-            status, _, told = await p.ask("", body, path)
-            assert (status, told["error"]["code"], told["error"]["param"]) == (
+            status, _, answer = await p.ask("", body, path)
+            assert (status, answer["error"]["code"], answer["error"]["param"]) == (
                 400,
                 "array_above_max_length",
                 param,

@@ -1,4 +1,4 @@
-"""Refusals have a pace."""
+"""Refusals are rate limited."""
 
 from __future__ import annotations
 

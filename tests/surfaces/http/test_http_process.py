@@ -1,4 +1,4 @@
-"""The serving process: its one line, its port, its signals, its exit status."""
+"""The serving process: its startup line, port, signals and exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Slow(Gateway):
         return Answer([(b"content-type", b"text/event-stream; charset=utf-8")], stream=blocks())
 
 server = ServerSettings(port=0, drain_s=float(sys.argv[1]))
-sys.exit(serve(Settings(server=server, store=StoreSettings("sqlite://"), models=(ModelSettings("demo", "scripted"),)), Slow))
+models = (ModelSettings("demo", "scripted"),)
+sys.exit(serve(Settings(server=server, store=StoreSettings("sqlite://"), models=models), Slow))
 """
 
 
@@ -74,7 +75,7 @@ def ready_port(child: subprocess.Popen[str]) -> int:
 
 
 def open_stream(port: int) -> socket.socket:
-    """A turn that has begun: its first block has arrived."""
+    """Starts a turn and returns after its first block."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
     connection.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
@@ -92,7 +93,7 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+def test_serve_prints_one_line_when_ready_and_exits_with_0_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "toolwire.toml").write_text('[models.demo]\nbackend = "scripted"\n')
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path) as child:
         port = ready_port(child)
@@ -103,7 +104,8 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         rest, errors = child.communicate(timeout=20)
         assert (child.returncode, rest) == (0, "")
         assert re.fullmatch(
-            rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n",
+            rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works "
+            r"once\)\n",
             errors,
         )
 
@@ -112,7 +114,7 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
     ("url", "journal", "why"),
     [("sqlite://", "", "the store is no file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")],
 )
-def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(
+def test_an_unwritable_journal_is_reported_once_at_startup(
     tmp_path: Path, url: str, journal: str, why: str
 ) -> None:
     (tmp_path / "toolwire.toml").write_text(
@@ -129,7 +131,7 @@ def test_a_journal_that_can_not_be_written_is_told_at_the_start_once(
     )
 
 
-def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
+def test_startup_in_json_logs_objects_without_the_link(tmp_path: Path) -> None:
     with process("-m", "toolwire", "serve", "--port", "0", "--log-format", "json", cwd=tmp_path) as child:
         port = ready_port(child)
         child.send_signal(signal.SIGTERM)
@@ -137,7 +139,7 @@ def test_as_json_a_start_tells_objects_and_not_the_link(tmp_path: Path) -> None:
     found, pages = map(json.loads, errors.splitlines())
     assert found["event"] == "models" and "demo" in {
         model["id"] for model in found["models"]
-    }  # nothing is configured
+    }  # no configuration
     assert {**pages, "time": ""} == {"time": "", "event": "pages", "url": f"http://127.0.0.1:{port}/"}
     (tmp_path / "toolwire.toml").write_text("[server]\nports = 1\n")
     with process("-m", "toolwire", "serve", "--log-format", "json", cwd=tmp_path) as child:
@@ -173,7 +175,7 @@ def test_a_draining_server_takes_no_new_connections_and_closes_idle_ones(tmp_pat
                 time.sleep(0.01)
             else:
                 pytest.fail("the port still accepts")
-            assert read_all(idle) in (b"", b'{"ok":true}')  # the end of the answer at most, and nothing new
+            assert read_all(idle) in (b"", b'{"ok":true}')  # at most the end of the answer, and nothing new
             assert b"data: last" in read_all(stream)
         assert child.wait(20) == 0
 
@@ -183,7 +185,7 @@ def test_a_stream_that_outlasts_the_drain_is_cut_and_the_exit_status_is_still_0(
         port = ready_port(child)
         with open_stream(port) as stream:
             child.send_signal(signal.SIGTERM)
-            assert not read_all(stream).endswith(b"0\r\n\r\n")  # it must not look complete
+            assert not read_all(stream).endswith(b"0\r\n\r\n")  # must not look complete
         output, _ = child.communicate(timeout=20)
         assert (child.returncode, output) == (0, "gateway closed\n")
 
@@ -195,7 +197,7 @@ def test_one_ctrl_c_drains_and_the_second_ends_at_once(tmp_path: Path) -> None:
             child.send_signal(signal.SIGINT)
             stream.settimeout(0.5)
             with pytest.raises(TimeoutError):
-                stream.recv(1)  # the first one lets the stream go on
+                stream.recv(1)  # the first signal lets the stream continue
             child.send_signal(signal.SIGINT)
             assert child.wait(10) == 130
         assert (
@@ -231,7 +233,7 @@ def test_ipv6_is_shown_in_brackets(tmp_path: Path) -> None:
         assert child.stdout.readline().startswith("listening on http://[::1]:")
 
 
-def test_a_store_that_can_not_be_opened_is_one_clear_line_and_status_2(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_one_clear_line_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is not a database, whatever its name says" * 100)
     url = f"sqlite:///{tmp_path}/broken.db"
     with process("-m", "toolwire", "serve", "--port", "0", cwd=tmp_path, TOOLWIRE_STORE__URL=url) as child:

@@ -1,4 +1,4 @@
-"""What is refused, and how: always an OpenAI error object, also while the client is still sending."""
+"""Refused requests get an OpenAI error object, even while the client is still sending."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ async def test_only_json_that_comes_as_it_is_is_taken(
 ) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     received = await site.raw(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n{lines}\r\n{{}}".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n"
+        f"{lines}\r\n{{}}".encode()
     )
     got, _, body = parse(received)
     assert got == status
@@ -119,7 +120,7 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_arrives(serving
         assert site.gateway.calls == []
 
 
-async def test_nothing_more_is_awaited_behind_a_chunked_body_over_the_limit_that_is_there(
+async def test_no_more_data_is_awaited_after_a_chunked_body_over_the_limit(
     serving: Callable[..., Any],
 ) -> None:
     async with serving(max_body_mb=0.01) as site:
@@ -159,7 +160,8 @@ async def test_a_client_that_sends_100_mb_before_it_reads_still_gets_its_413(
     size, piece = 100 * 1024 * 1024, b"x" * (1024 * 1024)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\nContent-Length: {size}\r\n\r\n".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n"
+        f"Content-Length: {size}\r\n\r\n".encode()
     )
     for _ in range(100):
         writer.write(piece)
@@ -186,35 +188,40 @@ async def test_a_refused_small_body_leaves_the_connection_usable(serving: Callab
         assert len(site.server.server_state.connections) == 1
 
 
-async def test_a_client_that_waits_for_100_continue_is_told_no_at_once(site: Any) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n\r\n"
+async def test_a_client_that_waits_for_100_continue_is_refused_at_once(site: Any) -> None:
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n"
+        "\r\n"
+    )
     received = await site.raw(head.encode())
     assert b"100 Continue" not in received
     assert parse(received)[0] == 413
 
 
-async def test_a_client_that_stops_sending_its_body_is_given_up(
+async def test_a_client_that_stops_sending_its_body_is_disconnected(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 0.05)
-    monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # the byte that came gains it no time
+    monkeypatch.setattr(exchange, "BODY_RATE", 1 << 30)  # a further byte does not extend the time
     monkeypatch.setattr(exchange, "LINGER_S", 0.05)
     status, _, body = parse(
         await site.raw(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{{".encode()
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99\r\n"
+            "\r\n{".encode()
         )
     )
     assert status == 400 and "stopped arriving" in body["error"]["message"]
     assert site.gateway.calls == []
 
 
-async def test_a_client_whose_body_drips_is_given_up_and_told_so(
+async def test_a_client_with_a_slow_body_is_disconnected_with_an_error(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "BODY_IDLE_S", 1.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n{{".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n"
+        "{".encode()
     )
     answer = asyncio.ensure_future(reader.read(65536))
     async with asyncio.timeout(10):
@@ -228,10 +235,11 @@ async def test_a_client_whose_body_drips_is_given_up_and_told_so(
 
 
 async def leave_mid_body(site: Any, media: str = "application/json") -> None:
-    """Sends half a request, and goes once it is being served."""
+    """Sends half a request, and disconnects once it is being served."""
     _, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n\r\n{{".encode()
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: 99\r\n"
+        "\r\n{".encode()
     )
     await writer.drain()
     while not site.server.server_state.tasks:
@@ -260,7 +268,7 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
     assert "Exception in ASGI application" not in caplog.text
 
 
-async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) -> None:
+async def test_a_client_that_disconnects_mid_body_leaves_no_state(site: Any) -> None:
     async with asyncio.timeout(5):
         await leave_mid_body(site)
         while site.server.server_state.tasks:
@@ -273,8 +281,10 @@ async def test_a_client_that_leaves_mid_body_leaves_nothing_behind(site: Any) ->
     [
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n{}",
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n{}",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+        "Content-Length: 3\r\n\r\n{}",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        "Content-Length: 2\r\n\r\n{}",
         "GARBAGE\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
@@ -308,16 +318,19 @@ async def test_a_head_that_comes_too_slowly_is_cut_off(
     async with serving() as site:
         status, _, _ = parse(await site.raw(b"GET / HTTP/1.1\r\nHost: loc"))
         assert status == 408
-        assert await site.raw(b"") == b""  # a connection that says nothing is just closed
+        assert await site.raw(b"") == b""  # a silent connection is just closed
         first = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
         received = await site.raw(first + b"GET /livez HTTP/1.1\r\nHo")
         assert (
             received.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in received
-        )  # the second request of a connection too
+        )  # also the second request of a connection
 
 
 async def test_a_websocket_upgrade_is_answered_as_the_plain_request_it_is(site: Any) -> None:
-    head = "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n\r\n"
+    head = (
+        "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Key: eA==\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(head.encode())
     assert b" 405 " in await reader.readline()

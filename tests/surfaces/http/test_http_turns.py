@@ -1,4 +1,4 @@
-"""The two routes that carry turns: what the gateway is given, what the client gets, and what happens when either goes away."""
+"""The two routes for turns: the gateway's input, the client's output, and disconnects of either."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ async def test_a_turn_reaches_the_gateway_with_and_without_v1(site: Any, path: s
     [("abc.DEF_1-2", True), ("x" * 128, True), ("x" * 129, False), ("has space", False), ("ünï", False)],
 )
 async def test_a_client_s_request_id_is_echoed_if_it_is_plain(site: Any, given: str, kept: bool) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {given}\r\nContent-Length: 2\r\n\r\n{{}}"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {given}\r\n"
+        "Content-Length: 2\r\n\r\n{}"
+    )
     received = (await site.raw(head.encode())).decode("latin-1")
     sent_back = next(
         line.partition(": ")[2] for line in received.split("\r\n") if line.lower().startswith("x-request-id")
@@ -74,7 +77,7 @@ async def test_a_client_s_request_id_is_echoed_if_it_is_plain(site: Any, given: 
 @pytest.mark.parametrize(
     ("header", "mode"), [(None, None), ("openai-json", "openai-json"), ("Obsidian-XML", "obsidian-xml")]
 )
-async def test_the_output_mode_of_the_header_goes_with_the_caller(
+async def test_the_output_mode_of_the_header_is_passed_with_the_caller(
     site: Any, header: str | None, mode: str | None
 ) -> None:
     async with site.client.post(
@@ -90,7 +93,7 @@ async def test_an_unknown_output_mode_is_refused_by_name(site: Any) -> None:
         assert (await answer.json())["error"]["param"] == "x-proxy-output-mode"
 
 
-async def test_a_stream_goes_out_block_by_block_with_the_headers_proxies_need(site: Any) -> None:
+async def test_a_stream_is_sent_block_by_block_with_the_headers_that_proxies_need(site: Any) -> None:
     proceed = asyncio.Event()
 
     async def blocks() -> AsyncIterator[bytes]:
@@ -169,7 +172,7 @@ SLOW = (
 
 
 class Slow:
-    """A model that says nothing until it may: its stream is begun without it."""
+    """A model that is silent until released. Its stream starts without it."""
 
     def __init__(self, site: Any, then: Callable[[], AsyncIterator[bytes]]) -> None:
         self.site, self.then, self.go, self.ended = site, then, asyncio.Event(), asyncio.Event()
@@ -185,7 +188,8 @@ class Slow:
             self.ended.set()
 
     def open(self) -> float | None:
-        return self.site.app.metrics.registry.get_sample_value("toolwire_streams_open")  # type: ignore[no-any-return]
+        registry = self.site.app.metrics.registry
+        return registry.get_sample_value("toolwire_streams_open")  # type: ignore[no-any-return]
 
 
 async def one_block() -> AsyncIterator[bytes]:
@@ -201,7 +205,7 @@ async def breaks() -> AsyncIterator[bytes]:
 async def test_the_stream_of_a_slow_model_is_begun_without_it(
     site: Any, then: Callable[[], AsyncIterator[bytes]], whole: bool
 ) -> None:
-    """And goes on with what the model says; what breaks then does not look complete."""
+    """The stream continues with the model's output, and a failure then does not look complete."""
     slow = Slow(site, then)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(SLOW)
@@ -221,7 +225,7 @@ async def test_the_stream_of_a_slow_model_is_begun_without_it(
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_a_stream_leaves_nothing_behind_that_only_the_garbage_collector_finds(
+async def test_a_stream_creates_no_reference_cycles(
     site: Any, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     left: list[weakref.ref[Exchange]] = []
@@ -275,7 +279,7 @@ async def test_a_client_that_does_not_read_holds_the_run_back(site: Any) -> None
     writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
     before = -1
     async with asyncio.timeout(10):
-        while made != before or made == 0:  # until it stands still: the kernel's buffers are full
+        while made != before or made == 0:  # until the kernel's buffers are full
             before = made
             await asyncio.sleep(0.1)
     assert made < 1000

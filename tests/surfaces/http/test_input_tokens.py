@@ -44,7 +44,7 @@ async def test_everything_that_the_model_reads_counts(place: Callable[..., Any])
         assert await count(input="Tell me a joke." * 1000) > 900 * plain
 
 
-async def test_it_is_an_estimate_and_says_so(place: Callable[..., Any]) -> None:
+async def test_the_count_is_an_estimate_and_is_labelled_as_one(place: Callable[..., Any]) -> None:
     async with (
         place("say Hi") as it,
         it.client.post(f"http://127.0.0.1:{it.port}{PATH}", json={"model": "m", "input": "a"}) as response,

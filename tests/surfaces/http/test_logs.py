@@ -61,7 +61,7 @@ async def asked(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_turn_with_calls_is_one_line_that_says_how_it_went(
+async def test_a_turn_with_calls_is_one_line_with_its_outcome(
     on_a_socket: OnASocket,
     client: aiohttp.ClientSession,
     lines: Callable[[], list[dict[str, Any]]],
@@ -107,7 +107,7 @@ async def test_a_turn_with_calls_is_one_line_that_says_how_it_went(
     )
 
 
-async def test_refusals_are_lines_too_with_who_was_refused(
+async def test_refusals_are_logged_too_with_the_refused_client(
     on_a_socket: OnASocket, client: aiohttp.ClientSession, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     settings = Settings(
@@ -178,15 +178,15 @@ async def test_contents_are_logged_at_debug_only(
     with caplog.at_level(logging.DEBUG, "toolwire.access"):
         async with on_a_socket(gateway_of("say the model's own words", settings), settings) as url:
             await asked(client, url, body)
-    told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
-    (contents,) = [line for line in told if line["event"] == "contents"]
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"]
+    (contents,) = [line for line in lines if line["event"] == "contents"]
     assert contents["input"] == [
         {"role": "user", "parts": [{"type": "text", "content": "the user's own words"}]}
     ]
     assert contents["output"] == [
         {"role": "assistant", "parts": [{"type": "text", "content": "the model's own words"}]}
     ]
-    assert all("own words" not in json.dumps(line) for line in told if line["event"] != "contents")
+    assert all("own words" not in json.dumps(line) for line in lines if line["event"] != "contents")
 
 
 # --- how lines are written ----------------------------------------------

@@ -1,6 +1,6 @@
-"""The Open Responses compliance suite's ids, each asked of the real server in our own words.
+"""The Open Responses compliance suite: each of its ids has a test against the real server.
 
-The suite itself lives on GitHub only; docs/websocket.md says how to run it. `IDS` is its list, and every id has its test here.
+The suite itself is only on GitHub; docs/websocket.md explains how to run it. `IDS` is its list of ids.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ IDS = (
     ),
 )
 DEMANDED = frozenset(
-    "id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools tool_choice truncation "
-    "parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning usage max_output_tokens max_tool_calls "
+    "id object created_at completed_at status incomplete_details model previous_response_id instructions "
+    "output error tools tool_choice truncation "
+    "parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning "
+    "usage max_output_tokens max_tool_calls "
     "store background service_tier metadata safety_identifier prompt_cache_key".split()
 )
-"""Keys that the specification's Response must have, of which OpenAI's may lack some."""
-HEART = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""Keys that the specification's Response must have, and that OpenAI's may lack."""
+HEART = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
 
 
 def user(text: Any) -> Body:
@@ -68,8 +73,8 @@ async def ask(place: Callable[..., Any], judge: Judge, body: Body, script: str =
         return complete(response)
 
 
-def told(events: list[Body], judge: Judge) -> Body:
-    """The response that a socket's events end in."""
+def final_response(events: list[Body], judge: Judge) -> Body:
+    """The response at the end of a socket's events."""
     frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     judge.stream(frames.encode(), "responses")
     assert all(DEMANDED <= event["response"].keys() for event in events if "response" in event)
@@ -100,7 +105,7 @@ async def test_assistant_phase(place: Callable[..., Any], judge: Judge) -> None:
 
 
 async def test_response_output_phase_schema(place: Callable[..., Any], judge: Judge) -> None:
-    """The suite only looks at a sample here; the server's own output must fit the same schema."""
+    """The suite checks a sample here. The server's own output must fit the same schema."""
     response = await ask(place, judge, {"input": "Hello"})
     assert all(item.get("phase") in (None, "commentary", "final_answer") for item in response["output"])
 
@@ -193,18 +198,18 @@ async def test_compact_missing_model(place: Callable[..., Any]) -> None:
         assert (status, body["error"]["param"]) == (400, "model")
 
 
-# --- over a WebSocket --------------------------------------------------------------------------------------------------------------------------
+# --- over a WebSocket ---
 
 
 async def test_websocket_response(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        told(await client.turn([user("Count from 1 to 3.")]), judge)
+        final_response(await client.turn([user("Count from 1 to 3.")]), judge)
 
 
 async def test_websocket_sequential_responses(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
         first, second = [
-            told(await client.turn(f"Reply with exactly: {word}", store=False), judge)
+            final_response(await client.turn(f"Reply with exactly: {word}", store=False), judge)
             for word in ("first", "second")
         ]
         assert first["id"] != second["id"] and second["previous_response_id"] is None
@@ -212,8 +217,8 @@ async def test_websocket_sequential_responses(place: Callable[..., Any], judge: 
 
 async def test_websocket_continuation(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        first = told(await client.turn("Remember: cobalt.", store=False), judge)
-        told(await client.turn("Which word?", store=False, previous_response_id=first["id"]), judge)
+        first = final_response(await client.turn("Remember: cobalt.", store=False), judge)
+        final_response(await client.turn("Which word?", store=False, previous_response_id=first["id"]), judge)
         assert [item.parts[0].text for item in it.backend.seen[-1].items if item.role == "user"] == [
             "Remember: cobalt.",
             "Which word?",
@@ -223,13 +228,13 @@ async def test_websocket_continuation(place: Callable[..., Any], judge: Judge) -
 async def test_websocket_reconnect_store_false_recovery(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it:
         async with it.socket() as client:
-            first = told(await client.turn("Remember: copper.", store=False), judge)
+            first = final_response(await client.turn("Remember: copper.", store=False), judge)
         async with it.socket() as client:
             assert (
                 code(await client.turn("Which word?", store=False, previous_response_id=first["id"]))
                 == "previous_response_not_found"
             )
-            told(await client.turn([user("Start again.")], store=False), judge)
+            final_response(await client.turn([user("Start again.")], store=False), judge)
 
 
 async def test_websocket_previous_response_not_found(place: Callable[..., Any]) -> None:
@@ -243,7 +248,7 @@ async def test_websocket_previous_response_not_found(place: Callable[..., Any]) 
 
 async def test_websocket_failed_continuation_evicts_cache(place: Callable[..., Any], judge: Judge) -> None:
     async with place() as it, it.socket() as client:
-        first = told(await client.turn("Remember: ember.", store=False), judge)
+        first = final_response(await client.turn("Remember: ember.", store=False), judge)
         orphan = [{"type": "function_call_output", "call_id": "call_missing", "output": "none"}]
         failed = await client.turn(orphan, store=False, previous_response_id=first["id"])
         assert failed[-1]["type"] == "error" and failed[-1]["status"] == 400
@@ -258,7 +263,9 @@ async def test_websocket_compact_new_chain(place: Callable[..., Any], judge: Jud
         said = [user("Remember: slate."), assistant("OK."), user("Compress this conversation.")]
         _, compacted = await it.post("/v1/responses/compact", {"model": "m", "input": said})
         async with it.socket() as client:
-            told(await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge)
+            final_response(
+                await client.turn([*compacted["output"], user("Continue.")], store=False, tools=[]), judge
+            )
 
 
 async def test_by_default_http_answers_have_the_keys_of_openais_schema_only(

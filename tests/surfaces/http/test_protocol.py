@@ -1,4 +1,4 @@
-"""HTTP/1.1 framing: which bytes are a request, its headers and its body, however the bytes are cut into reads."""
+"""HTTP/1.1 framing: requests, headers and bodies are read the same however the bytes are split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Recorder:
-    """An application that keeps every request it gets and answers it with its number."""
+    """An application that records every request and answers with its number."""
 
     slow_reader_s = 0
     socket_paths = frozenset({b"/v1/responses"})
@@ -49,7 +49,7 @@ class Recorder:
 
 
 class Transport(asyncio.Transport):
-    """The connection's other half: keeps what was written."""
+    """The other end of the connection: records what was written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Transport(asyncio.Transport):
 
 @dataclass
 class Seen:
-    """What became of some bytes."""
+    """The result of sending some bytes."""
 
     requests: list[tuple[str, str, Headers, bytes]]
     statuses: list[int]
@@ -119,7 +119,7 @@ async def _received(pieces: list[bytes], turns: int) -> Seen:
             all(getattr(connection.cycle, "more_body", False) for _ in connection.tasks)
             and not connection.pipeline
         ):
-            break  # it waits for bytes that do not come
+            break  # waits for bytes that do not come
         await asyncio.sleep(0)
     seen = Seen(app.requests, _statuses(transport.written), transport.closing, transport.written)
     connection.connection_lost(None)
@@ -129,7 +129,7 @@ async def _received(pieces: list[bytes], turns: int) -> Seen:
 
 
 def received(pieces: list[bytes], turns: int = 3) -> Seen:
-    """Gives the server these bytes, one piece after the other; `turns` of the loop in between."""
+    """Sends the server these chunks, with `turns` iterations of the loop between them."""
     return asyncio.run(_received(pieces, turns))
 
 
@@ -156,23 +156,23 @@ def one_by_one(data: bytes) -> list[bytes]:
     return [data[place : place + 1] for place in range(len(data))]
 
 
-# --- every request is what its client framed ----------------------------------------------------------------------------------------------------
+# --- every request is read as its client framed it ---
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as an honest or a hostile client sends it. `body` None: there is none."""
+    """A request of an honest or a hostile client. `body` None: it has none."""
 
     method: str = "POST"
     path: str = "/v1/chat/completions"
     upgrade: Headers = ()
     body: bytes | None = None
     chunks: int = 0
-    """More than 0: the body comes in so many chunks."""
+    """Above 0: the body has this many chunks."""
     trailers: Headers = ()
     expect: bool = False
     blank: bytes = b""
-    """Empty lines before it."""
+    """Empty lines before the request."""
 
     @property
     def head(self) -> Headers:
@@ -275,7 +275,7 @@ def test_the_same_byte_by_byte(upgrade: Headers, chunks: int) -> None:
 
 @pytest.mark.parametrize("turns", [0, 3])
 @pytest.mark.parametrize("single", [False, True])
-def test_nothing_behind_a_connect_is_read_as_a_request(turns: int, single: bool) -> None:
+def test_nothing_after_a_connect_is_read_as_a_request(turns: int, single: bool) -> None:
     data = (
         b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED)
         + SMUGGLED
@@ -311,7 +311,7 @@ def test_a_handshake_by_http_1_0_or_with_a_body_is_an_ordinary_request() -> None
 def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever reads a second answer could take it for that of the next request."""
+    """A second answer could be taken for that of the next request."""
 
     async def early(self: Recorder, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -324,11 +324,11 @@ def test_a_response_that_is_out_is_not_followed_by_an_error_for_the_rest_of_its_
     assert seen.statuses == [200] and seen.closed
 
 
-# --- how large a head may be --------------------------------------------------------------------------------------------------------------------
+# --- limits on headers ---
 
 
 def sized(size: int, before: bytes = b"", method: bytes = b"GET", more: bytes = b"") -> bytes:
-    """A head of exactly so many bytes."""
+    """Headers of exactly this many bytes."""
     head = before + method + b" /v1/x HTTP/1.1\r\nHost: localhost\r\n" + more + b"X-Pad: "
     return head + b"a" * (size - len(head) - 4) + b"\r\n\r\n"
 
@@ -359,7 +359,7 @@ def test_a_head_has_64_kb_to_the_byte_however_it_is_cut(
     seen = received(cut(before + sized(size, b"\r\n", b"POST", more) + body, places), 6)
     if size <= MAX_HEAD:
         assert seen.statuses == [200] * (1 + bool(before)) == [200] * len(seen.requests) and not seen.closed
-    else:  # behind a request that is being answered there is no answer, which could be taken for that one's
+    else:  # While a request is being answered, there is no error answer, which could be taken for that one's.
         assert (
             seen.closed
             and seen.statuses in ([[200, 431], [200], []] if before else [[431]])
@@ -376,9 +376,7 @@ def test_a_head_that_is_cut_in_its_empty_line_is_counted_to_its_end(edge: int) -
 
 
 @pytest.mark.parametrize("edge", range(6))
-def test_a_head_behind_chunks_that_are_cut_in_their_last_line_is_counted_from_its_beginning(
-    edge: int,
-) -> None:
+def test_headers_after_chunks_split_in_their_last_line_are_counted_from_their_start(edge: int) -> None:
     first = Request(body=b"{}", chunks=1).wire
     for size, status in ((MAX_HEAD, 200), (MAX_HEAD + 1, 431)):
         data = first + sized(size)
@@ -409,7 +407,7 @@ def test_a_line_of_upgrade_offers_is_bounded_like_any_other() -> None:
 
 
 def test_a_body_full_of_empty_lines_is_not_dear_and_hides_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server cuts what it reads at empty lines, to find where a head begins."""
+    """The server splits its input at empty lines, to find where headers begin."""
     pieces = 0
     parse = GuardedProtocol._stops_at_upgrade
 

@@ -1,4 +1,4 @@
-"""The memory for arriving requests: one key cannot take what the others need."""
+"""The memory for incoming requests: one key cannot take what the others need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MB = 1024 * 1024
 
 
 def taken(room: Room, size: int, key: str) -> str:
-    """How it was refused; nothing where it was taken."""
+    """The error of a refusal; None if there was room."""
     try:
         room.take(size, key)
     except ToolwireError as error:
@@ -64,7 +64,7 @@ def test_without_keys_the_one_caller_may_use_all_of_it() -> None:
     assert not taken(room, room.left, EVERYBODY) and taken(room, 1, EVERYBODY) == "overloaded"
 
 
-def test_a_key_with_its_share_is_told_that_it_is_its_own() -> None:
+def test_a_key_over_its_share_gets_an_error_about_its_own_requests() -> None:
     room = Room(0)
     whole = room.left
     assert not taken(room, whole // 2, "a") and taken(room, 1, "a") == "rate_limit"
@@ -72,7 +72,7 @@ def test_a_key_with_its_share_is_told_that_it_is_its_own() -> None:
     assert not taken(room, whole // 4, "b")
 
 
-# --- served --------------------------------------------------------------------------------------------------------------------------------------
+# --- over a socket ---
 
 
 def head(path: str, key: str, size: int) -> bytes:
@@ -92,7 +92,7 @@ def body(path: str, size: int) -> bytes:
 
 
 async def asked(port: int, path: str, key: str, size: int) -> int:
-    """A request that comes in two pieces, so that it needs room; its status."""
+    """The status of a request that arrives in two chunks, so that it needs room."""
     raw = body(path, size)
     async with connected(port) as (reader, writer), asyncio.timeout(20):
         writer.write(head(path, key, len(raw)) + raw[:1000])
@@ -106,7 +106,7 @@ async def asked(port: int, path: str, key: str, size: int) -> int:
 async def holding(
     it: Any, key: str, size: int, count: int
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Requests of which everything has come but the end: as many as the key gets room for."""
+    """Requests without their last byte: as many as the key has room for."""
     async with AsyncExitStack() as stack:
         held = []
         for _ in range(count):
@@ -128,12 +128,12 @@ async def holding(
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for four bodies of the largest size."""
+    """Room for four bodies of the maximum size."""
     monkeypatch.setattr(exchange, "MOST_ARRIVING", 0)
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_key_that_holds_all_it_can_get_refuses_nobody_else(place: Callable[..., Any]) -> None:
+async def test_a_key_that_uses_its_whole_share_blocks_no_other_key(place: Callable[..., Any]) -> None:
     async with place("say fine", keys=("alice", "bob"), max_body_mb=1) as it:
         before = it.app.room.left
         assert await asked(it.port, CHAT, "bob", 200_000) == 200
@@ -171,7 +171,7 @@ async def test_messages_that_arrive_or_wait_in_line_take_their_key_s_share(place
         await in_line.send({"type": "response.create", "model": "m", "input": "hi"})
         while (await in_line.event())["type"] != "response.created":
             pass
-        await in_line.send(message)  # waits for the response that is under way
+        await in_line.send(message)  # waits for the response in progress
         async with asyncio.timeout(20):
             while it.app.room.left > before - 600_000:
                 await asyncio.sleep(0.01)
@@ -196,8 +196,8 @@ async def test_messages_that_arrive_or_wait_in_line_take_their_key_s_share(place
 
 
 @pytest.mark.usefixtures("small")
-def test_who_is_not_known_yet_has_one_share_with_all_others_like_that() -> None:
-    """Forms of the pages arrive before anybody has said who sends them."""
+def test_unauthenticated_clients_share_one_share() -> None:
+    """Forms of the pages arrive before their sender is authenticated."""
     room = Room(MB)
     assert not taken(room, 2 * MB, exchange.NOBODY) and taken(room, 1, exchange.NOBODY) == "rate_limit"
     assert not taken(room, MB, "bob")
@@ -205,7 +205,7 @@ def test_who_is_not_known_yet_has_one_share_with_all_others_like_that() -> None:
 
 @pytest.mark.usefixtures("small")
 async def test_others_are_as_fast_beside_a_key_that_holds_its_share(place: Callable[..., Any]) -> None:
-    """Side by side: a calm server and one under attack are asked in turns, so that both have the same machine."""
+    """An idle server and one under attack are measured in turns, so that both have the same machine."""
     options: dict[str, Any] = {"keys": ("alice", "bob"), "max_body_mb": 4}
     async with (
         place("say fine", **options) as calm,

@@ -1,4 +1,4 @@
-"""WebSocket frames that flood, break the protocol, or come too early: each connection is bounded, and the log stays quiet."""
+"""WebSocket frames that flood, violate the protocol or come too early: bounded, without log noise."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def create(text: str) -> bytes:
 
 
 class Raw:
-    """A connection on a bare socket, after its handshake."""
+    """A connection on a raw socket, after its handshake."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def frames(self) -> list[Frame]:
-        """All that the server sends until it closes."""
+        """Everything that the server sends until it closes."""
         found: list[Frame] = []
         async with asyncio.timeout(WITHIN_S):
             try:
@@ -60,29 +60,29 @@ class Raw:
                 return found
 
     async def close_code(self) -> int:
-        """Why the server closes; 0 where it does not say."""
+        """The close code; 0 if there is none."""
         closes = [each for each in await self.frames() if each.opcode is Opcode.CLOSE]
         return int.from_bytes(closes[0].data[:2], "big") if closes else 0
 
 
 @asynccontextmanager
-async def handshake(port: int, more: str = "", behind: bytes = b"") -> AsyncIterator[Raw]:
-    """A connection whose handshake was sent, with these headers, and with these bytes right behind it."""
+async def handshake(port: int, more: str = "", after: bytes = b"") -> AsyncIterator[Raw]:
+    """A connection after sending the handshake with these headers, directly followed by these bytes."""
     async with connected(port) as (reader, writer):
-        writer.write(f"{HANDSHAKE}{more}\r\n".encode("latin-1") + behind)
+        writer.write(f"{HANDSHAKE}{more}\r\n".encode("latin-1") + after)
         yield Raw(reader, writer)
 
 
 @asynccontextmanager
-async def opened(port: int, more: str = "", behind: bytes = b"") -> AsyncIterator[Raw]:
-    """The same, accepted."""
-    async with handshake(port, more, behind) as client:
+async def opened(port: int, more: str = "", after: bytes = b"") -> AsyncIterator[Raw]:
+    """The same, after the handshake was accepted."""
+    async with handshake(port, more, after) as client:
         head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), WITHIN_S)
         assert head.startswith(b"HTTP/1.1 101 "), head
         yield client
 
 
-# --- floods -------------------------------------------------------------------------------------------------------------------------------------
+# --- floods ---
 
 EMPTY = {
     "pings": frame(Opcode.PING),
@@ -121,7 +121,7 @@ async def test_a_few_of_them_do_not(place: Callable[..., Any], kind: str) -> Non
 async def test_frames_are_handled_a_few_at_a_time(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are served in between; what waits is held back in the client's own buffers."""
+    """Other clients are served in between. Pending data waits in the client's own buffers."""
     turns: list[tuple[float, int]] = []
     handle = socket_protocol.GuardedSocket._handle_frames
 
@@ -166,7 +166,7 @@ async def test_pings_are_not_answered_while_nothing_is_read_and_the_last_one_is_
             assert await client.reader.readexactly(4) == b"\x8a\x0249"
 
 
-# --- the handshake ------------------------------------------------------------------------------------------------------------------------------
+# --- the handshake ---
 
 UNREADABLE = {
     "a long header": (f"X-A: {'a' * 9000}\r\n", 431),
@@ -191,7 +191,7 @@ async def test_every_handshake_gets_an_answer(
             assert int(head.split()[1]) == status
             if (
                 status == 405 and b"connection: close" not in head
-            ):  # an ordinary request, and its connection goes on
+            ):  # an ordinary request, and its connection stays open
                 client.writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 assert b"HTTP/1.1 200" in await client.reader.read()
             else:
@@ -209,7 +209,7 @@ async def test_frames_that_come_with_the_handshake_are_answered_after_it(place: 
             assert b"response.created" in await client.reader.readuntil(b"}}")
 
 
-async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(
+async def test_frames_after_a_refused_handshake_are_ignored(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handled(self: Any) -> None:
@@ -221,7 +221,7 @@ async def test_frames_behind_a_handshake_that_is_refused_are_not_looked_at(
             assert (await client.reader.readline()).startswith(b"HTTP/1.1 401")
 
 
-# --- frames that break the protocol -------------------------------------------------------------------------------------------------------------
+# --- frames that violate the protocol ---
 
 BROKEN = {
     "an unknown opcode": (b"\x83\x80\0\0\0\0", 1002),
@@ -241,7 +241,7 @@ BROKEN = {
 async def test_a_frame_that_breaks_the_protocol_is_no_traceback(
     place: Callable[..., Any], caplog: pytest.LogCaptureFixture, name: str, cut: bool
 ) -> None:
-    """Alone, behind a message that is being answered, and in the middle of an answer."""
+    """Alone, after a message that is being answered, and in the middle of an answer."""
     broken, code = BROKEN[name]
     async with place("say one\npause 20ms\nsay two\npause 20ms\nsay three") as it:
         with caplog.at_level(logging.INFO):
@@ -292,7 +292,7 @@ async def test_a_connection_that_the_server_gave_up_is_a_client_that_left(
             await connection.send({"type": f"websocket.{kind}", "text": "{}"})
 
 
-# --- where a frame ends -------------------------------------------------------------------------------------------------------------------------
+# --- frame boundaries ---
 
 
 @given(

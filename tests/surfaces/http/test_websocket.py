@@ -1,4 +1,4 @@
-"""The WebSocket way to /v1/responses: what one connection does, refuses and survives."""
+"""/v1/responses over WebSocket: what one connection does, refuses and survives."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def problem(events: list[Body]) -> tuple[int, str]:
     return events[0]["status"], events[0]["error"]["code"]
 
 
-# --- turns -------------------------------------------------------------------------------------------------------------------------------------
+# --- turns ---
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
@@ -120,11 +120,11 @@ async def test_only_the_last_response_is_remembered_where_nothing_is_stored(
             "/v1/responses",
             {"model": "m", "input": "c", "previous_response_id": second[-1]["response"]["id"]},
         )
-        assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was written
+        assert (status, body["error"]["code"]) == (400, "previous_response_not_found")  # nothing was stored
 
 
 @pytest.mark.parametrize("generate", [True, False])
-async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(
+async def test_a_stored_response_after_an_unstored_one_can_be_continued_anywhere(
     place: Callable[..., Any], generate: bool
 ) -> None:
     async with place("say One\n---\nsay Two\n---\nsay Three") as it:
@@ -141,7 +141,7 @@ async def test_what_is_stored_behind_what_is_not_can_be_continued_anywhere(
         status, _ = await it.post(
             "/v1/responses", {"model": "m", "input": "d", "previous_response_id": third["id"]}
         )
-        assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing twice
+        assert status == 200 and it.backend.seen[-1].items[: len(here)] == here  # nothing is repeated
 
 
 async def test_what_has_grown_too_large_is_not_remembered(
@@ -179,7 +179,9 @@ async def test_messages_that_come_early_are_answered_in_their_order(place: Calla
         ]
 
 
-async def test_a_line_that_is_too_long_is_refused_behind_what_waits(place: Callable[..., Any]) -> None:
+async def test_a_request_over_the_queue_limit_is_refused_after_the_waiting_ones(
+    place: Callable[..., Any],
+) -> None:
     async with place("pause 300ms\nsay {user}") as it, it.socket() as client:
         for number in range(MOST_WAITING + 3):
             lane = {"stream_id": "late"} if number > MOST_WAITING else {}
@@ -232,7 +234,7 @@ async def test_two_connections_do_not_wait_for_each_other(place: Callable[..., A
 
 
 class Elsewhere:
-    """Other nodes, which are asked and do not have it."""
+    """Other nodes, which are asked for the response and do not have it."""
 
     def __init__(self) -> None:
         self.asked: list[Body] = []
@@ -266,7 +268,7 @@ async def test_another_node_is_asked_for_what_it_could_know_and_for_nothing_else
         assert [body["input"] for body in others.asked] == ["a", "c"]
 
 
-# --- what is wrong with a message --------------------------------------------------------------------------------------------------------------
+# --- invalid messages ---
 
 WRONG: dict[str, tuple[Any, int, str]] = {
     "no JSON": ("nonsense", 400, "invalid_json"),
@@ -322,7 +324,9 @@ async def test_what_only_http_needs_is_taken_and_means_nothing(place: Callable[.
         )
 
 
-async def test_a_model_that_fails_is_told_in_band_and_forgotten(place: Callable[..., Any]) -> None:
+async def test_a_failing_model_is_reported_in_band_and_its_response_forgotten(
+    place: Callable[..., Any],
+) -> None:
     async with (
         place("say One\n---\nsay half\nfail backend It broke.\n---\nsay never") as it,
         it.socket() as client,
@@ -355,7 +359,7 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
         assert text_of(await client.turn()) == "fine"
 
 
-# --- who may ask -------------------------------------------------------------------------------------------------------------------------------
+# --- authentication ---
 
 
 @pytest.mark.parametrize(
@@ -367,12 +371,15 @@ async def test_a_fault_of_ours_is_an_error_event_without_a_traceback(
         ({"X-Forwarded-For": "203.0.113.9"}, 403),
     ],
 )
-async def test_another_site_can_not_open_a_connection(
+async def test_another_site_cannot_open_a_connection(
     place: Callable[..., Any], headers: dict[str, str], status: int
 ) -> None:
     async with place() as it:
         host = headers.pop("Host", "localhost")
-        head = f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        head = (
+            f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\n"
+        )
         head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + "".join(
             f"{name}: {value}\r\n" for name, value in headers.items()
         )
@@ -393,7 +400,7 @@ async def test_an_allowed_origin_may(place: Callable[..., Any], origin: str) -> 
         assert text_of(await client.turn()) == "fine"
 
 
-async def test_no_node_passes_a_handshake_on_and_who_says_so_is_refused(place: Callable[..., Any]) -> None:
+async def test_no_node_forwards_a_handshake_and_a_forwarded_one_is_refused(place: Callable[..., Any]) -> None:
     async with place(keys=("right",)) as it:
         headers = {"Authorization": "Bearer right", "x-toolwire-hop": "forged"}
         with pytest.raises(InvalidStatus) as refused:
@@ -426,7 +433,7 @@ async def test_a_keys_limit_holds_for_messages_as_for_posts(place: Callable[...,
             )
 
 
-async def test_a_key_has_so_many_connections_and_no_more(
+async def test_the_connections_of_a_key_are_limited(
     place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "MOST_PER_KEY", 1)
@@ -436,7 +443,7 @@ async def test_a_key_has_so_many_connections_and_no_more(
                 async with it.socket():
                     pass
             assert refused.value.response.status_code == 429
-        for _ in range(100):  # until the server has seen the end of the first
+        for _ in range(100):  # until the server has seen the end of the first one
             try:
                 async with it.socket() as client:
                     assert text_of(await client.turn()) == "fine"
@@ -476,7 +483,7 @@ async def test_a_turn_is_logged_and_counted_as_a_post_is(
         assert 'toolwire_requests_total{api="responses",model="m",status="200",strategy="none"} 1.0' in page
 
 
-# --- ends --------------------------------------------------------------------------------------------------------------------------------------
+# --- ends of connections ---
 
 
 async def test_a_client_that_leaves_cancels_its_run(place: Callable[..., Any]) -> None:
@@ -545,7 +552,7 @@ async def test_a_server_that_drains_ends_the_answer_first(place: Callable[..., A
         await draining
 
 
-# --- hostile clients ---------------------------------------------------------------------------------------------------------------------------
+# --- hostile clients ---
 
 
 async def test_a_message_above_the_body_limit_ends_the_connection(place: Callable[..., Any]) -> None:
@@ -565,7 +572,7 @@ async def test_text_that_is_not_utf_8_ends_the_connection(place: Callable[..., A
 async def test_fragments_are_one_message_and_cost_what_they_hold(place: Callable[..., Any]) -> None:
     async with place("say fine", max_body_mb=1) as it, it.socket() as client:
         message = json.dumps({"type": "response.create", "model": "m", "input": "x" * 5000})
-        await client.connection.send(iter(message))  # a frame for each character
+        await client.connection.send(iter(message))  # one frame per character
         assert text_of(await client.answer()) == "fine"
         protocol = client.connection.protocol
         protocol.send_text(b"{", fin=False)
@@ -626,7 +633,10 @@ async def test_a_client_that_reads_nothing_is_cut_off(
     async with place("say fine", slow_reader_s=1) as it:
         raw = socket.create_connection(("127.0.0.1", it.port))
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        head = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        head = (
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        )
         raw.sendall(head + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         loop = asyncio.get_running_loop()
         assert b" 101 " in await loop.run_in_executor(None, raw.recv, 4096)
@@ -650,14 +660,17 @@ async def test_a_client_that_reads_nothing_is_cut_off(
         assert "it read nothing for 1 s" in caplog.text
 
 
-async def test_a_handshake_behind_another_request_is_no_handshake(place: Callable[..., Any]) -> None:
+async def test_a_handshake_pipelined_after_another_request_is_not_accepted(place: Callable[..., Any]) -> None:
     async with place("pause 200ms\nsay fine") as it:
         body = b'{"model":"m","input":"a"}'
         post = (
-            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
-        shake = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        shake = (
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
         writer.write(post + shake + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         answer = await asyncio.wait_for(reader.readuntil(b"method_not_supported"), 20)
@@ -676,7 +689,7 @@ async def test_another_path_speaks_no_websocket(place: Callable[..., Any]) -> No
             assert refused.value.response.status_code == status
 
 
-# --- the serving process -----------------------------------------------------------------------------------------------------------------------
+# --- the serving process ---
 
 
 def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
@@ -701,7 +714,7 @@ def served(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.mark.filterwarnings(
     "ignore:connect\\(\\) must be used as a context manager:DeprecationWarning"
-)  # the SDK's own way
+)  # as the SDK does it
 def test_the_official_sdk_loops_over_one_connection(tmp_path: Path) -> None:
     from openai import OpenAI
 
@@ -799,8 +812,11 @@ def test_a_server_that_is_killed_leaves_stored_turns_whole_and_unfinished_ones_n
 
 
 def test_a_server_that_starts_does_not_load_what_only_websockets_need() -> None:
-    told = "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] == 'websockets'])"
+    program = (
+        "import sys, toolwire.surfaces.http.server as s; print([m for m in sys.modules if m.split('.')[0] "
+        "== 'websockets'])"
+    )
     assert (
-        subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )

@@ -56,7 +56,8 @@ async def decide(url, id):
     store = Store(url)
     approvals = Approvals(store)
     found = await approvals.records.get(id)
-    await approvals.decide(id, found.token, Decision(True, picked=tuple(one.key for one in found.shown.touched)), by="shell")
+    picked = tuple(one.key for one in found.shown.touched)
+    await approvals.decide(id, found.token, Decision(True, picked=picked), by="shell")
     await store.close()
 
 asyncio.run(decide(*sys.argv[1:]))
@@ -111,8 +112,10 @@ async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> No
     )
     assert server.stdin is not None
     server.stdin.write(
-        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
-        b'"clientInfo":{"name":"raw","version":"1"}}}\n{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+        b'"capabilities":{},'
+        b'"clientInfo":{"name":"raw","version":"1"}}}\n'
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
         b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}\n'
     )
     approval = await inbox.next()

@@ -65,7 +65,8 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
     store = Store(shell.url)
     approvals = Approvals(store)
     question = ("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)
-    task = asyncio.ensure_future(approvals.ask(Asking("s", "qwen", "http"), [question], None))  # type: ignore[list-item]
+    asking = Asking("s", "qwen", "http")
+    task = asyncio.ensure_future(approvals.ask(asking, [question], None))  # type: ignore[list-item]
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
     yield Waiting(found[0], task)

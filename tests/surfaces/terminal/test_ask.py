@@ -198,7 +198,9 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 import importlib.util
 found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name in ("prompt_toolkit", "rich") else found(name, package)
+def find_spec(name, package=None):
+    return None if name in ("prompt_toolkit", "rich") else found(name, package)
+importlib.util.find_spec = find_spec
 """
 
 

@@ -168,7 +168,8 @@ def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], 
     ],
 )
 def test_what_became_of_a_call_is_one_line(status: str, notice: str, line: str) -> None:
-    outcome = Outcome(ToolCall("c", "file_read", "{}"), {}, status, notice, ("A.md",))  # type: ignore[arg-type]
+    read = ToolCall("c", "file_read", "{}")
+    outcome = Outcome(read, {}, status, notice, ("A.md",))  # type: ignore[arg-type]
     assert [text for _, text in cards.did(outcome)] == [line]
 
 

@@ -39,7 +39,8 @@ def chat(place: Any, terminal: Start) -> Start:
 
 def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start) -> None:
     one = chat(
-        'think Hm, a greeting.\nchunk 3\nsay "# Hello\\n\\nThis is **bold** and 漢字 is wide.\\n\\n- one\\n- two"'
+        'think Hm, a greeting.\nchunk 3\nsay "# Hello\\n\\nThis is **bold** and 漢字 is wide.\\n\\n- one\\n- '
+        'two"'
     )
     one.say("Hi")
     shown = one.see("Hm, a greeting.", "Hello", "This is bold and 漢字 is wide.", " • two")

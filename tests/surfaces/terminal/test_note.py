@@ -34,8 +34,8 @@ def test_the_answer_is_appended_under_its_heading_and_the_next_one_waits_below(
     text = note.read_text()
     assert text.startswith(HEAD + "What is alpha?\n")
     assert (
-        f'What is alpha?\n\n{RULE}\n\n### role::assistant<span style="font-size: small;"> (m)</span>\n\nAlpha is **first**.'
-        in text
+        f'What is alpha?\n\n{RULE}\n\n### role::assistant<span style="font-size: small;"> (m)</span>\n\n'
+        "Alpha is **first**." in text
     )
     assert text.endswith(f"\n\n{RULE}\n\n### role::user\n\n") and done.stderr.startswith("m answers into ")
     assert [message["role"] for message in parse(text).messages] == ["user", "assistant"]

@@ -14,7 +14,8 @@ from toolwire.surfaces.terminal.painter import Blocks, Painter, renderer
 
 TEXT = """# A heading
 
-A paragraph with **bold**, `code` and 漢字 that is long enough to be wrapped at the end of a narrow line, 😀 included.
+A paragraph with **bold**, `code` and 漢字 that is long enough to be wrapped at the end of a \
+narrow line, 😀 included.
 
 - one
 - two
