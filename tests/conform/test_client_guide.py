@@ -1,4 +1,7 @@
-"""The values in docs/clients.md work as they are pasted, apart from the port."""
+"""The settings in docs/clients.md for Obsidian Copilot, OpenCode and Codex work as they are.
+
+Only the port differs here.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def test_codex_runs_with_the_file_of_the_guide(gateway: str, run_client: RunClie
 
 @pytest.fixture(scope="module")
 def copilot(gateway: str) -> dict[str, str]:
-    """Obsidian Copilot's fields, as the guide's table has them."""
+    """Obsidian Copilot's fields, from the guide's table."""
     rows = dict(re.findall(r"(?m)^\| ([\w ]+?) \| (.*?) \|$", section("Obsidian Copilot")))
     values = {field: re.findall(r"`([^`]+)`", value) for field, value in rows.items()}
     assert rows["Provider"] == "*3rd party (openai format)*" and rows["Enable CORS"].startswith("off")
@@ -84,7 +87,7 @@ def test_obsidian_copilots_fields_lead_its_langchain_through_a_loop(
 def test_obsidian_copilots_fields_work_from_its_window_without_its_cors_mode(copilot: dict[str, str]) -> None:
     program = chromium()
     if program is None:
-        pytest.skip("Chromium is missing")  # where that may not be, test_client_matrix.py fails
+        pytest.skip("Chromium is missing")  # if clients must be installed, test_client_matrix.py fails
     browsed = run_browser(program, [{"api": api, "stream": True, **copilot} for api in ("chat", "responses")])
     for result in browsed.results:
         _, last = last_of([result])

@@ -1,6 +1,6 @@
-"""Every real client goes through a two-step tool loop on every API it speaks, with several models.
+"""Every real client runs a two-step tool loop: each API, streamed and not, each kind of model.
 
-The table of cells is tests/clients/matrix.py; a test here for each cell.
+One test per cell of the table in tests/clients/matrix.py. The models are scripted, emulated and Codex.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, ask: Ask) -> None:
+def test_a_tool_loop_ends_in_an_answer_with_the_tools_result(case: Case, ask: Ask) -> None:
     result = ask(case)
     assert result["error"] is None, result["error"]
     first, last = result["steps"]
@@ -28,7 +28,7 @@ def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(case: Case, a
     assert last["text"].startswith("The tool said: ") and "rain in Paris" in last["text"]
     silent = (
         case.client == "semantic-kernel" and case.wire == "responses" and case.stream
-    )  # it tells no usage of what it streams
+    )  # it reports no usage when it streams
     if BY_NAME[case.client].program and not silent:
         assert [step["usage"] for step in (first, last)] == [
             {"input": 11, "output": 7},
@@ -72,7 +72,7 @@ def _key(case: Case) -> tuple[str, str, bool, str]:
 def browse(gateway: str, **more: Any) -> Browsed:
     program = chromium()
     if program is None:
-        pytest.skip("Chromium is missing")  # where that may not be, the cells above have failed
+        pytest.skip("Chromium is missing")  # if clients must be installed, the cells above have failed
     case = Case("browser", "chat", True, "native")
     return run_browser(program, [{**case.job(), "baseURL": gateway}], **more)
 

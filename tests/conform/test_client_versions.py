@@ -1,4 +1,4 @@
-"""The versions of the real clients are in tests/clients/versions.toml, and all installers agree."""
+"""tests/clients/versions.toml is the only list of client versions, and all installers agree with it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Library clients as people install them, through many kinds of turns against the running gateway.
+"""Library clients in many kinds of turns against the running gateway: successes and failures.
 
-The programs in tests/clients run the loops and tell what their client gave them; every assertion here is about that, not about bytes. The first
-question to a client runs all of its jobs in one process. tests/clients/matrix.py holds the table of clients and scenarios, `scripts` beside it what
-the models do.
+The programs in tests/clients run the loops and report what their client returned. Assertions are about that,
+not about bytes. The first question to a client runs all its jobs in one process. tests/clients/matrix.py has
+the table of clients and scenarios, tests/clients/scripts what the models do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from matrix import BROAD, Case
-from simple import PLANS, told
+from simple import PLANS, reported
 
 Ask = Callable[[Case, str], dict[str, Any]]
 
@@ -25,20 +25,20 @@ _AI_SDK = {CALLED: "tool-calls", ENDED: "stop", SHORT: "length"}
 
 
 def finish(case: Case, how: str) -> str | None:
-    """The client's own word for how an answer ended."""
+    """The client's name for how an answer ended."""
     if case.client == "pydantic-ai":
         return "tool_call" if how == CALLED and case.wire == "chat" else {SHORT: "length"}.get(how, "stop")
     if case.client == "openai-agents" or (
         case.client == "semantic-kernel" and case.wire == "responses" and case.stream
     ):
-        return None  # it does not tell
+        return None  # not reported
     if case.client in ("haystack", "tanstack-ai"):
         return _CHAT[how]  # also on Responses
     return (_AI_SDK if case.client == "ai-sdk" else _RESPONSES if case.wire == "responses" else _CHAT)[how]
 
 
 def steps_of(result: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The answers of a loop that went well: every call one that the client takes, every id its own."""
+    """The answers of a successful loop: the client accepts every call, and every id is unique."""
     assert result["error"] is None, result["error"]
     steps: list[dict[str, Any]] = result["steps"]
     assert len(steps) == count, steps
@@ -63,7 +63,7 @@ def in_any_order(calls: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def ordered(case: Case, calls: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The calls of an answer as they can be compared: Haystack sorts those of a streamed Response by their item ids."""
+    """The calls of an answer in comparable order: Haystack sorts those of a streamed Response by item id."""
     return (
         in_any_order(calls)
         if (case.client, case.wire, case.stream) == ("haystack", "responses", True)
@@ -75,7 +75,7 @@ def calls_of(step: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(call["name"], call["arguments"]) for call in step["calls"]]
 
 
-# --- what works ---
+# --- successes ---
 
 every_case = pytest.mark.parametrize("case", BROAD, ids=str)
 
@@ -132,7 +132,7 @@ def test_arguments_arrive_as_the_model_meant_them(case: Case, ask: Ask) -> None:
 
 
 @every_case
-def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None:
+def test_a_conversation_continues_with_its_history(case: Case, ask: Ask) -> None:
     first, second = (step["text"] for step in steps_of(ask(case, "conversation"), 2))
     assert first == "The first answer."
     if (case.client, case.api, case.stream) == ("semantic-kernel", "stateless", True):
@@ -146,9 +146,11 @@ def test_a_conversation_goes_on_with_what_was_said(case: Case, ask: Ask) -> None
 
 
 @every_case
-def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
+def test_an_answer_that_reached_the_token_limit_reports_it(case: Case, ask: Ask) -> None:
     result = ask(case, "short")
-    if case.api == "runner" and (not case.stream or result["error"]):  # since 7 of the package, streamed too
+    if case.api == "runner" and (
+        not case.stream or result["error"]
+    ):  # since version 7 of the package, also streamed
         assert result["error"]["name"] == "LengthFinishReasonError", "the runner takes no answer that was cut"
         return
     if (case.client, case.api) == ("openai-agents", "responses"):
@@ -166,18 +168,17 @@ def test_an_answer_that_ran_out_of_room_says_so(case: Case, ask: Ask) -> None:
     assert (only["text"], only["finish"]) == ("This sentence has no", finish(case, SHORT))
 
 
-# --- what a model reads ---
+# --- the history that a model reads ---
 
 
 def beside(case: Case, plan: str) -> str:
-    """The words of its own that the model reads beside its last calls.
+    """The model's own text that it reads next to its last calls.
 
-    semantic-kernel drops them, except that its agent, where it does not stream, sends all of them again with
-    every request.
+    semantic-kernel drops it, except that its agent, without streaming, sends all of it with every request.
     """
     spoken, rounds = PLANS[plan]
     if case.api == "rewritten":
-        return ""  # as some clients do, it writes the message with the calls anew
+        return ""  # like some clients, it rewrites the message with the calls
     if case.client != "semantic-kernel" or (case.api, case.stream) == ("stateless", False):
         return spoken
     again = spoken and (case.api, case.stream) == ("responses", False)
@@ -198,7 +199,7 @@ def test_a_model_that_calls_until_the_history_ends_with_results_is_given_such_a_
     results = [
         f"rain in {given['city']}" if given else "one note, Ideas.md" for _, given in calls_of(calling[-1])
     ]
-    assert last["text"] == told(beside(case, plan), results)
+    assert last["text"] == reported(beside(case, plan), results)
 
 
 @pytest.mark.parametrize("case", [case for case in BROAD if not case.stream], ids=str)
@@ -219,7 +220,7 @@ def test_streamed_and_not_the_loop_is_the_same(case: Case, scenario: str, ask: A
         assert last == ending
 
 
-# --- what fails ---
+# --- failures ---
 
 FAILED_UNSEEN = (
     "reads over response.failed: only a stream event with an `error` object of its own makes it throw"
@@ -249,7 +250,7 @@ def test_an_answer_that_breaks_off_is_an_error_at_the_client(
     assert all(step["finish"] == "failed" for step in result["steps"]) and len(result["steps"]) <= 1, (
         "the loop does not go on"
     )
-    if not case.stream and case.client != "tanstack-ai":  # which streams always
+    if not case.stream and case.client != "tanstack-ai":  # which always streams
         assert result["error"]["status"] == 502
 
 
@@ -264,6 +265,6 @@ def test_an_error_before_the_first_word_has_its_status_and_message(
     result = ask(case, scenario)
     assert result["steps"] == []
     found = result["error"]["status"]
-    if case.client == "tanstack-ai":  # which gives the status in the message only
+    if case.client == "tanstack-ai":  # which shows the status only in the message
         found = int(result["error"]["message"].partition(" ")[0])
     assert found == status and message in result["error"]["message"], result

@@ -1,7 +1,7 @@
-"""The openai package for Python through whole tool loops against the running gateway, on both APIs.
+"""The openai package for Python in whole tool loops against the running gateway, on both APIs.
 
-Every assertion is about what the package's own objects and exceptions say. The loops stand in tests/clients/openai_python.py, and `scripts` beside it
-holds what the models do.
+Assertions are about the package's own objects and exceptions. The loops are in
+tests/clients/openai_python.py, the models in tests/clients/scripts.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def client(gateway: str) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-# --- what works ---
+# --- successes ---
 
 
-def told(steps: list[Step]) -> list[tuple[str, Any]]:
+def calls_of(steps: list[Step]) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for step in steps for call in step.calls]
 
 
 @every_loop
 @every_model
-def test_a_tool_loop_ends_in_an_answer_that_tells_the_tools_result(
+def test_a_tool_loop_ends_in_an_answer_with_the_tools_result(
     client: openai.OpenAI, way: str, tools: str
 ) -> None:
     steps = LOOPS[way](client, f"weather-{tools}")
-    assert told(steps) == [("get_weather", {"city": "Paris"})]
+    assert calls_of(steps) == [("get_weather", {"city": "Paris"})]
     assert [step.text for step in steps] == ["", "The tool said: rain in Paris."]
     assert [step.finish for step in steps] == (
         ["tool_calls", "stop"] if way in CHAT_LOOPS else ["completed", "completed"]
@@ -62,7 +62,7 @@ def test_two_calls_of_one_answer_stay_two_calls_and_find_their_results(
     client: openai.OpenAI, way: str, tools: str
 ) -> None:
     steps = LOOPS[way](client, f"parallel-{tools}")
-    assert told(steps[:1]) == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"})]
+    assert calls_of(steps[:1]) == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"})]
     assert len({call.id for call in steps[0].calls}) == 2
     assert steps[1].text == "The last tool said: rain in Oslo."
 
@@ -84,7 +84,7 @@ def test_text_or_thoughts_before_a_call_leave_the_call_whole(
     client: openai.OpenAI, way: str, tools: str, scenario: str, text: str
 ) -> None:
     steps = LOOPS[way](client, f"{scenario}-{tools}")
-    assert (steps[0].text, told(steps)) == (text, [("get_weather", {"city": "Paris"})])
+    assert (steps[0].text, calls_of(steps)) == (text, [("get_weather", {"city": "Paris"})])
     assert steps[1].text == "The tool said: rain in Paris."
 
 
@@ -117,7 +117,9 @@ ACCUMULATORS = {
 
 @pytest.mark.parametrize("way", [way for way in LOOPS if way not in ACCUMULATORS])
 @every_model
-def test_an_answer_that_ran_out_of_room_says_so(client: openai.OpenAI, way: str, tools: str) -> None:
+def test_an_answer_that_reached_the_token_limit_reports_it(
+    client: openai.OpenAI, way: str, tools: str
+) -> None:
     (only,) = LOOPS[way](client, f"short-{tools}")
     assert (only.text, only.finish) == (
         "This sentence has no",
@@ -135,7 +137,7 @@ def test_the_accumulators_refuse_an_answer_that_ran_out_of_room(
 
 
 @every_model
-def test_usage_comes_only_to_those_who_ask_for_it(client: openai.OpenAI, tools: str) -> None:
+def test_usage_is_sent_only_on_request(client: openai.OpenAI, tools: str) -> None:
     request: dict[str, Any] = {
         "model": f"weather-{tools}",
         "messages": [QUESTION],
@@ -187,7 +189,7 @@ def test_a_client_of_legacy_functions_gets_a_function_call_and_answers_it_by_nam
 
 
 @every_model
-async def test_the_asynchronous_client_goes_through_a_loop_on_both_apis(gateway: str, tools: str) -> None:
+async def test_the_asynchronous_client_runs_a_loop_on_both_apis(gateway: str, tools: str) -> None:
     async with openai.AsyncOpenAI(base_url=gateway, api_key="unused", max_retries=0, timeout=20) as client:
         model, messages = f"weather-{tools}", [QUESTION]
         for expected in ("", "The tool said: rain in Paris."):
@@ -229,7 +231,7 @@ async def test_the_asynchronous_client_goes_through_a_loop_on_both_apis(gateway:
         assert (await client.responses.retrieve(last.id)).output_text == last.output_text
 
 
-# --- what fails ---
+# --- failures ---
 
 BROKEN = {
     "breaks": "The engine lost power.",
@@ -288,12 +290,11 @@ def test_an_error_before_the_first_word_has_its_status_and_message(
     assert absent.value.code == "model_not_found" and f"missing-{tools}" in absent.value.message
 
 
-def test_a_result_for_a_call_that_nobody_made_is_refused_by_name_of_the_field(client: openai.OpenAI) -> None:
+def test_a_result_without_a_call_is_refused_with_the_name_of_the_field(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(
-            model="weather-native",
-            messages=[QUESTION, {"role": "tool", "tool_call_id": "call_of_nobody", "content": "rain"}],  # type: ignore[list-item]
-        )
+        result = {"role": "tool", "tool_call_id": "call_of_nobody", "content": "rain"}
+        messages = [QUESTION, result]
+        client.chat.completions.create(model="weather-native", messages=messages)  # type: ignore[arg-type]
     assert refused.value.param == "messages[1].tool_call_id"
     with pytest.raises(openai.BadRequestError) as unknown:
         client.responses.create(

@@ -1,6 +1,6 @@
-"""Every check of `toolwire conform` passes on Toolwire and fails on an endpoint with that one fault.
+"""Every check of `toolwire conform` passes on Toolwire, and each one can fail.
 
-`DAMAGES` has a row for each check. The manifest test sees to it that no check is without one.
+`DAMAGES` has a fault for each check, which must find it. The manifest test ensures that no check is left out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def outcome_of(base: str, model: str, *ids: str) -> ConformOutcome:
         return await conform(probe, model, [BY_ID[id] for id in ids] if ids else CATALOGUE)
 
 
-def told(outcome: ConformOutcome) -> list[str]:
+def failures(outcome: ConformOutcome) -> list[str]:
     return [
         f"{one.check.id}: {one.verdict.result}: {one.verdict.seen} {one.verdict.excerpt}"
         for one in outcome.findings
@@ -86,13 +86,13 @@ def told(outcome: ConformOutcome) -> list[str]:
     ]
 
 
-# --- they pass ---
+# --- checks pass ---
 
 
 @pytest.mark.parametrize("model", ["native", "emulated", "parked", "constrained"])
 async def test_toolwire_passes_every_check(toolwire: Node, model: str) -> None:
     outcome = await outcome_of(f"{toolwire.url}/v1", model)
-    assert told(outcome) == []
+    assert failures(outcome) == []
     assert len(outcome.findings) == len(CATALOGUE)
 
 
@@ -103,7 +103,10 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
     if not CODEX.exists() or shutil.which("node") is None:
         pytest.skip("Codex is missing: npm ci --prefix tests/codex/new")
     provider = f'{{ base_url = "{toolwire.url}/v1", env_key = "PROVIDER_KEY", name = "demo" }}'
-    model = f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\nmodel = "gpt-5.5"\ntools = "{tools}"\n'
+    model = (
+        f'[models.codex]\nbackend = "codex"\nbin = "{CODEX}"\nhome = "{tmp_path / "codex"}"\n'
+        f'model = "gpt-5.5"\ntools = "{tools}"\n'
+    )
     node = Node(
         tmp_path, f'[server]\nkeys = ["{KEY}"]\n{model}provider = {provider}\n', {"PROVIDER_KEY": KEY}
     )
@@ -112,14 +115,14 @@ async def test_toolwire_before_the_real_codex_passes_every_check(
         outcome = await outcome_of(f"{node.url}/v1", "codex")
     finally:
         await asyncio.to_thread(node.end)
-    assert told(outcome) == []
+    assert failures(outcome) == []
 
 
-# --- they can fail ---
+# --- checks fail ---
 
 
 def stream(mutate: Mutate) -> Damage:
-    """Damages every stream that it fits."""
+    """Damages every stream to which it applies."""
 
     def damage(passing: Passing) -> None:
         frames = parse(passing.raw) if passing.streamed else None
@@ -145,7 +148,7 @@ def body(change: Callable[[dict[str, Any]], None], method: str = "POST") -> Dama
 def where(
     test: Callable[[Passing], Any], status: int, answer: Any = None, content_type: str = "application/json"
 ) -> Damage:
-    """Another answer, where the test holds."""
+    """Replaces the answer if the test holds."""
 
     def damage(passing: Passing) -> None:
         if test(passing):
@@ -172,7 +175,7 @@ def raw(old: bytes, new: bytes, count: int = -1) -> Damage:
 
 
 def every(key: str, value: Any) -> Callable[[Any], None]:
-    """The key has this value, wherever it stands."""
+    """Sets the key to this value everywhere."""
 
     def change(entry: Any) -> None:
         for inner in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
@@ -184,7 +187,7 @@ def every(key: str, value: Any) -> Callable[[Any], None]:
 
 
 def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """The value at a path of keys and indexes; DROP takes it away."""
+    """Sets the value at a path of keys and indexes; DROP deletes it."""
 
     def change(entry: Any) -> None:
         *steps, last = path.split(".")
@@ -227,7 +230,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 def calling(api: Api, legacy: bool = False) -> Damage:
-    """A call more than the model made."""
+    """Adds a call that the model did not make."""
 
     def change(value: dict[str, Any]) -> None:
         if api == "responses":
@@ -254,7 +257,7 @@ def without_calls(api: Api) -> Damage:
 
 
 def saying(api: Api, words: str) -> Damage:
-    """Other words than the model wrote."""
+    """Replaces the model's text."""
 
     def change(value: dict[str, Any]) -> None:
         if api == "chat":
@@ -299,7 +302,7 @@ def says(passing: Passing, *words: str) -> bool:
 
 
 def alike(api: Api) -> dict[str, Damage]:
-    """The faults that both APIs can have."""
+    """The faults of both APIs."""
     chat = api == "chat"
     result = '"role": "tool"' if chat else "function_call_output"
     return {
@@ -405,14 +408,14 @@ DAMAGES: dict[str, Damage] = {
         lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}
     ),
 }
-"""For each check the fault that it must find."""
+"""For each check, the fault that it must find."""
 
 
 ERROR_TEXT = {"error": "Unexpected endpoint or method. (POST)"}
 
 
 def asking(test: Callable[[dict[str, Any]], Any], damage: Damage) -> Damage:
-    """The damage, where the request is of this kind."""
+    """The damage, limited to requests of this kind."""
     return lambda passing: damage(passing) if test(passing.asked) else None
 
 
@@ -425,7 +428,7 @@ def without_tools(asked: dict[str, Any]) -> bool:
 
 
 def objects(value: Any) -> None:
-    """Arguments as objects, wherever they stand."""
+    """Turns all arguments into objects."""
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         objects(inner)
     if isinstance(value, dict) and isinstance(value.get("arguments"), str):
@@ -437,7 +440,7 @@ OTHER_ITEMS = {
     "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Something else."}],
     "has_more": False,
 }
-TOLD: dict[str, tuple[str, Damage, str]] = {
+OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
     "an error that is a text": (
         "chat.answers",
         asking(without_tools, where(lambda passing: passing.status == 200, 200, ERROR_TEXT)),
@@ -460,7 +463,7 @@ TOLD: dict[str, tuple[str, Damage, str]] = {
         "Something",
     ),
 }
-"""Faults beside those of `DAMAGES`, each with the check that must find it and what it says."""
+"""Faults in addition to `DAMAGES`, each with the check that must find it and its message."""
 
 
 @pytest.mark.check(
@@ -470,9 +473,9 @@ TOLD: dict[str, tuple[str, Damage, str]] = {
     "responses.call.arguments",
     "responses.store.items",
 )
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", OTHER_FAULTS)
 async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
-    id, relay.damage, words = TOLD[name]
+    id, relay.damage, words = OTHER_FAULTS[name]
     [finding] = (await outcome_of(relay.base_url, "native", id)).findings
     assert finding.verdict.result == "fail" and words in finding.verdict.seen, finding.verdict
 
@@ -514,7 +517,7 @@ def events(passing: Passing) -> None:
     "chat.body.finish", "chat.stream.finish", "chat.choice.named", "chat.stream.sse", "responses.stream.sse"
 )
 @pytest.mark.parametrize("habit", [stops_if_named, events])
-async def test_what_openai_or_the_standard_allows_passes_every_check(
+async def test_behaviour_that_openai_or_the_standard_allows_passes_every_check(
     relay: DamagingRelay, habit: Damage
 ) -> None:
     changed: list[bool] = []
@@ -525,7 +528,7 @@ async def test_what_openai_or_the_standard_allows_passes_every_check(
         changed.append(passing.raw != before)
 
     relay.damage = damage
-    assert told(await outcome_of(relay.base_url, "native")) == []
+    assert failures(await outcome_of(relay.base_url, "native")) == []
     assert any(changed)
 
 
@@ -564,7 +567,7 @@ async def test_a_check_finds_its_fault_and_nothing_else_makes_it_fail(relay: Dam
     clean = await outcome_of(relay.base_url, "native", id)
     relay.damage = DAMAGES[id]
     damaged = await outcome_of(relay.base_url, "native", id)
-    assert told(clean) == []
+    assert failures(clean) == []
     [finding] = damaged.findings
     assert finding.verdict.result == "fail", finding.verdict
     assert finding.verdict.seen and finding.verdict.question in BY_ID[id].asks

@@ -1,4 +1,4 @@
-"""`toolwire conform` as a command: table, JSON, JUnit, exit status, keys, faulty endpoints."""
+"""`toolwire conform` as a command: the table, JSON, JUnit, exit status, keys, misbehaving endpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def run(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 @asynccontextmanager
 async def serving(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """The base of an endpoint that answers everything in one way."""
+    """The base URL of an endpoint that always answers in one way."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, access_log=None)
@@ -55,7 +55,7 @@ CALL = answer(calls=[("call_1", "get_weather", '{"city": "Paris"}')])
 
 
 def reply(request: Any, chunks: list[dict[str, Any]] = CALL) -> Reply:
-    """The same call, whatever is asked; errors are not its strength."""
+    """Answers everything with the same call, even invalid requests."""
     if not isinstance(request.body, dict):
         return Reply.error(400, "no JSON")
     if "/responses" in request.path:
@@ -69,11 +69,11 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
         yield made
 
 
-# --- what is shown ---
+# --- output ---
 
 
 @pytest.mark.check("chat.stream.names-once")
-async def test_the_table_says_what_was_demanded_what_was_seen_and_in_which_frame() -> None:
+async def test_the_table_shows_the_demand_the_observation_and_the_frame() -> None:
     async with FakeUpstream(lambda request: reply(request, with_quirk("repeated_names", CALL))) as upstream:
         done = await run(upstream.base_url, "--only", "chat.stream.names-once,chat.stream.done")
     assert done.returncode == 1 and done.stderr == ""
@@ -88,7 +88,7 @@ async def test_the_table_says_what_was_demanded_what_was_seen_and_in_which_frame
     assert lines[-1] == "score 50 %: 1 of 2 checks pass (1 of 2 required), 1 fail, 0 not run"
 
 
-async def test_an_api_that_is_not_there_is_told_once(upstream: FakeUpstream) -> None:
+async def test_a_missing_api_is_reported_once(upstream: FakeUpstream) -> None:
     done = await run(upstream.base_url, "--only", "responses,chat.stream.index")
     assert done.returncode == 0
     lines = [line for line in done.stdout.splitlines() if "responses" in line]
@@ -104,11 +104,11 @@ NOT_HERE: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("name", NOT_HERE)
-async def test_an_api_that_answers_with_no_object_of_its_own_is_not_there(name: str) -> None:
-    def tell(request: Any) -> Reply:
+async def test_an_api_that_answers_with_foreign_objects_counts_as_missing(name: str) -> None:
+    def respond(request: Any) -> Reply:
         return NOT_HERE[name] if "/responses" in request.path else reply(request)
 
-    async with FakeUpstream(tell) as upstream:
+    async with FakeUpstream(respond) as upstream:
         one = await run(upstream.base_url, "--only", "responses,chat.stream.index")
     async with FakeUpstream(NOT_HERE[name]) as upstream:
         none = await run(upstream.base_url)
@@ -125,11 +125,11 @@ async def test_an_api_that_answers_with_no_object_of_its_own_is_not_there(name: 
 async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path: Path) -> None:
     file = tmp_path / "conform.xml"
     done = await run(upstream.base_url, "--json", "--junit", str(file))
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert [row["id"] for row in told["checks"]] == [check.id for check in CATALOGUE]
-    assert set(told) == {"toolwire", "url", "model", "score", "summary", "absent", "requests", "checks"}
-    assert set(told["checks"][0]) == {
+    assert [row["id"] for row in report["checks"]] == [check.id for check in CATALOGUE]
+    assert set(report) == {"toolwire", "url", "model", "score", "summary", "absent", "requests", "checks"}
+    assert set(report["checks"][0]) == {
         "id",
         "api",
         "level",
@@ -142,12 +142,12 @@ async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path:
         "question",
         "excerpt",
     }
-    assert told["model"] == "fake" and set(told["absent"]) == {"responses"}
-    assert sum(told["summary"][result] for result in ("pass", "fail", "not-run")) == len(CATALOGUE)
+    assert report["model"] == "fake" and set(report["absent"]) == {"responses"}
+    assert sum(report["summary"][result] for result in ("pass", "fail", "not-run")) == len(CATALOGUE)
     suites = XML.parse(file).getroot()
     assert len(suites.findall(".//testcase")) == len(CATALOGUE)
-    assert len(suites.findall(".//failure")) == told["summary"]["fail"]
-    assert len(suites.findall(".//skipped")) == told["summary"]["not-run"]
+    assert len(suites.findall(".//failure")) == report["summary"]["fail"]
+    assert len(suites.findall(".//skipped")) == report["summary"]["not-run"]
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -170,7 +170,7 @@ async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
         )
         asked = len(upstream.requests)
     rows = {row["id"]: row for row in json.loads(done.stdout)["checks"]}
-    assert done.returncode == 1  # the ids of this fake are always the same
+    assert done.returncode == 1  # this fake always uses the same ids
     assert rows["chat.parallel"]["result"] == "not-run"
     assert rows["chat.parallel"]["seen"] == "the model would not make two calls in one turn, in 3 attempts"
     assert rows["chat.stream.index"]["result"] == "not-run"
@@ -181,11 +181,11 @@ async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
 
 
 async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
-    def tell(request: Any) -> Reply:
+    def respond(request: Any) -> Reply:
         return Reply.error(400, f"bad key {request.headers.get('Authorization')}")
 
     file = tmp_path / "conform.xml"
-    async with FakeUpstream(tell) as upstream:
+    async with FakeUpstream(respond) as upstream:
         runs = [
             await run(
                 upstream.base_url,
@@ -208,14 +208,14 @@ async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 404])
-async def test_a_key_that_is_spelled_in_another_way_is_not_shown_either(status: int) -> None:
+async def test_an_escaped_key_is_not_shown_either(status: int) -> None:
     spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
 
-    def tell(request: Any) -> Reply:
+    def respond(request: Any) -> Reply:
         raw = f'{{"error": {{"message": "bad key {spelled}", "type": "x", "param": null, "code": null}}}}'
         return Reply((raw.encode(),), status, {"Content-Type": "application/json"})
 
-    async with FakeUpstream(tell) as upstream:
+    async with FakeUpstream(respond) as upstream:
         done = await run(upstream.base_url, "--only", "chat,http", "--model", "m", "--json", "--api-key", KEY)
     assert done.returncode == (2 if status == 401 else 1)
     assert KEY not in done.stdout + done.stderr and KEY not in json.dumps(
@@ -248,11 +248,11 @@ async def test_a_key_that_is_refused_keeps_it_from_running(
         assert words in done.stderr and f"HTTP {status}" in done.stderr and "with --api-key" in done.stderr
 
 
-async def test_one_api_that_refuses_the_key_is_told_once() -> None:
-    def tell(request: Any) -> Reply:
+async def test_an_api_that_refuses_the_key_is_reported_once() -> None:
+    def respond(request: Any) -> Reply:
         return Reply.error(403, "not in your plan") if "/responses" in request.path else reply(request)
 
-    async with FakeUpstream(tell) as upstream:
+    async with FakeUpstream(respond) as upstream:
         done = await run(upstream.base_url, "--only", "responses,chat.stream.index", "--api-key", KEY)
     lines = [line for line in done.stdout.splitlines() if "responses" in line]
     assert (
@@ -262,22 +262,22 @@ async def test_one_api_that_refuses_the_key_is_told_once() -> None:
     )
 
 
-async def test_an_endpoint_that_has_no_time_at_all_can_not_be_judged() -> None:
+async def test_an_endpoint_that_is_always_busy_cannot_be_judged() -> None:
     async with FakeUpstream(Reply.body("busy", 503)) as upstream:
         done = await run(upstream.base_url)
     assert done.returncode == 2 and "the endpoint has no time for /chat/completions: HTTP 503" in done.stderr
 
 
 def busy_from(first: int, until: int, **headers: str) -> Any:
-    """An endpoint that has no time for its requests from the first to the last of these."""
+    """An endpoint that is busy from the first to the last of these requests."""
     count = iter(range(10_000))
 
-    def tell(request: Any) -> Reply:
+    def respond(request: Any) -> Reply:
         if first <= next(count) < until:
             return Reply.error(429, "slow down", headers=headers)
         return reply(request)
 
-    return tell
+    return respond
 
 
 CHECKED = ("--only", "chat.stream.index,chat.stream.names-once,chat.body.finish", "--model", "fake")
@@ -294,7 +294,7 @@ async def test_a_rate_limit_is_waited_for() -> None:
     ("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)]
 )
 async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
-    """Who does not say when it has time is not waited for, nor who has none for long; and who has none after all is not for ever."""
+    """A busy server is not retried without a Retry-After, after a long one, or forever."""
     async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
         done = await run(upstream.base_url, *CHECKED)
     *waited, last = done.stderr.splitlines()
@@ -303,11 +303,11 @@ async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> Non
     assert "0 fail" in done.stdout and " pass" in done.stdout
 
 
-async def test_a_flood_of_events_is_told_in_a_sentence() -> None:
-    def tell(request: Any) -> Reply:
+async def test_a_flood_of_events_is_reported_in_one_sentence() -> None:
+    def respond(request: Any) -> Reply:
         return Reply((b"data: {}\n\n" * 6_000,))
 
-    async with FakeUpstream(tell) as upstream:
+    async with FakeUpstream(respond) as upstream:
         done = await run(upstream.base_url, "--only", "chat.stream", "--model", "m")
     assert done.returncode == 1 and "more than 5,000 events" in " ".join(done.stdout.split())
 

@@ -1,4 +1,4 @@
-"""The catalogue is the manifest of the contract tests: every check has a test that names it."""
+"""The catalogue is the manifest of the contract tests: every check has a test, and every test a check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 CONTRACT = [
     TESTS / "conform" / name for name in ("test_scenarios.py", "test_peer_bugs.py", "test_conform_checks.py")
 ]
-"""Modules whose tests are about the wire as clients see it: each of these tests names the checks that it is about."""
+"""Modules that test the wire as clients see it: each of their tests names its checks."""
 JUDGE = TESTS.parent / "src" / "toolwire" / "conform" / "judge"
 OF_REPAIR = {"type_repeated", "null_key", "calls_mixed", "items_mixed", UNREADABLE}
 OPENAI_SCHEMAS = (
@@ -56,7 +56,7 @@ OPENAI_SCHEMAS = (
     "ToolChoiceAllowed",
     "ToolChoiceParam",
 )
-"""Schemas of OpenAI's OpenAPI file that checks may name as their source."""
+"""Schemas of OpenAI's OpenAPI file that checks may name as a source."""
 OPENAI_PATHS = (
     "/chat/completions",
     "/models/{model}",
@@ -81,7 +81,7 @@ def marks(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def rows_of(path: Path, table: str) -> set[str]:
-    """The literal keys of a table of a test module, those of `alike` under both APIs."""
+    """The literal keys of a test module's table; those of `alike` count for both APIs."""
     tree = ast.parse(path.read_text("utf-8"))
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -143,7 +143,7 @@ def test_every_contract_test_names_a_check(path: Path) -> None:
 
 
 def codes_of(tree: ast.AST) -> Iterator[str]:
-    """What a module of the judge can say: the first words of `add` and `Problem`, the second of `check`, and verdicts on arguments."""
+    """The problem codes of a judge module: arguments of `add`, `Problem` and `check`, and verdicts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = (
@@ -179,7 +179,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
         if path.stem != "damage"
         for code in codes_of(ast.parse(path.read_text("utf-8")))
     }
-    said |= {"item_id", "content_index", "summary_index"}  # the judge takes these from the names of keys
+    said |= {"item_id", "content_index", "summary_index"}  # the judge derives these from keys
     codes = said - {*SHAPE} | set(SUBJECTS.values()) | {"shape", "unknown_key", *OF_REPAIR}
     claimed = {
         topic for check in CATALOGUE if isinstance(check.judge, WireVerdict) for topic in check.judge.topics
@@ -189,7 +189,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
     assert claimed - codes == set()
 
 
-def test_a_check_says_what_it_demands_from_where_and_who_suffers() -> None:
+def test_a_check_states_its_demand_its_source_and_the_harm() -> None:
     for check in CATALOGUE:
         assert check.demands and check.source and check.fails and check.asks
         assert re.fullmatch(r"(http|chat|responses)(\.[a-z-]+){1,2}", check.id)

@@ -1,4 +1,4 @@
-"""The reproduced bugs of an earlier proxy (codex-completions-api), each with the right behaviour.
+"""The reproduced bugs of an earlier proxy (codex-completions-api) do not occur here.
 
 Numbers are those of its published list.
 """
@@ -46,7 +46,7 @@ def test_2_equal_or_prefix_fragments_are_appended_never_replaced(pieces: list[st
 
 
 @pytest.mark.check("responses.stream.increments")
-async def test_2_deltas_done_and_item_tell_the_same_arguments_on_responses(table: Any) -> None:
+async def test_2_deltas_done_and_item_have_the_same_arguments_on_responses(table: Any) -> None:
     raw = (
         await table.play(f"chunk 1\ncall f {NESTED}").stream(
             "responses", {"input": "q", "tools": [F], "store": False}
@@ -130,7 +130,7 @@ async def test_10_n_choices_are_real_and_usage_is_counted(table: Any) -> None:
 
 
 @pytest.mark.check("chat.request.clients")
-async def test_11_what_can_not_be_honoured_is_reported(table: Any) -> None:
+async def test_11_fields_that_cannot_be_honoured_are_reported(table: Any) -> None:
     answer = await table.play("say x").answer(
         "chat", {"messages": USER, "stop": ["x"], "temperature": 1, "seed": 5}
     )
@@ -174,7 +174,10 @@ async def test_14_the_model_is_echoed_as_sent_and_ids_never_repeat(table: Any) -
 
 @pytest.mark.check("chat.answers")
 async def test_15_no_words_of_the_prompt_change_what_is_done(table: Any) -> None:
-    text = 'Generate a concise title and a summary, max 5 words, output format {"title":"", "summary":""} <conversation_text>conversation: x'
+    text = (
+        'Generate a concise title and a summary, max 5 words, output format {"title":"", "summary":""} '
+        "<conversation_text>conversation: x"
+    )
     body = await table.play("say {user}").body("chat", {"messages": [{"role": "user", "content": text}]})
     assert body["choices"][0]["message"]["content"] == text
 

@@ -1,4 +1,4 @@
-"""Every scenario of the wire, on each API, streamed and not, native and emulated, by all judges."""
+"""Every wire scenario on each API, streamed and not, native and emulated, checked by all judges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the model does, what the client asks beyond a plain message with two tools, and what must come out."""
+    """What the model does, what the client adds to a plain request with two tools, and the result."""
 
     id: str
     script: str
@@ -230,8 +230,8 @@ CASES = [
 ]
 
 
-def _told(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str, str]], str]:
-    """Text, refusal, thoughts, calls and finish of a body, in the words of `Scenario`."""
+def _content(body: dict[str, Any], api: Api) -> tuple[str, str, str, list[tuple[str, str]], str]:
+    """Text, refusal, thoughts, calls and finish of a body, as in `Scenario`."""
     if api == "chat":
         choice = body["choices"][0]
         message = choice["message"]
@@ -302,14 +302,14 @@ async def test_scenario(table: Any, judge: Judge, scenario: Scenario, api: Api, 
         list(scenario.calls),
         scenario.finish,
     )
-    assert _told(body, api) == expected
-    assert _told(fold(raw, api), api)[:4] == expected[:4]
+    assert _content(body, api) == expected
+    assert _content(fold(raw, api), api)[:4] == expected[:4]
 
 
 @pytest.mark.check("chat.errors.in-stream", "responses.errors.in-stream")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("strategy", ["native", "emulated"])
-async def test_a_failure_after_the_first_byte_is_told_in_the_stream(
+async def test_a_failure_after_the_first_byte_is_reported_in_the_stream(
     table: Any, judge: Judge, api: Api, strategy: str
 ) -> None:
     table.play("say par\npause 1ms\nfail backend backend died", tools=strategy)

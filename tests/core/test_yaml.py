@@ -1,4 +1,4 @@
-"""The YAML reader: strict rules for arguments, loose rules for notes, and no exception for any text."""
+"""The YAML reader: strict rules for arguments, loose rules for notes, and no text raises an exception."""
 
 from __future__ import annotations
 

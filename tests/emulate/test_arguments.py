@@ -1,4 +1,4 @@
-"""JSON as models write it: strict JSON passes verbatim, mistakes are repaired, errors stop exactly."""
+"""JSON as models write it: valid JSON is verbatim, known slips are repaired, the rest is refused exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 
 def flow(text: str, cuts: list[int]) -> tuple[str, int, str, tuple[str, ...]]:
-    """What came out, how much was consumed, how it ended, what was mended."""
+    """The output, the consumed length, the end, and the repairs."""
     one, buffer, position, consumed, out = JsonFlow(), "", 0, 0, ""
     for piece in pieces(text, cuts):
         consumed += position
@@ -78,7 +78,7 @@ def test_any_text_gives_the_same_however_it_is_cut_and_valid_json_when_done(
         ("[True, False, None]", "[true, false, null]", "python_literal"),
     ],
 )
-def test_habits_are_mended(written: str, strict: str, issue: str) -> None:
+def test_known_slips_are_repaired(written: str, strict: str, issue: str) -> None:
     for cuts in ([], list(range(len(written)))):
         assert flow(written, cuts) == (strict, len(written), "done", (issue,))
     json.loads(strict)
@@ -135,7 +135,7 @@ def test_lone_surrogate_escapes_stay_escapes() -> None:
     assert two.take() == r"\udc00\udc00\ud83d" and two.bad
 
 
-def test_a_string_that_holds_no_json_is_told() -> None:
+def test_a_string_without_json_is_reported() -> None:
     one = StringFlow()
     one.run('Paris"', 0)
     assert one.done and one.bad

@@ -1,4 +1,4 @@
-"""Every value of a bounded schema is valid for the client's own schema, and finite."""
+"""Bounded schemas: each value they allow fits the client's own schema, and none is endless."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TREE = {
 
 
 def instance(schema: Any, root: Any, of: random.Random) -> Any:
-    """A value that a bounded schema allows, chosen by chance, often at its edges."""
+    """A random value that a bounded schema allows, often at its limits."""
     if "$ref" in schema:
         return instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, of)
     if "enum" in schema:
@@ -216,8 +216,8 @@ def test_values_that_are_listed_are_those_that_the_bounds_beside_them_allow(
     schema: dict[str, Any], left: list[Any]
 ) -> None:
     for portable in (True, False):
-        told = bounded(schema, portable=portable)["enum"]
-        assert told == left and list(map(type, told)) == list(map(type, left))
+        values = bounded(schema, portable=portable)["enum"]
+        assert values == left and list(map(type, values)) == list(map(type, left))
 
 
 def test_a_list_of_which_the_bounds_leave_nothing_has_no_instance() -> None:
@@ -380,11 +380,12 @@ def rules(grammar: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in grammar.splitlines()[1:])
 
 
-def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
+def test_a_grammar_continues_where_the_answer_has_begun() -> None:
     both = Constraint((WEATHER, CLOCK), "<<", ">>", True)
     assert (
         rules(lark(both))["first"]
-        == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": " rest1'
+        == r'"<<{\"name\": \"weather\", \"arguments\": " rest0 | "<<{\"name\": \"clock\", \"arguments\": '
+        r'" rest1'
     )
     begun = Constraint((WEATHER, CLOCK), "<<", ">>", True, 1, '<<{"name": "')
     assert (
@@ -396,7 +397,7 @@ def test_a_grammar_goes_on_where_the_answer_has_begun() -> None:
     assert "body" not in rules(lark(single))
 
 
-def test_a_grammar_allows_so_many_calls_and_text_only_where_no_call_is_required() -> None:
+def test_a_grammar_limits_the_calls_and_allows_text_only_if_no_call_is_required() -> None:
     assert rules(lark(Constraint((WEATHER,), "<<", ">>", True, 3)))["start"] == r'first ("\n" "<<" body){0,2}'
     assert rules(lark(Constraint((WEATHER,), "<<", ">>", False, 1)))["start"] == "FREE | lead body"
     assert (
@@ -408,16 +409,16 @@ def test_a_grammar_allows_so_many_calls_and_text_only_where_no_call_is_required(
 
 def test_free_text_and_what_leads_to_a_call_hold_nothing_that_is_barred_from_a_model_that_copies() -> None:
     barring = Constraint((WEATHER,), "<<", ">>", False, barred=("<a", '<"b'))
-    told = rules(lark(barring, copies=True))
-    assert told["FREE"] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<<" | "<a" | "<\"b") /(?s:.*)/)'
-    assert told['lead[suffix="<<"]'] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<a" | "<\"b") /(?s:.*)/)'
+    grammar = rules(lark(barring, copies=True))
+    assert grammar["FREE"] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<<" | "<a" | "<\"b") /(?s:.*)/)'
+    assert grammar['lead[suffix="<<"]'] == r'/(?s:.*)/ & ~(/(?s:.*)/ ("<a" | "<\"b") /(?s:.*)/)'
     assert lark(barring) == lark(Constraint((WEATHER,), "<<", ">>", False), copies=True)
 
 
-def test_words_come_first_only_where_results_were_told_to_a_model_that_copies() -> None:
+def test_text_comes_first_only_after_results_for_a_model_that_copies() -> None:
     def begins(answered: bool, copies: bool) -> set[bool]:
-        told = rules(lark(Constraint((WEATHER,), "<<", ">>", False, answered=answered), copies=copies))
-        return {told[rule].startswith(r"/(?s:[^<\s].*)/") for rule in ("FREE", 'lead[suffix="<<"]')}
+        grammar = rules(lark(Constraint((WEATHER,), "<<", ">>", False, answered=answered), copies=copies))
+        return {grammar[rule].startswith(r"/(?s:[^<\s].*)/") for rule in ("FREE", 'lead[suffix="<<"]')}
 
     assert begins(True, True) == {True}
     assert begins(True, False) == begins(False, True) == begins(False, False) == {False}
@@ -496,7 +497,7 @@ def test_a_type_that_no_schema_knows_is_not_kept(word: Any) -> None:
         ({"type": "integer", "minimum": -10, "exclusiveMaximum": 0, "multipleOf": 5}, [-5, -10]),
     ],
 )
-def test_multiples_below_zero_are_named_one_by_one_since_the_engine_knows_none(
+def test_negative_multiples_are_enumerated_because_the_engine_supports_none(
     schema: dict[str, Any], listed: list[float]
 ) -> None:
     assert bounded(schema, portable=False) == {"enum": listed}

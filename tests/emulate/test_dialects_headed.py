@@ -1,4 +1,4 @@
-"""Dialects with markers around JSON: what models write at any cut, malformed and hostile text."""
+"""Dialects with markers around JSON: valid, malformed and hostile output, for all splits."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ HERE = (
 EVERY = tuple(DIALECTS)
 PARIS = '{"city": "Paris"}'
 
-Told = list[tuple[str, ...]]
+Rows = list[tuple[str, ...]]
 """Events as a reader sees them: ("text", …) and ("call", name, arguments, status)."""
 
 
-def told(events: list[Event]) -> Told:
-    out: Told = []
+def rows(events: list[Event]) -> Rows:
+    out: Rows = []
     for event in events:
         if isinstance(event, Text) and out and out[-1][0] == "text":
             out[-1] = ("text", out[-1][1] + event.text)
@@ -57,13 +57,13 @@ def told(events: list[Event]) -> Told:
     return out
 
 
-def read(pieces: list[str], reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Told:
+def read(pieces: list[str], reason: str = "eof", dialects: tuple[str, ...] = EVERY, **options: Any) -> Rows:
     parser = ToolCallParser(TOOLS, dialects, **options)
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+    return rows([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
 
-def anyhow(text: str, reason: str = "eof", **options: Any) -> Told:
-    """What comes out, which must not depend on the pieces: whole, one by one, and cut in two anywhere."""
+def anyhow(text: str, reason: str = "eof", **options: Any) -> Rows:
+    """The result, which must not depend on the splits: whole, by character, and cut once anywhere."""
     whole = read([text], reason, **options)
     assert read(list(text), reason, **options) == whole
     for place in range(1, len(text)):
@@ -77,7 +77,7 @@ def call(arguments: str = PARIS, name: str = "get_weather", status: str = "ok") 
 
 BOTH = [call(), call('{"zone": 1}', "get_time")]
 CASES: list[Any] = [
-    # dialect, what a model writes, what comes out
+    # dialect, model output, expected result
     (
         "llama_json",
         '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
@@ -104,13 +104,15 @@ CASES: list[Any] = [
     ),
     (
         "llama_json",
-        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {"zone": 1}}<|eot_id|>',
+        '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", '
+        '"parameters": {"zone": 1}}<|eot_id|>',
         BOTH,
         "two behind the tag",
     ),
     (
         "llama_json",
-        '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {"zone": 1}}',
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": '
+        '{"zone": 1}}',
         BOTH,
         "two without a tag",
     ),
@@ -140,7 +142,8 @@ CASES: list[Any] = [
     ),
     (
         "mistral",
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {"zone": 1}, "name": "get_time"}]\n\nDone.',
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {"zone": 1}, '
+        '"name": "get_time"}]\n\nDone.',
         [*BOTH, ("text", "\n\nDone.")],
         "two and prose",
     ),
@@ -193,20 +196,24 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v3",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>\n'
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{"zone": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n'
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{"zone": 1}\n'
+        "```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
         BOTH,
         "two",
     ),
     (
         "deepseek_v3",
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>',
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁call▁end｜>",
         [call()],
         "without the outer markers",
     ),
     (
         "deepseek_v3",
-        '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁calls▁end｜>",
         [call()],
         "without the inner markers",
     ),
@@ -224,14 +231,16 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v31",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": '
+        '"Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         [call()],
         "the plain form",
     ),
     (
         "deepseek_v31",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>'
-        '<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{"zone": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}'
+        '<｜tool▁call▁end｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{"zone": 1}<｜tool▁call▁end｜>'
+        "<｜tool▁calls▁end｜>",
         BOTH,
         "two",
     ),
@@ -249,27 +258,32 @@ CASES: list[Any] = [
     ),
     (
         "deepseek_v31",
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>',
+        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n'
+        "```<｜tool▁call▁end｜>",
         [call()],
         "as its ancestor",
     ),
     (
         "kimi",
-        '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
         "<|tool_calls_section_end|>",
         [call()],
         "the plain form",
     ),
     (
         "kimi",
-        '<|tool_calls_section_begin|>\n<|tool_call_begin|> functions.get_weather:0 <|tool_call_argument_begin|> {"city": "Paris"} <|tool_call_end|>\n'
-        '<|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{"zone": 1}<|tool_call_end|>\n<|tool_calls_section_end|>',
+        "<|tool_calls_section_begin|>\n<|tool_call_begin|> functions.get_weather:0 "
+        '<|tool_call_argument_begin|> {"city": "Paris"} <|tool_call_end|>\n'
+        '<|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{"zone": 1}<|tool_call_end|>\n'
+        "<|tool_calls_section_end|>",
         BOTH,
         "two, with white space",
     ),
     (
         "kimi",
-        '<|tool_call_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
+        "<|tool_call_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
         "<|tool_call_section_end|>",
         [call()],
         "a section of one",
@@ -288,13 +302,15 @@ CASES: list[Any] = [
     ),
     (
         "kimi",
-        '<|tool_call_begin|>functions_get_weather_1<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
+        '<|tool_call_begin|>functions_get_weather_1<|tool_call_argument_begin|>{"city": '
+        '"Paris"}<|tool_call_end|>',
         [call()],
         "an id that a client made safe",
     ),
     (
         "harmony",
-        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": '
+        '"Paris"}<|call|>',
         [call()],
         "the plain form",
     ),
@@ -306,19 +322,22 @@ CASES: list[Any] = [
     ),
     (
         "harmony",
-        '<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather "
+        '<|constrain|>json<|message|>{"city": "Paris"}<|call|>',
         [call()],
         "with its start",
     ),
     (
         "harmony",
-        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Paris"}<|end|>',
+        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": '
+        '"Paris"}<|end|>',
         [call()],
         "the recipient with the role",
     ),
     (
         "harmony",
-        ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": '
+        '"Paris"}<|call|>',
         [("text", " "), call()],
         "the recipient first of all",
     ),
@@ -344,19 +363,22 @@ CASES: list[Any] = [
         "harmony",
         "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant"
         '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
-        '<|start|>assistant<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{"zone": 1}<|call|>',
+        "<|start|>assistant<|channel|>commentary to=functions.get_time "
+        '<|constrain|>json<|message|>{"zone": 1}<|call|>',
         [("text", "<|channel|>analysis<|message|>Look it up.<|end|>"), *BOTH],
         "behind a thought, two",
     ),
     (
         "cohere",
-        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}\n]<|END_ACTION|>',
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": '
+        '"Paris"}}\n]<|END_ACTION|>',
         [call()],
         "the plain form",
     ),
     (
         "cohere",
-        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}},\n'
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": '
+        '"Paris"}},\n'
         '{"tool_call_id": "1", "tool_name": "get_time", "parameters": {"zone": 1}}]<|END_ACTION|>',
         BOTH,
         "two",
@@ -375,7 +397,8 @@ CASES: list[Any] = [
     ),
     (
         "granite",
-        '<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {"zone": 1}}]<|end_of_text|>',
+        '<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", '
+        '"arguments": {"zone": 1}}]<|end_of_text|>',
         BOTH,
         "two",
     ),
@@ -390,7 +413,7 @@ WRITTEN = [pytest.param(*case[:3], id=f"{case[0]}, {case[3]}") for case in CASES
 
 
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
-def test_what_models_write_becomes_calls(dialect: str, written: str, out: Told) -> None:
+def test_what_models_write_becomes_calls(dialect: str, written: str, out: Rows) -> None:
     assert anyhow(written, dialects=(dialect,)) == out
     assert read(list(written), arguments="validated") == read([written]) == out, (
         "and no other dialect is in the way"
@@ -398,16 +421,16 @@ def test_what_models_write_becomes_calls(dialect: str, written: str, out: Told) 
 
 
 @pytest.mark.parametrize(("dialect", "written", "out"), WRITTEN)
-def test_text_before_and_behind_stays_as_it_is(dialect: str, written: str, out: Told) -> None:
+def test_text_before_and_after_a_call_is_unchanged(dialect: str, written: str, out: Rows) -> None:
     if written.startswith(" to="):
         return  # only the beginning of an answer can be that
-    behind = "\n\nThat is all; 1 < 2."
+    after = "\n\nThat is all; 1 < 2."
     if out[-1][0] == "text":
-        out = [*out[:-1], ("text", out[-1][1] + behind)]
+        out = [*out[:-1], ("text", out[-1][1] + after)]
     else:
-        out = [*out, ("text", behind)]
+        out = [*out, ("text", after)]
     head = "Let me see.\n" + (out[0][1] if out[0][0] == "text" else "")
-    assert read(list("Let me see.\n" + written + behind), dialects=(dialect,)) == [
+    assert read(list("Let me see.\n" + written + after), dialects=(dialect,)) == [
         ("text", head),
         *(out[1:] if out[0][0] == "text" else out),
     ]
@@ -444,17 +467,17 @@ def test_a_known_name_decides_how_an_id_reads() -> None:
             parser.feed(f"<|tool_call_begin|>{written}<|tool_call_argument_begin|>{{}}<|tool_call_end|>")
             + parser.finish()
         )
-        assert told(events) == [("call", name, "{}", "ok")]
+        assert rows(events) == [("call", name, "{}", "ok")]
 
 
-# --- what is malformed ---
+# --- malformed output ---
 
 PLAIN = [(name, render(name, "get_weather", '{"city": "Par}is", "n": [1]}')) for name in HERE]
 
 
 @pytest.mark.parametrize(("dialect", "written"), PLAIN, ids=HERE)
 def test_a_call_cut_anywhere_is_never_completed_by_invention(dialect: str, written: str) -> None:
-    stop = written.rindex("]}") + 2  # the arguments are whole from here on
+    stop = written.rindex("]}") + 2  # the arguments are complete from here on
     begin = written.index('{"city"')
     for place in range(len(written)):
         cut = written[:place]
@@ -467,7 +490,7 @@ def test_a_call_cut_anywhere_is_never_completed_by_invention(dialect: str, writt
                     assert all(each[3] == "truncated" for each in calls)
                     assert calls or out == ([("text", cut)] if cut else [])
                 if begin < place < stop and reason == "length":
-                    sent = written[begin:place].rstrip(", ")  # a comma waits for what it separates
+                    sent = written[begin:place].rstrip(", ")  # a comma waits for the next value
                     assert [(*out[0][:2], out[0][2].rstrip(", "), out[0][3])] == [
                         ("call", "get_weather", sent, "truncated")
                     ] and len(out) == 1
@@ -523,9 +546,15 @@ def test_an_unknown_tool_is_text_and_nothing_is_lost(dialect: str, mode: str) ->
     )
 
 
-def test_an_unknown_tool_behind_a_known_one_is_text_from_its_marker_on() -> None:
-    first = '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>'
-    second = "<|tool_call_begin|>functions.nobody:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+def test_an_unknown_tool_after_a_known_one_is_text_from_its_marker_on() -> None:
+    first = (
+        '<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": '
+        '"Paris"}<|tool_call_end|>'
+    )
+    second = (
+        "<|tool_call_begin|>functions.nobody:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>"
+    )
     assert anyhow(f"<|tool_calls_section_begin|>{first}\n{second}") == [call(), ("text", "\n" + second)]
 
 
@@ -572,17 +601,18 @@ def test_arguments_beyond_repair_are_invalid_where_they_were_sent_and_text_where
     assert written.endswith(out[1][1]) if len(out) > 1 else out[0][2].endswith(" tail")
 
 
-def test_sloppy_json_is_mended_behind_a_header_too() -> None:
+def test_sloppy_json_after_a_header_is_repaired_too() -> None:
     written = "[TOOL_CALLS]get_weather[ARGS]{'city': 'Paris', n: True,}"
     assert anyhow(written) == [call('{"city": "Paris", "n": true}', status="repaired")]
 
 
-# --- what is hostile ---
+# --- hostile output ---
 
 MARKERS = sorted({opener.marker for dialect in DIALECTS.values() for opener in dialect.openers})
 STRINGS = [
     "".join(MARKERS),
-    "<|call|><|end|><|message|><｜tool▁call▁end｜><｜tool▁calls▁end｜>```<|tool_call_end|><|END_ACTION|></s>[ARGS]{}]}",
+    "<|call|><|end|><|message|><｜tool▁call▁end｜><｜tool▁calls▁end｜>```<|tool_call_end|><|END_ACTION|>"
+    "</s>[ARGS]{}]}",
     'a "quoted \\"twice\\"" word, \\\\ and \\u0022',
     "\ud83d \ude00 😀 \x00\x1f\u2028",
     "]}\n```\n{",
@@ -622,6 +652,6 @@ def test_an_answer_that_has_begun_is_not_searched_for_its_first_words() -> None:
     parser = ToolCallParser(TOOLS, ("harmony",))
     assert parser.feed(" ") == [Text(" ")]
     assert parser.feed("to=fun") == []
-    assert told(parser.feed("ny. ")) == [("text", "to=funny. ")]
+    assert rows(parser.feed("ny. ")) == [("text", "to=funny. ")]
     for piece in ("a to", "=fun", "ctio", "ns.g", "et t"):
         assert parser.feed(piece) == [Text(piece)], "nothing is held back any more"

@@ -1,4 +1,4 @@
-"""Dialects with Python's and Gemma's literals: what models write, and what must come out."""
+"""Dialects with their own literals (Python's and Gemma's): model output and results, for all splits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "write"},
     {"type": "function", "name": "music.play-song"},
 ]
-Told = list[tuple[str, ...]]
-Reads = Callable[..., Told]
+Rows = list[tuple[str, ...]]
+Reads = Callable[..., Rows]
 
 
 def call(
@@ -45,7 +45,7 @@ PARIS = call()
 EMPTY = call("{}", "write")
 
 CALLS = [
-    # what a model writes, and what comes of it
+    # model output, expected result
     pytest.param('[get_weather(city="Paris")]', [PARIS], id="a list of one"),
     pytest.param("[get_weather(city='Paris'), write()]", [PARIS, EMPTY], id="a list of two"),
     pytest.param(
@@ -75,7 +75,8 @@ CALLS = [
     ),
     pytest.param('<|python_start|>[get_weather(city="Paris")]', [PARIS], id="Llama 4's first mark alone"),
     pytest.param(
-        '<|python_start|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}<|python_end|>',
+        '<|python_start|>{"type": "function", "name": "get_weather", "parameters": {"city": '
+        '"Paris"}}<|python_end|>',
         [PARIS],
         id="JSON between marks",
     ),
@@ -109,12 +110,14 @@ CALLS = [
         '<|tool_call>call:get_weather{"city": "Paris"}<tool_call|>', [PARIS], id="Gemma 4 with JSON"
     ),
     pytest.param(
-        'A<|tool_call>call:write{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>B',
+        'A<|tool_call>call:write{}<tool_call|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>}'
+        "<tool_call|>B",
         [("text", "A"), EMPTY, PARIS, ("text", "B")],
         id="Gemma 4, two calls",
     ),
     pytest.param(
-        '<|tool_call>call:write{n:42,f:-1.5,t:true,z:null,l:[1,<|"|>a,]}<|"|>,[]],o:{k:<|"|><|"|>,<|"|>q r<|"|>:{}}}<tool_call|>',
+        '<|tool_call>call:write{n:42,f:-1.5,t:true,z:null,l:[1,<|"|>a,]}<|"|>,[]],o:{k:<|"|><|"|>,<|"|>q '
+        'r<|"|>:{}}}<tool_call|>',
         [
             call(
                 '{"n": 42, "f": -1.5, "t": true, "z": null, "l": [1, "a,]}", []], "o": {"k": "", "q r": {}}}',
@@ -129,7 +132,8 @@ CALLS = [
         id="a string without marks",
     ),
     pytest.param(
-        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>3<escape>}<end_function_call>",
+        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>3<escape>}"
+        "<end_function_call>",
         [call('{"city": "Paris", "days": 3}')],
         id="FunctionGemma, typed by the schema",
     ),
@@ -142,7 +146,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
@@ -183,14 +187,14 @@ LITERALS = [
 
 
 @pytest.mark.parametrize("literal", LITERALS)
-def test_a_literal_is_what_python_says(literal: str, agreed: Reads) -> None:
+def test_a_literal_has_the_value_that_python_gives_it(literal: str, agreed: Reads) -> None:
     expected = json.loads(json.dumps({"v": ast.literal_eval(literal)}))
     for text in (f"[write(v={literal})]", f"<|tool_call_start|>[write(v={literal})]<|tool_call_end|>"):
         got = agreed(text)
         assert [(each[0], json.loads(each[1]), each[2]) for each in got] == [("write", expected, "ok")]
 
 
-MENDED = [
+REPAIRED = [
     ('"a\nb"', '"a\\nb"', "repaired"),
     ('"\\xZZ"', '"\\\\xZZ"', "repaired"),
     ('"\\N{nothing of that name}"', '"\\\\N{nothing of that name}"', "repaired"),
@@ -200,15 +204,15 @@ MENDED = [
 ]
 
 
-@pytest.mark.parametrize(("literal", "expected", "status"), MENDED)
-def test_a_literal_that_python_would_not_read_is_mended(
+@pytest.mark.parametrize(("literal", "expected", "status"), REPAIRED)
+def test_a_literal_that_python_would_not_read_is_repaired(
     literal: str, expected: str, status: str, agreed: Reads
 ) -> None:
     assert agreed(f"[write(v={literal})]") == [call(f'{{"v": {expected}}}', "write", status)]
 
 
 TEXTS = [
-    # what only looks like a call
+    # text that only looks like a call
     "[nobody(a=1)]",
     "[write](https://example.org)",
     "[write(1)]",
@@ -285,7 +289,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_broken_call_is_reported_as_broken(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
@@ -306,7 +310,9 @@ FULL = {
     "pythonic between marks": "<|python_start|>[get_weather(city='Pa\\x72is', days=12)]<|python_end|>",
     "lfm2": '<|tool_call_start|>[get_weather(**{\'city\': """Paris""", \'days\': 1_2})]<|tool_call_end|>',
     "gemma": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:12}<tool_call|>',
-    "FunctionGemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>12<escape>}<end_function_call>",
+    "FunctionGemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:<escape>12"
+    "<escape>}"
+    "<end_function_call>",
 }
 
 
@@ -336,7 +342,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
 
 
 @pytest.mark.parametrize(
-    ("before", "behind"),
+    ("before", "after"),
     [
         ("<|tool_call_start|>[get_weather(city='", "')]<|tool_call_end|>"),
         ('<|python_start|>[get_weather(where={"a": ["""', '"""]})]<|python_end|>'),
@@ -344,7 +350,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
         ("<start_function_call>call:get_weather{city:<escape>", "<escape>}<end_function_call>"),
     ],
 )
-def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, behind: str) -> None:
+def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, after: str) -> None:
     parser = ToolCallParser(TOOLS, MINE)
     parser.feed(before)
     sent = "".join(
@@ -354,7 +360,7 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(before: str, behind: s
         if isinstance(event, CallArgs)
     )
     assert len(sent) > 250
-    events = parser.feed(behind) + parser.finish()
+    events = parser.feed(after) + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
 
 

@@ -1,4 +1,4 @@
-"""Dialects between tags: what models write and what must come out, whole and at every cut."""
+"""Dialects with tags: model output and results, whole, by character, and cut once anywhere."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOOLS: list[dict[str, Any]] = [
     },
     {"type": "function", "name": "write"},
 ]
-Told = list[tuple[str, ...]]
-Reads = Callable[..., Told]
+Rows = list[tuple[str, ...]]
+Reads = Callable[..., Rows]
 
 
 def call(
@@ -52,7 +52,7 @@ DSML_END = "</｜DSML｜invoke></｜DSML｜function_calls>"
 M2_CITY = '<parameter name="city">Paris</parameter>'
 
 CALLS = [
-    # what a model writes, and what comes of it
+    # model output, expected result
     pytest.param(
         "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>",
         [PARIS],
@@ -67,12 +67,14 @@ CALLS = [
     pytest.param("<tool_call>\nwrite\n</tool_call>", [EMPTY], id="GLM without arguments, in lines"),
     pytest.param('<tool_call>get_weather\n{"city": "Paris"}\n</tool_call>', [PARIS], id="GLM with JSON"),
     pytest.param(
-        "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>where</arg_key><arg_value>{'a': None}</arg_value></tool_call>",
+        "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>where</arg_key>"
+        "<arg_value>{'a': None}</arg_value></tool_call>",
         [call('{"days": 3, "where": {"a": null}}', status="repaired")],
         id="GLM typed by the schema, and mended",
     ),
     pytest.param(
-        "Yes.\n<tool_call>write</tool_call>\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call> Done",
+        "Yes.\n<tool_call>write</tool_call>\n"
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call> Done",
         [("text", "Yes.\n"), EMPTY, ("text", "\n"), PARIS, ("text", " Done")],
         id="GLM twice amid text",
     ),
@@ -86,12 +88,14 @@ CALLS = [
         id="MiniMax",
     ),
     pytest.param(
-        "<minimax:tool_call>\n<invoke name=get_weather>\n<parameter name='city'>Paris</parameter>\n</invoke>\n</minimax:tool_call>",
+        "<minimax:tool_call>\n<invoke name=get_weather>\n<parameter name='city'>Paris</parameter>\n"
+        "</invoke>\n</minimax:tool_call>",
         [PARIS],
         id="MiniMax with other quotes",
     ),
     pytest.param(
-        f'<minimax:tool_call>\n<invoke name="write">\n</invoke>\n<invoke name="get_weather">{M2_CITY}</invoke>\n</minimax:tool_call>.',
+        '<minimax:tool_call>\n<invoke name="write">\n</invoke>\n'
+        f'<invoke name="get_weather">{M2_CITY}</invoke>\n</minimax:tool_call>.',
         [EMPTY, PARIS, ("text", ".")],
         id="MiniMax, two calls",
     ),
@@ -111,9 +115,8 @@ CALLS = [
         id="DSML that closes itself",
     ),
     pytest.param(
-        DSML
-        + '<｜DSML｜parameter name="note" string="true">"5"\n</｜DSML｜parameter><｜DSML｜parameter name="days" string="false">5</｜DSML｜parameter>'
-        + DSML_END,
+        DSML + '<｜DSML｜parameter name="note" string="true">"5"\n'
+        '</｜DSML｜parameter><｜DSML｜parameter name="days" string="false">5</｜DSML｜parameter>' + DSML_END,
         [call('{"note": "\\"5\\"\\n", "days": 5}')],
         id="DSML typed by its attribute, text as it stands",
     ),
@@ -169,7 +172,8 @@ CALLS = [
         id="entities in children",
     ),
     pytest.param(
-        "Now:\n<get_weather>\n  city: Paris\n  days: 3\n  zip: 01234\n</get_weather>\n<write><a>1</a></write>!",
+        "Now:\n<get_weather>\n  city: Paris\n  days: 3\n  zip: 01234\n</get_weather>\n"
+        "<write><a>1</a></write>!",
         [
             ("text", "Now:\n"),
             call('{"city": "Paris", "days": 3, "zip": "01234"}'),
@@ -193,13 +197,13 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS)
-def test_a_call_as_a_model_writes_it(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_call_as_a_model_writes_it(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text) == expected
     assert agreed(text, arguments="validated") == expected
 
 
 TEXTS = [
-    # what only looks like a call
+    # text that only looks like a call
     "<tool_call>is a tag that opens a call.</tool_call>",
     "<tool_call>nobody</tool_call>",
     "<tool_call>nobody\n<arg_key>a</arg_key><arg_value>b</arg_value></tool_call> end",
@@ -208,7 +212,8 @@ TEXTS = [
     '<minimax:tool_call><invoke name="nobody"></invoke></minimax:tool_call>',
     (DSML + DSML_CITY + DSML_END).replace("get_weather", "nobody"),
     "<｜DSML｜invoke is a word",
-    '<|open|>tools<|sep|><|open|>call tool="nobody" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    '<|open|>tools<|sep|><|open|>call tool="nobody" '
+    'index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
     "<|open|>call me <|sep|>",
     "<write>down what he says</write>",
     "<write>note: this is it, see: that</write>",
@@ -260,14 +265,15 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "expected"), BROKEN)
-def test_a_broken_call_is_told_as_broken(text: str, expected: Told, agreed: Reads) -> None:
+def test_a_broken_call_is_reported_as_broken(text: str, expected: Rows, agreed: Reads) -> None:
     assert agreed(text, dialects=MINE) == expected
 
 
 FULL = {
     "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
-    "minimax": f'<minimax:tool_call>\n<invoke name="get_weather">{M2_CITY}<parameter name="days">12</parameter></invoke>\n</minimax:tool_call>',
+    "minimax": f'<minimax:tool_call>\n<invoke name="get_weather">{M2_CITY}<parameter '
+    'name="days">12</parameter></invoke>\n</minimax:tool_call>',
     "dsml": DSML
     + DSML_CITY
     + '<｜DSML｜parameter name="days" string="false">12</｜DSML｜parameter>'
@@ -297,7 +303,7 @@ def test_a_call_that_was_cut_off_is_never_completed(dialect: str, mode: str, rea
             assert len(got) == 1 or (got[0] == whole and text[:cut].endswith(got[1][1]))
             name, arguments, status = got[0]
             assert name == "get_weather"
-            if status == "ok":  # all that is missing is markup behind the call
+            if status == "ok":  # only markup after the call is missing
                 assert arguments == whole[1]
             elif status == "repaired":  # the model stopped between two parameters
                 assert reason != "length" and json.loads(arguments).items() <= json.loads(whole[1]).items()
@@ -314,7 +320,7 @@ def test_a_call_with_a_name_that_was_cut_by_length_is_truncated(dialect: str, re
 
 @pytest.mark.parametrize("dialect", ["glm", "minimax", "dsml", "kimi_k3", "tag_is_tool"])
 def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
-    before, behind = FULL[dialect].split("Paris")
+    before, after = FULL[dialect].split("Paris")
     parser = ToolCallParser(TOOLS, [dialect])
     parser.feed(before)
     sent = "".join(
@@ -324,7 +330,7 @@ def test_the_text_of_a_string_is_sent_while_it_is_written(dialect: str) -> None:
         if isinstance(event, CallArgs)
     )
     assert len(sent) > 200
-    events = parser.feed(behind) + parser.finish()
+    events = parser.feed(after) + parser.finish()
     assert [event.status for event in events if isinstance(event, CallEnd)] == ["ok"]
 
 
@@ -333,7 +339,8 @@ HARD = {
     "all markers": " ".join(
         opener.marker for dialect in DIALECTS.values() for opener in dialect.openers
     ).replace("{tool}", "write"),
-    "all ends": '</arg_value></tool_call></invoke></｜DSML｜parameter><|close|>argument<|sep|></a></write>&lt;<|"|>',
+    "all ends": "</arg_value></tool_call></invoke></｜DSML｜parameter><|close|>argument<|sep|></a>"
+    '</write>&lt;<|"|>',
     "": ["", {"": None}, [[]], 1e-9, -0.0, True],
     "odd key <b>\n": {"a b": "c\\d\u2028\x00"},
 }
@@ -355,18 +362,18 @@ def test_adverse_arguments_survive(dialect: str, keys: list[str], agreed: Reads,
     assert got[1][2] == "ok" and json.loads(got[1][1]) == arguments
 
 
-def test_only_declared_tools_open_a_block_by_their_name(told: Reads) -> None:
+def test_only_declared_tools_open_a_block_by_their_name(rows: Reads) -> None:
     parser = ToolCallParser([{"name": f"tool_{number}"} for number in range(128)], ["tag_is_tool"])
     text = "<tool_500>\na: 1\n</tool_500> <tool_77>\na: 1\n</tool_77>"
-    assert told(parser.feed(text) + parser.finish()) == [
+    assert rows(parser.feed(text) + parser.finish()) == [
         ("text", "<tool_500>\na: 1\n</tool_500> "),
         ("tool_77", '{"a": 1}', "ok"),
     ]
 
 
-def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(told: Reads) -> None:
+def test_a_tool_that_is_called_like_a_marker_does_not_hide_it(rows: Reads) -> None:
     parser = ToolCallParser([{"name": "tool_call"}, {"name": "write"}], ["tag_is_tool", "hermes"])
-    assert told(parser.feed('<tool_call>{"name": "write"}</tool_call>') + parser.finish()) == [EMPTY]
+    assert rows(parser.feed('<tool_call>{"name": "write"}</tool_call>') + parser.finish()) == [EMPTY]
 
 
 def test_a_quoted_element_is_no_call(agreed: Reads) -> None:

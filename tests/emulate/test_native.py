@@ -1,4 +1,4 @@
-"""Arguments of native calls: valid ones pass verbatim, known deviations are repaired at any split."""
+"""Arguments of native calls: valid ones are verbatim, known deviations are repaired, for all splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ values = some.recursive(
 )
 objects = some.dictionaries(some.text(max_size=4), values, max_size=4)
 blanks = some.text(" \t\r\n", max_size=3)
-# what JSON, its slips and its wrappings are made of, in any order
+# JSON, its slips and its wrappers, combined in any order
 scraps = some.lists(
     some.sampled_from(
         [
@@ -82,12 +82,12 @@ def wrapped(value: dict[str, Any], how: str) -> str:
     some.lists(some.integers(0), max_size=12),
 )
 def test_a_valid_object_passes_verbatim_however_it_is_cut(
-    value: dict[str, Any], how: str, before: str, behind: str, places: list[int]
+    value: dict[str, Any], how: str, before: str, after: str, places: list[int]
 ) -> None:
     text = (
         before
         + json.dumps(value, ensure_ascii=how == "escaped", indent=2 if how == "indented" else None)
-        + behind
+        + after
     )
     out, flow = fed(cut_at(text, places))
     assert out == text and not flow.issues and not flow.cut
@@ -140,7 +140,7 @@ def test_arguments_that_break_off_are_cut_and_pass_as_far_as_they_came(
         ('{"city": "Paris",}', PARIS, ("trailing_comma",)),
         ("{'city': 'Paris'}", PARIS, ("single_quotes",)),
         ('{"on": True, "at": None}', '{"on": true, "at": null}', ("python_literal",)),
-        # not certain: as they are
+        # ambiguous, so left unchanged
         ("Paris", "Paris", ()),
         ("[1]", "[1]", ()),
         ('"Paris"', '"Paris"', ()),
@@ -158,7 +158,7 @@ def test_each_deviation(text: str, out: str, issues: tuple[str, ...]) -> None:
 
 
 def test_arguments_are_live() -> None:
-    """What is held back is what may still mean something else, and nothing more."""
+    """Only text that may still change its meaning is held back."""
     flow = NativeArguments()
     assert [flow.feed(char) for char in '{"a": "b", "c": 1}'] == [
         *("", '{"', "a", '"', ":", " ", '"', "b", '"', "", "", ', "', "c", '"', ":", " ", "1", "}")

@@ -1,4 +1,4 @@
-"""The scanner: every dialect as a table of what models write and what must come out."""
+"""The scanner: a table of model output and results for every dialect, whole and by character."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERY = tuple(DIALECTS)
 ARGS = '{"city": "Paris"}'
 
 
-def told(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
+def text_and_calls(events: list[Event]) -> tuple[str, list[tuple[str, str, str]]]:
     """The text and the calls (name, arguments, status)."""
     text = "".join(event.text for event in events if isinstance(event, Text))
     calls: list[tuple[str, str, str]] = [
@@ -60,11 +60,11 @@ def read(
         TOOLS, options.pop("dialects", EVERY), nonce=options.pop("nonce", "k7"), **options
     )
     pieces = [text[i : i + size] for i in range(0, len(text), size)] if size else [text]
-    return told([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
+    return text_and_calls([event for piece in pieces for event in parser.feed(piece)] + parser.finish(reason))
 
 
 def both(text: str, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
-    """What comes out, which must not depend on the pieces."""
+    """The result, which must not depend on the splits."""
     whole = read(text, **options)
     assert read(text, size=1, **options) == whole
     assert read(text, size=7, **options) == whole
@@ -74,7 +74,7 @@ def both(text: str, **options: Any) -> tuple[str, list[tuple[str, str, str]]]:
 OK = [("get_weather", ARGS, "ok")]
 
 CALLS = [
-    # what a model writes, the text that is left, the calls
+    # model output, remaining text, calls
     pytest.param(
         '<tool_call:k7>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call:k7>',
         "",
@@ -109,19 +109,22 @@ CALLS = [
         id="a name inside the arguments",
     ),
     pytest.param(
-        '<tool_call>{"type":"tool_call","id":"call_1","name":"get_weather","arguments":"{\\"city\\": \\"Paris\\"}"}</tool_call>',
+        '<tool_call>{"type":"tool_call","id":"call_1","name":"get_weather","arguments":"{\\"city\\": '
+        '\\"Paris\\"}"}</tool_call>',
         "",
         OK,
         id="the object with a string of arguments",
     ),
     pytest.param(
-        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": "Paris"}}}</tool_call>',
+        '<tool_call>{"type":"function","function":{"name":"get_weather","arguments":{"city": '
+        '"Paris"}}}</tool_call>',
         "",
         OK,
         id="OpenAI's own shape",
     ),
     pytest.param(
-        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": "}"}]}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}, "why": [1, {"a": '
+        '"}"}]}</tool_call>',
         "",
         OK,
         id="a further key",
@@ -200,7 +203,8 @@ CALLS = [
         id="a raw newline",
     ),
     pytest.param(
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>!",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
+        "</tool_call>!",
         "!",
         OK,
         id="qwen_xml",
@@ -280,7 +284,8 @@ TEXTS = [
     "<tool_call>",
     "<tool_call>{",
     '<tool_call>{"name": "get_weather"',
-    '<tool_call>{"name": "nobody", "arguments": {"x": "<tool_call>{\\"name\\": \\"write\\"}</tool_call>"}}</tool_call>',
+    '<tool_call>{"name": "nobody", "arguments": {"x": "<tool_call>{\\"name\\": '
+    '\\"write\\"}</tool_call>"}}</tool_call>',
     '<tool_call>{"arguments": {"a": 1}}</tool_call>',
     '<tool_call>{"name": 5}</tool_call>',
     '<tool_call>{"name": "write", "name": "get_weather"}</tool_call>',
@@ -322,7 +327,7 @@ def test_a_held_block_that_breaks_is_not_searched_for_calls_inside_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", "validated"])
-def test_a_call_cut_by_the_length_limit_is_told_as_truncated(mode: str) -> None:
+def test_a_call_cut_by_the_length_limit_is_reported_as_truncated(mode: str) -> None:
     for written in (
         '<tool_call>{"name": "write", "arguments": {"t": "half',
         "<function=get_weather><parameter=city>half",
@@ -354,7 +359,7 @@ def test_recovery_dialects_do_not_fire_in_code(fence: str) -> None:
     assert both(written, dialects=("hermes", "use_tool")) == (written, [])
 
 
-def test_behind_a_closed_fence_they_do() -> None:
+def test_calls_after_a_closed_fence_count() -> None:
     assert both("```\ncode\n```\n" + BLOCK, dialects=("hermes",))[1] == [("write", '{"a": 1}', "ok")]
 
 
@@ -369,7 +374,7 @@ def test_behind_a_closed_fence_they_do() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["eager", "validated"])
-def test_a_block_that_stands_in_the_input_is_a_quotation(block: str, mode: str) -> None:
+def test_a_block_that_appears_in_the_input_is_a_quotation(block: str, mode: str) -> None:
     note = f"A note that says: {block} and more."
     assert both(block, quoted=[note], arguments=mode) == (block, [])
     assert both(block, quoted=["another note"], arguments=mode)[1] != []
@@ -382,7 +387,7 @@ def test_the_sentinel_fires_anywhere_because_nothing_else_knows_its_token() -> N
 
 def test_without_a_token_there_is_no_sentinel() -> None:
     written = '<tool_call:k7>{"name": "write"}</tool_call:k7>'
-    assert told(parse(written, TOOLS, ("sentinel",))) == (written, [])
+    assert text_and_calls(parse(written, TOOLS, ("sentinel",))) == (written, [])
 
 
 def test_the_sentinel_alone_leaves_every_other_dialect_text() -> None:
@@ -418,8 +423,8 @@ def test_plain_text_leaves_in_the_same_feed() -> None:
 
 def test_only_what_may_become_a_marker_is_held_back() -> None:
     parser = ToolCallParser(TOOLS, ("hermes",))
-    assert told(parser.feed("look <tool_"))[0] == "look "
-    assert told(parser.feed("x"))[0] == "<tool_x"
+    assert text_and_calls(parser.feed("look <tool_"))[0] == "look "
+    assert text_and_calls(parser.feed("x"))[0] == "<tool_x"
 
 
 def test_a_held_call_beyond_its_limit_is_text() -> None:
@@ -468,7 +473,7 @@ def test_no_opener_is_the_beginning_of_another() -> None:
     ]
 
 
-def test_feeding_behind_the_end_gives_text_and_never_raises() -> None:
+def test_feeding_after_the_end_returns_text_and_never_raises() -> None:
     parser = ToolCallParser(TOOLS)
     parser.finish()
     assert parser.feed(BLOCK) == [Text(BLOCK)]
@@ -595,7 +600,7 @@ def test_code_is_code_in_quotes_lists_and_lines(written: str) -> None:
     assert both(written, dialects=("hermes",)) == (written, [])
 
 
-def test_behind_closed_code_it_fires_again() -> None:
+def test_it_fires_again_after_closed_code() -> None:
     closed = (
         "> ```\n> code\n> ```\n",
         "use `code` and `more` now: ",

@@ -1,4 +1,4 @@
-"""The vault tools that search, read and change notes. `vault_lookups.py` has those that answer from the index.
+"""The vault tools that search, read and change notes. `vault_lookups.py` has the others.
 
 No note is opened before its grant, with one exception: a change reads the old text to show a diff. Before
 approval only the person sees that diff. `vault_search` and `file_read` have the names and schemas that vault

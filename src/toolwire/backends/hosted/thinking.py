@@ -24,7 +24,7 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh":
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """`settings` of the library. `replay`: send signed thoughts back. `drop_sampling`: no temperature, top_p."""
+    """The library's `settings`. `replay`: signed thoughts are sent back. `drop_sampling`: none is sent."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     replay: bool = True

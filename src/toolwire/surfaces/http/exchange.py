@@ -27,7 +27,7 @@ from toolwire.wire.sse import encode
 # --- the client's connection ---
 #
 # Whether the client has disconnected while the response is made. Our own protocol calls `ClientConnection` in
-# the scope, which costs nothing while the client stays. Any other server only notifies a task that waits for it.
+# the scope, which costs nothing while the client stays. Any other server notifies only a waiting task.
 
 CONNECTION = "toolwire.connection"
 
