@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -78,8 +78,8 @@ class Journal:
         self._whole = settings.journal.contents == "disk"
         self._most_bytes, self._most_traces = most_bytes, most_traces
         self.held_bytes = 0
-        self._bytes_by_key = Counter[str]()
-        self._turns_by_key = Counter[str]()
+        self._bytes_by_key: dict[str, int] = defaultdict(int)
+        self._turns_by_key: dict[str, int] = defaultdict(int)
         """Turns in `_kept`."""
         self._running: dict[str, Trace] = {}
         self._kept: OrderedDict[str, Trace] = OrderedDict()
@@ -348,8 +348,8 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         summary.finish,
         summary.error_kind,
         summary.cancelled,
-        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]),
-        tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
+        summary.tool_call_names and tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]),
+        summary.tool_call_ids and tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
         summary.input_tokens,
         summary.output_tokens,
         _ms(summary.first_byte_s),

@@ -21,10 +21,8 @@ MaxTokens = Literal["max_tokens", "max_completion_tokens"]
 USUAL_CHOICES: frozenset[Choice] = frozenset({"none", "required", "named"})
 
 PASSABLE = frozenset(
-    {
-        *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("safety_identifier", "service_tier", "store"),
-    }
+    "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "safety_identifier service_tier store".split()
 )
 """Fields of OpenAI's API that can be passed on unchanged and need nothing from Toolwire."""
 
@@ -82,7 +80,7 @@ class ServerProfile:
     own_port: bool = False
     owned_by: tuple[str, ...] = ()
     server: str = ""
-    probe: tuple[str, str] | None = None
+    probe: tuple[str, str] = ("", "")
     tools: bool = True
     choices: frozenset[Choice] = USUAL_CHOICES
     firm: bool = True

@@ -196,20 +196,15 @@ class AnswerReader:
                 self._say(Thought if is_thought else Text, text, rough, out)
         if delta.refusal:
             self._say(Refusal, delta.refusal, rough, out)
-        entries = delta.tool_calls
-        if entries:
-            alone = len(entries) == 1
-            for at, entry in enumerate(entries):
-                fragment = _fragment(entry, whole, None if alone else at)
-                fragment.own, fragment.rough = self._is_body, rough
-                if fragment.name and fragment.name.startswith("<|"):
-                    fragment.name = None  # a special token of the model, not a name
-                self._call(fragment, out)
+        entries = delta.tool_calls or ()
+        for at, entry in enumerate(entries):
+            fragment = _fragment(entry, whole, at if len(entries) > 1 else None)
+            if fragment.name and fragment.name.startswith("<|"):
+                fragment.name = None  # a special token of the model, not a name
+            self._call(fragment, rough, out)
         if delta.function_call is not None:
             function = delta.function_call
-            legacy = Fragment(name=function.name, arguments=function.arguments, complete=whole)
-            legacy.own, legacy.rough = self._is_body, rough
-            self._call(legacy, out)
+            self._call(Fragment(name=function.name, arguments=function.arguments, complete=whole), rough, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
         self._has_content = True
@@ -242,18 +237,17 @@ class AnswerReader:
                 return
         out.append(event)
 
-    def _call(self, fragment: Fragment, out: list[Event]) -> None:
+    def _call(self, fragment: Fragment, rough: bool, out: list[Event]) -> None:
         if self.ended:
             return
-        if self._half:
-            self._drop_half(out)
+        fragment.own, fragment.rough = self._is_body, rough
+        self._drop_half(out)
         out += self._calls.add(fragment)
         if self._deferred:
             out += self._calls.settle()
             if not self._calls.open:
                 self._put_deferred(out)
-        if self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT:
-            self._limit(out)
+        self._limit(out)
         if self._calls.lost and not self.ended:
             out += self.fail(Failure("backend", LATE_ARGUMENTS))
 
