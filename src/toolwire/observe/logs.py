@@ -170,12 +170,14 @@ def turn_fields(summary: TurnSummary) -> dict[str, Any]:
 # --- writing -------------------------------------------------------------
 
 
-class TextFormatter(logging.Formatter):
-    """Lines for people: `TIME LEVEL EVENT name=value …`, without the fields that are empty."""
-
+class _Formatter(logging.Formatter):
     def __init__(self, mask: Mask | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._mask = mask
+
+
+class TextFormatter(_Formatter):
+    """Lines for people: `TIME LEVEL EVENT name=value …`, without the fields that are empty."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)
@@ -207,12 +209,8 @@ class TextFormatter(logging.Formatter):
         )
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """One JSON object per line."""
-
-    def __init__(self, mask: Mask | None = None) -> None:
-        super().__init__()
-        self._mask = mask
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)

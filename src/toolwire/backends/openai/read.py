@@ -53,16 +53,16 @@ from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.tools import ToolRegistry
 from toolwire.wire.sse import SseEvent, SseReader
 
-_FINISH_WORDS: tuple[tuple[FinishReason, str], ...] = (
-    ("stop", "stop completed complete finished done halt cancelled end_turn eos stop_sequence"),
-    ("length", "length max_tokens max_output_tokens model_length token_limit token_limit_reached"),
-    ("length", "max_tokens_reached truncated context_length model_context_window_exceeded"),
-    ("tool_calls", "tool_calls tool_call tool_use tool_completion tool_execution requires_tool"),
-    ("tool_calls", "function_call function_calls function_execution"),
-    ("content_filter", "content_filter filtered safety safety_filter moderation policy_filter"),
-    ("content_filter", "recitation refusal"),
-)
-FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS for word in words.split()}
+_FINISH_WORDS: dict[FinishReason, str] = {
+    "stop": "stop completed complete finished done halt cancelled end_turn eos stop_sequence",
+    "length": "length max_tokens max_output_tokens model_length token_limit token_limit_reached "
+    "max_tokens_reached truncated context_length model_context_window_exceeded",
+    "tool_calls": "tool_calls tool_call tool_use tool_completion tool_execution requires_tool "
+    "function_call function_calls function_execution",
+    "content_filter": "content_filter filtered safety safety_filter moderation policy_filter "
+    "recitation refusal",
+}
+FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 """Words that servers use, in lower case. `error` is a failure; any other word means `stop`."""
 
 HELD_LIMIT = 8 * 1024 * 1024
