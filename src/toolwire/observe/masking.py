@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -147,19 +148,20 @@ class Mask:
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
         """Masks a text that comes in pieces. Also returns which pieces had a part of a secret."""
         whole = "".join(pieces)
-        spans = self.spans(whole)
-        if not spans:
-            return list(pieces), set()
+        spans = deque(self.spans(whole))
         out, touched = [], set()
         start = 0
         for place, piece in enumerate(pieces):
             end = start + len(piece)
             kept, at = "", start
-            for left, right in spans:
-                if left < end and right > start:
-                    touched.add(place)
-                    kept += whole[at : max(left, start)] + (MASK if left >= start else "")
-                    at = min(right, end)
+            while spans and spans[0][0] < end:
+                left, right = spans[0]
+                touched.add(place)
+                kept += whole[at : max(left, start)] + (MASK if left >= start else "")
+                at = min(right, end)
+                if right > end:
+                    break  # it continues in the next piece
+                spans.popleft()
             out.append(kept + whole[at:end])
             start = end
         return out, touched
