@@ -21,8 +21,10 @@ import aiohttp
 import pytest
 
 from doubles.judges import Judge
-from toolwire.backends.openai import PROFILES, OpenAIBackend, ServerProbe, identify, list_models
+from toolwire.backends.openai import OpenAIBackend
 from toolwire.backends.openai import backend as backends
+from toolwire.backends.openai.discover import ServerProbe, identify, list_models
+from toolwire.backends.openai.profiles import PROFILES
 
 SERVER = """
 import sys
@@ -182,8 +184,8 @@ async def test_the_server_is_recognised_and_says_what_it_has(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with aiohttp.ClientSession() as session:
-        assert await identify(ServerProbe(server, "", session)) is PROFILES["llamacpp"]
-        (listed,) = await list_models(ServerProbe(server, "", session), PROFILES["llamacpp"])
+        assert await identify(ServerProbe(server, session)) is PROFILES["llamacpp"]
+        (listed,) = await list_models(ServerProbe(server, session), PROFILES["llamacpp"])
         assert listed.id == "smol" and listed.tools is True and listed.context == 4096
     monkeypatch.setattr(backends, "ASK_AGAIN_S", 0)
     backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})

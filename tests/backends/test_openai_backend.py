@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolwire.backends.openai import OPTIONS, OpenAIBackend, OpenAIOptions, render
+from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
+from toolwire.backends.openai.options import OPTIONS
 from toolwire.backends.openai.read import FINISH_REASONS, AnswerReader
+from toolwire.backends.openai.render import render
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import (
     CallArgs,
@@ -564,7 +566,7 @@ def test_options_are_a_table_and_never_show_the_key() -> None:
         "timeout_s",
         "stream_usage",
     }
-    assert OPTIONS["timeout_s"].default == 300.0
+    assert OpenAIOptions().timeout_s == 300.0
 
 
 def test_strategy_and_capabilities_follow_the_setting() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolwire.backends.openai import PROFILES, OpenAIBackend, OpenAIOptions
+from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
+from toolwire.backends.openai.profiles import PROFILES
 from toolwire.backends.openai.strategy import FORGET_S, REFUSALS, ToolSupport, refused
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure, Finish, Text

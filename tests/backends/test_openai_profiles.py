@@ -14,20 +14,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolwire.backends.openai import (
-    PROFILES,
+from toolwire.backends.openai import OpenAIBackend, OpenAIOptions
+from toolwire.backends.openai.backend import ASK_AGAIN_S
+from toolwire.backends.openai.discover import (
     ListedModel,
-    OpenAIBackend,
-    OpenAIOptions,
+    ProbeAnswer,
     ServerProbe,
+    facts_of,
     identify,
     list_models,
-    render,
 )
-from toolwire.backends.openai.backend import ASK_AGAIN_S
-from toolwire.backends.openai.discover import ProbeAnswer, facts_of
-from toolwire.backends.openai.profiles import by_address, by_models, is_near
+from toolwire.backends.openai.profiles import PROFILES, by_address, by_models, is_near
 from toolwire.backends.openai.read import AnswerReader
+from toolwire.backends.openai.render import render
 from toolwire.backends.openai.strategy import Facts
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Usage
 from toolwire.core.turn import (
@@ -172,15 +171,15 @@ def models(owner: str, **more: Any) -> dict[str, Any]:
 )
 async def test_a_server_is_identified_by_a_probe(pages: dict[str, Any], name: str) -> None:
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
-        found = await identify(ServerProbe(upstream.base_url, "", session))
+        found = await identify(ServerProbe(upstream.base_url, session))
         assert found is PROFILES[name]
         assert all(request.method == "GET" for request in upstream.requests)
 
 
 async def test_a_missing_server_stays_unknown_and_a_remote_one_is_not_probed() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await identify(ServerProbe("http://127.0.0.1:1/v1", "", session)) is None
-        assert await identify(ServerProbe("https://api.example.com/v1", "", session)) is PROFILES["generic"]
+        assert await identify(ServerProbe("http://127.0.0.1:1/v1", session)) is None
+        assert await identify(ServerProbe("https://api.example.com/v1", session)) is PROFILES["generic"]
 
 
 async def test_a_model_is_asked_about_once_and_the_answer_decides_its_way() -> None:
@@ -222,7 +221,7 @@ async def test_a_grammar_is_sent_to_llama_cpp_only_if_it_is_surely_supported() -
             aiohttp.ClientSession() as session,
         ):
             assert await facts_of(
-                ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m"
+                ServerProbe(upstream.base_url, session), PROFILES["llamacpp"], "m"
             ) == Facts(None, False)
     backend = OpenAIBackend("m", {"profile": "llamacpp", "tools": "constrained"})
     assert backend.capabilities.constrain == {"call"} and backend.profile.grammar == "none"
@@ -260,7 +259,7 @@ async def test_a_llama_cpp_that_still_loads_is_asked_again() -> None:
         FakeUpstream(Reply(), pages={"/props": None, "/completion": {}}) as upstream,
         aiohttp.ClientSession() as session,
     ):
-        assert await facts_of(ServerProbe(upstream.base_url, "", session), PROFILES["llamacpp"], "m") is None
+        assert await facts_of(ServerProbe(upstream.base_url, session), PROFILES["llamacpp"], "m") is None
 
 
 class Busy(ServerProbe):
@@ -272,7 +271,7 @@ class Busy(ServerProbe):
 
 async def test_a_server_that_is_too_busy_to_be_tried_is_asked_again() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await facts_of(Busy("http://127.0.0.1:1/v1", "", session), PROFILES["llamacpp"], "m") is None
+        assert await facts_of(Busy("http://127.0.0.1:1/v1", session), PROFILES["llamacpp"], "m") is None
 
 
 async def test_ollama_reports_whether_a_model_has_tools() -> None:
@@ -283,7 +282,7 @@ async def test_ollama_reports_whether_a_model_has_tools() -> None:
             aiohttp.ClientSession() as session,
         ):
             assert await facts_of(
-                ServerProbe(upstream.base_url, "", session), PROFILES["ollama"], "gemma3:4b"
+                ServerProbe(upstream.base_url, session), PROFILES["ollama"], "gemma3:4b"
             ) == Facts(tools)
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
@@ -573,7 +572,8 @@ LISTS: dict[str, tuple[dict[str, Any], list[ListedModel]]] = {
 async def test_models_are_listed_and_embeddings_left_out(name: str) -> None:
     pages, expected = LISTS[name]
     async with FakeUpstream(Reply(), pages=pages) as upstream, aiohttp.ClientSession() as session:
-        assert await list_models(ServerProbe(upstream.base_url, "key", session), PROFILES[name]) == expected
+        probe = ServerProbe(upstream.base_url, session, OpenAIOptions(api_key="key").auth_headers)
+        assert await list_models(probe, PROFILES[name]) == expected
         assert upstream.requests[0].headers["Authorization"] == "Bearer key"
 
 
@@ -587,7 +587,7 @@ async def test_an_older_ollama_is_asked_about_each_model() -> None:
         FakeUpstream(Reply(), pages={"/api/tags": tags, "/api/show": shown}) as upstream,
         aiohttp.ClientSession() as session,
     ):
-        assert await list_models(ServerProbe(upstream.base_url, "", session), PROFILES["ollama"]) == [
+        assert await list_models(ServerProbe(upstream.base_url, session), PROFILES["ollama"]) == [
             ListedModel("llama3.2:latest", True, 131072)
         ]
 
@@ -597,14 +597,13 @@ async def test_a_missing_vendor_list_is_replaced_by_the_common_one(name: str) ->
     missing = dict.fromkeys(("/api/tags", "/api/v0/models", "/v1/model/info", "/props", "/api/show"))
     async with FakeUpstream(Reply(), pages=missing) as upstream, aiohttp.ClientSession() as session:
         assert [
-            model.id
-            for model in await list_models(ServerProbe(upstream.base_url, "", session), PROFILES[name])
+            model.id for model in await list_models(ServerProbe(upstream.base_url, session), PROFILES[name])
         ] == ["fake"]
 
 
 async def test_a_server_that_is_not_there_has_no_models() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await list_models(ServerProbe("http://127.0.0.1:1/v1", "", session), PROFILES["ollama"]) == []
+        assert await list_models(ServerProbe("http://127.0.0.1:1/v1", session), PROFILES["ollama"]) == []
 
 
 # --- quirks, as the servers send them ---

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from operator import itemgetter
 from typing import Any
 
 from toolwire.observe.recording import EVENTS, STOPPED, Json, Recording, RecordingError, computed
@@ -23,22 +24,14 @@ HEADER = {"toolwire": "journal", "version": 1}
 def write(recording: Recording) -> Iterator[str]:
     """The lines of a fixture."""
     yield _line(HEADER)
-    yield _line(
-        {"kind": "request", **{name: value for name, value in recording.request.items() if name != "turn"}}
-    )
-    frames = (
-        (ms, 0, {"kind": "frame", "ms": ms, "label": label, "text": text})
-        for ms, label, text in recording.frames
-    )
-    batches = (
-        (ms, 1, {"kind": "batch", "ms": ms, "run": run, "events": events})
-        for ms, run, events in recording.batches
-    )
-    wire = (
-        (ms, 2, {"kind": "wire", "ms": ms, "as": label, "text": text}) for ms, label, text in recording.wire
-    )
-    for _, _, line in merge(frames, batches, wire, key=lambda row: row[:2]):
-        yield _line(line)
+    request = {name: value for name, value in recording.request.items() if name != "turn"}
+    yield _line({"kind": "request", **request})
+    frames = [
+        {"kind": "frame", "ms": ms, "label": label, "text": text} for ms, label, text in recording.frames
+    ]
+    batches = [{"kind": "batch", "ms": ms, "run": run, "events": some} for ms, run, some in recording.batches]
+    wire = [{"kind": "wire", "ms": ms, "as": label, "text": text} for ms, label, text in recording.wire]
+    yield from map(_line, merge(frames, batches, wire, key=itemgetter("ms")))
     yield _line({"kind": "end", **recording.end})
 
 
@@ -79,17 +72,15 @@ def _check_header(given: dict[str, Json]) -> None:
         )
 
 
+def _known(events: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    return [event for event in events if event["type"] in EVENTS or event == STOPPED]
+
+
 _READERS: dict[str, Any] = {
     "request": lambda out, given: out.request.update(given),
     "plan": lambda out, given: out.plans.append(given),
     "frame": lambda out, given: out.frames.append((given["ms"], given["label"], given["text"])),
-    "batch": lambda out, given: out.batches.append(
-        (
-            given["ms"],
-            given["run"],
-            [one for one in given["events"] if one["type"] in EVENTS or one == STOPPED],
-        )
-    ),
+    "batch": lambda out, given: out.batches.append((given["ms"], given["run"], _known(given["events"]))),
     "event": lambda out, given: out.events.append((given["ms"], given["choice"], given["event"])),
     "wire": lambda out, given: out.wire.append((given["ms"], given["as"], given["text"])),
     "end": lambda out, given: out.end.update(given),

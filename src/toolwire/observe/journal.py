@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -77,11 +77,10 @@ class Journal:
         self._tools = settings.tools
         self._whole = settings.journal.contents == "disk"
         self._most_bytes, self._most_traces = most_bytes, most_traces
-        self._bytes = 0
-        self._by_key: dict[str, int] = {}
-        """Bytes in memory, by key."""
-        self._turns_by_key: dict[str, int] = {}
-        """Turns in `_kept`, by key."""
+        self.held_bytes = 0
+        self._bytes_by_key: dict[str, int] = defaultdict(int)
+        self._turns_by_key: dict[str, int] = defaultdict(int)
+        """Turns in `_kept`."""
         self._running: dict[str, Trace] = {}
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
@@ -89,14 +88,11 @@ class Journal:
         self._loading: threading.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_age_s = settings.journal.max_days * DAY_S
-        self._segments = (
-            Segments(self.folder, limit, settings.journal.max_days) if self.folder is not None else None
-        )
-        self._writer = (
-            JournalWriter(self._segments, self._masked, self._fixture, MOST_RECORDS, MOST_BYTES)
-            if self._segments is not None
-            else None
-        )
+        self._segments: Segments | None = None
+        self._writer: JournalWriter | None = None
+        if self.folder is not None:
+            self._segments = Segments(self.folder, limit, settings.journal.max_days)
+            self._writer = JournalWriter(self._segments, self._masked, self._fixture)
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
@@ -134,7 +130,7 @@ class Journal:
             record = _record(trace, summary)
             self._records.append(record)
             self._kept[trace.id] = trace
-            _add(self._turns_by_key, trace.caller.key_id, 1)
+            self._turns_by_key[trace.caller.key_id] += 1
             self._make_room()
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
@@ -154,13 +150,13 @@ class Journal:
 
     def _grown(self, trace: Trace, size: int) -> bool:
         self._weigh(trace, size)
-        if self._bytes > self._most_bytes:
+        if self.held_bytes > self._most_bytes:
             self._make_room(trace)
-        return self._bytes <= self._most_bytes
+        return self.held_bytes <= self._most_bytes
 
     def _weigh(self, trace: Trace, size: int) -> None:
-        self._bytes += size
-        _add(self._by_key, trace.caller.key_id, size)
+        self.held_bytes += size
+        self._bytes_by_key[trace.caller.key_id] += size
 
     def _make_room(self, growing: Trace | None = None) -> None:
         """Drops turns of the key that uses the most, until everything is within the bounds.
@@ -171,27 +167,22 @@ class Journal:
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
         while len(self._kept) > self._most_traces:
-            self._forget_kept(
-                _oldest(self._kept, _most(self._turns_by_key)) or next(iter(self._kept.values()))
-            )
-        while self._bytes > self._most_bytes:
-            key = _most(self._by_key)
-            if (kept := _oldest(self._kept, key)) is not None:
+            oldest = _oldest_of_most(self._kept, self._turns_by_key)
+            self._forget_kept(oldest or next(iter(self._kept.values())))
+        while self.held_bytes > self._most_bytes:
+            if kept := _oldest_of_most(self._kept, self._bytes_by_key):
                 self._forget_kept(kept)
-            elif (
-                growing is not None
-                and growing.caller.key_id != key
-                and (running := _oldest(self._running, key)) is not None
-            ):
-                self._forget(self._running.pop(running.id))
-            else:
+                continue
+            running = _oldest_of_most(self._running, self._bytes_by_key) if growing else None
+            if growing is None or running is None or running.caller.key_id == growing.caller.key_id:
                 return
+            self._forget(self._running.pop(running.id))
 
     def _forget_kept(self, trace: Trace) -> None:
         """Drops a turn that has ended. A viewer has its own copy."""
         del self._kept[trace.id]
         self._weigh(trace, -trace.size)
-        _add(self._turns_by_key, trace.caller.key_id, -1)
+        self._turns_by_key[trace.caller.key_id] -= 1
 
     def _forget_before(self, due: float) -> None:
         """Drops turns that are older than allowed."""
@@ -203,10 +194,6 @@ class Journal:
     def _forget(self, trace: Trace) -> None:
         self._weigh(trace, -trace.size)
         trace.forget()
-
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
 
     # --- reading ---
 
@@ -251,7 +238,7 @@ class Journal:
         recording = await asyncio.to_thread(masked, recording, self.mask)
         if not running:
             self._opened[id] = recording
-            while len(self._opened) > OPENED:
+            if len(self._opened) > OPENED:
                 self._opened.popitem(last=False)
         return recording
 
@@ -297,25 +284,20 @@ class Journal:
     def _load(self) -> None:
         assert self._segments is not None and self._loading is not None
         try:
-            self._read_earlier(self._segments)
+            self._segments.sweep()
+            known = {record.id for record in list(self._records)}
+            earlier = [_shared(one) for one in self._segments.load(MOST_RECORDS) if one.id not in known]
+            if self._loop is None:
+                self._join(earlier)
+            else:
+                with suppress(RuntimeError):  # already closed
+                    self._loop.call_soon_threadsafe(self._join, earlier)
         finally:
             self._loading.set()
 
-    def _read_earlier(self, segments: Segments) -> None:
-        segments.sweep()
-        known = {record.id for record in list(self._records)}
-        earlier = [record for record in segments.load(MOST_RECORDS) if record.id not in known]
-        joined: deque[TurnRecord] = deque([_shared(record) for record in earlier], maxlen=MOST_RECORDS)
-        if self._loop is None:
-            self._join(joined)
-            return
-        with suppress(RuntimeError):  # already closed
-            self._loop.call_soon_threadsafe(self._join, joined)
-
-    def _join(self, earlier: deque[TurnRecord]) -> None:
+    def _join(self, earlier: list[TurnRecord]) -> None:
         """Runs in the event loop, so that readers there never see the records change."""
-        earlier.extend(self._records)
-        self._records = earlier
+        self._records = deque((*earlier, *self._records), maxlen=MOST_RECORDS)
 
     async def settled(self) -> None:
         """Waits until everything so far is written."""
@@ -366,10 +348,8 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         summary.finish,
         summary.error_kind,
         summary.cancelled,
-        tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names])
-        if summary.tool_call_names
-        else (),
-        tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]) if summary.tool_call_ids else (),
+        summary.tool_call_names and tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]),
+        summary.tool_call_ids and tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
         summary.input_tokens,
         summary.output_tokens,
         _ms(summary.first_byte_s),
@@ -402,16 +382,7 @@ def _shared(record: TurnRecord) -> TurnRecord:
     )
 
 
-def _add(counts: dict[str, int], key: str, more: int) -> None:
-    if left := counts.get(key, 0) + more:
-        counts[key] = left
-    else:
-        counts.pop(key, None)
-
-
-def _most(counts: dict[str, int]) -> str:
-    return max(counts, key=counts.__getitem__, default="")
-
-
-def _oldest(traces: Mapping[str, Trace], key: str) -> Trace | None:
-    return next((trace for trace in traces.values() if trace.caller.key_id == key), None)
+def _oldest_of_most(traces: Mapping[str, Trace], counts: dict[str, int]) -> Trace | None:
+    """The oldest of the turns whose key has the highest count."""
+    most = max(counts, key=counts.__getitem__, default="")
+    return next((trace for trace in traces.values() if trace.caller.key_id == most), None)

@@ -19,7 +19,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from math import inf
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,8 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     def as_json(self) -> dict[str, Any]:
         """With every member, for the web pages."""
-        out = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {
-            **out,
-            "calls": list(self.calls),
-            "call_ids": list(self.call_ids),
-            "dropped": dict(self.dropped or {}),
-        }
+        lists = {"calls": list(self.calls), "call_ids": list(self.call_ids)}
+        return {**msgspec.structs.asdict(self), **lists, "dropped": dict(self.dropped or {})}
 
 
 _encode = msgspec.json.Encoder().encode
@@ -98,7 +94,7 @@ class Segments:
         self._largest = max(1, min(LARGEST_SEGMENT, limit // 8))
         self._current: Path | None = None
         self._size = 0  # of the current segment
-        self._total: int | None = None  # of all files; None: not counted yet
+        self._total = inf  # bytes of all files; `_prune` counts them before the first comparison
         self._complained = False
 
     # --- writing ---
@@ -110,12 +106,8 @@ class Segments:
             self._trying(lambda: self._append(lines))
 
     def _append(self, lines: bytes) -> None:
-        if (
-            self._current is None
-            or self._size + len(lines) > self._largest
-            or self._is_old()
-            or not self._current.exists()
-        ):
+        is_full = self._size + len(lines) > self._largest
+        if self._current is None or is_full or self._is_old() or not self._current.exists():
             self._began = self._clock()
             self._current = self.folder / f"segment-{int(self._began * 1000):013d}-{os.getpid()}.jsonl"
             self._size = 0
@@ -145,7 +137,7 @@ class Segments:
             raise
         finally:
             os.close(descriptor)
-        self._total = self._all_bytes() if self._total is None else self._total + len(content)
+        self._total += len(content)
         if self._total > self._limit:
             self._prune()
         if self.max_age_s and self._clock() >= self._sweep_at:
@@ -185,12 +177,9 @@ class Segments:
         for written, size, path in self._files():
             if written < due:
                 path.unlink(missing_ok=True)
-                self._total = None if self._total is None else self._total - size
+                self._total -= size
                 if path == self._current:
                     self._current = None
-
-    def _all_bytes(self) -> int:
-        return sum(size for _, size, _ in self._files())
 
     def _prune(self) -> None:
         files = self._files()
@@ -206,17 +195,12 @@ class Segments:
 
     def load(self, most: int) -> list[TurnRecord]:
         """The last turns, oldest first."""
-        found: list[list[TurnRecord]] = []
-        count = 0
+        found: list[TurnRecord] = []
         for path in sorted(self.folder.glob("segment-*.jsonl"), reverse=True):
-            records = list(_records(path))
-            found.append(records)
-            count += len(records)
-            if count >= most:
+            found += _records(path)
+            if len(found) >= most:
                 break
-        return sorted((record for records in found for record in records), key=lambda record: record.at)[
-            -most:
-        ]
+        return sorted(found, key=attrgetter("at"))[-most:]
 
     def fixture(self, id: str) -> list[bytes] | None:
         """A whole turn, if it was written."""
@@ -247,6 +231,8 @@ def _records(path: Path) -> Iterator[TurnRecord]:
 # The thread that reads and writes the journal's files. Callers never wait for it. If the disk is too slow,
 # turns are left out.
 
+MOST_WAITING, MOST_WAITING_BYTES = 10_000, 16 * 1024 * 1024
+"""Turns that may wait to be written, and the bytes of whole ones."""
 CLOSE_S = 5.0
 GATHER_S = 0.1
 """How long it collects turns before it writes."""
@@ -262,14 +248,8 @@ class JournalWriter:
         segments: Segments,
         masked: Callable[[TurnRecord], TurnRecord],
         fixture: Callable[[Trace, TurnRecord], list[str]],
-        most_turns: int,
-        most_bytes: int,
     ) -> None:
-        """`masked` returns a turn's line as it is written, `fixture` the lines of its file.
-
-        At most `most_turns` turns, and `most_bytes` of whole ones, may wait.
-        """
-        self._most_turns, self._most_bytes = most_turns, most_bytes
+        """`masked` returns a turn's line as it is written, `fixture` the lines of its file."""
         self._segments = segments
         self._masked, self._fixture = masked, fixture
         self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
@@ -280,11 +260,11 @@ class JournalWriter:
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
         """Queues a turn without waiting. If the disk is too slow, it is left out."""
-        if len(self._waiting) > self._most_turns:
+        if len(self._waiting) > MOST_WAITING:
             self._complain("the disk is too slow for the journal: turns are left out")
             return
         if trace is not None:
-            if self._whole_bytes + trace.size > self._most_bytes:
+            if self._whole_bytes + trace.size > MOST_WAITING_BYTES:
                 self._complain("the disk is too slow for the journal: contents of turns are left out")
                 trace = None
             else:
@@ -331,25 +311,22 @@ class JournalWriter:
             self._woken.clear()
             batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
             turns = [one for one in batch if isinstance(one, tuple)]
-            self._safely(partial(self._write_lines, turns))
+            self._safely(self._segments.append, (self._masked(record) for record, _ in turns))
             for record, trace in turns:
                 if trace is not None:
                     self._whole_bytes -= trace.size
-                    self._safely(partial(self._write_whole, record, trace))
+                    self._safely(self._write_whole, record, trace)
             for work in batch:
                 if work is not None and not isinstance(work, tuple):
                     self._safely(work)
             if None in batch:
                 return
 
-    def _write_lines(self, turns: list[tuple[TurnRecord, Trace | None]]) -> None:
-        self._segments.append(self._masked(record) for record, _ in turns)
-
     def _write_whole(self, record: TurnRecord, trace: Trace) -> None:
         self._segments.keep(record.id, self._fixture(trace, record))
 
-    def _safely(self, work: Callable[[], None]) -> None:
+    def _safely(self, work: Callable[..., None], *given: Any) -> None:
         try:
-            work()
+            work(*given)
         except Exception:
             log.exception("the journal could not be read or written")

@@ -33,24 +33,24 @@ LONGEST_MODEL, LONGEST_NAME = 128, 64
 MOST_CALLS = 128
 QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
 """Paths that machines request all the time: logged at level debug."""
-UNMASKED = {
-    *("event", "turn_id", "answer_id", "key", "api", "backend", "strategy", "turn", "finish", "output_mode"),
-    *("stream", "status", "cancelled", "has_tool_calls", "tool_call_count", "tool_call_truncated"),
-    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "first_byte_ms", "duration_ms"),
-}
-"""Fields whose values the gateway chooses. A search for secrets in them would be most of a line's cost."""
 SHARED = (
     *("key", "key_name", "api", "model", "backend", "strategy", "turn", "stream"),
     *("status", "finish", "error", "cancelled", "output_mode", "report"),
 )
 """Fields of which many turns have the same values."""
-CALLS = ("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated")
-TURN_TEXT_ORDER = (
-    *("node", "request_id", *SHARED, "turn_id", "answer_id"),
-    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *(*CALLS, "dropped", "first_byte_ms", "duration_ms"),
+OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+CALLS = (
+    *("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated"),
+    "dropped",
 )
+TURN_TEXT_ORDER = ("node", "request_id", *SHARED, *OWN, *CALLS, "first_byte_ms", "duration_ms")
 """The order of fields in a turn's text line: how it went comes before the ids and counts."""
+UNMASKED = {
+    *("event", "key", "api", "backend", "strategy", "turn", "stream", "status", "finish", "cancelled", *OWN),
+    *("output_mode", "has_tool_calls", "tool_call_count", "tool_call_truncated"),
+    *("first_byte_ms", "duration_ms"),
+}
+"""Fields whose values the gateway chooses. A search for secrets in them would be most of a line's cost."""
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
@@ -170,12 +170,14 @@ def turn_fields(summary: TurnSummary) -> dict[str, Any]:
 # --- writing -------------------------------------------------------------
 
 
-class TextFormatter(logging.Formatter):
-    """Lines for people: `TIME LEVEL EVENT name=value …`, without the fields that are empty."""
-
+class _Formatter(logging.Formatter):
     def __init__(self, mask: Mask | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._mask = mask
+
+
+class TextFormatter(_Formatter):
+    """Lines for people: `TIME LEVEL EVENT name=value …`, without the fields that are empty."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)
@@ -192,30 +194,23 @@ class TextFormatter(logging.Formatter):
         mask, model, second = self._mask, scrub(s.model[:LONGEST_MODEL]), int(at)
         run = (s.key_id, s.key_name, s.api, model, s.backend, s.strategy, s.kind, s.stream)
         end = (s.status, s.finish, s.error_kind, s.cancelled, s.output_mode, s.report)
-        before = f"{_clock(second)},{int((at - second) * 1000):03d} INFO turn"
         request_id = s.request_id if mask is None else mask.text(s.request_id)
-        asked = f" request_id={_word(request_id)}" if request_id else ""
-        ids = (("turn_id", s.turn_id), ("answer_id", s.answer_id))
-        read = (("input_tokens", s.input_tokens), ("cached_tokens", s.cached_tokens))
-        written = (("output_tokens", s.output_tokens), ("reasoning_tokens", s.reasoning_tokens))
+        own = (s.turn_id, s.answer_id, s.input_tokens, s.cached_tokens, s.output_tokens, s.reasoning_tokens)
         calls = ""
         if s.tool_call_count or s.tool_call_names or s.tool_call_ids or s.tool_call_truncated or s.dropped:
             fields = _masked(turn_fields(s), mask)
-            calls = _words((name, fields[name]) for name in (*CALLS, "dropped"))
+            calls = _words((name, fields[name]) for name in CALLS)
         first = "" if s.first_byte_s is None else f" first_byte_ms={s.first_byte_s * 1000:.2f}"
         return (
-            f"{before}{_shared(mask, ('node',), node)}{asked}"
-            f"{_shared(mask, SHARED, *run, *end)}{_words((*ids, *read, *written))}"
+            f"{_clock(second)},{int((at - second) * 1000):03d} INFO turn"
+            f"{_shared(mask, ('node',), node) if node else ''}{_words((('request_id', request_id),))}"
+            f"{_shared(mask, SHARED, *run, *end)}{_words(zip(OWN, own, strict=True))}"
             f"{calls}{first} duration_ms={s.duration_s * 1000:.2f}"
         )
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """One JSON object per line."""
-
-    def __init__(self, mask: Mask | None = None) -> None:
-        super().__init__()
-        self._mask = mask
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -136,30 +137,32 @@ class Mask:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {self.text(key): _hidden(key, inner) or self.value(inner) for key, inner in value.items()}
+            return {self.text(key): self._member(key, inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(inner) for inner in value]
         return value
 
+    def _member(self, name: str, value: Any) -> Any:
+        return MASK if value and isinstance(value, str) and _is_secret(name) else self.value(value)
+
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
         """Masks a text that comes in pieces. Also returns which pieces had a part of a secret."""
         whole = "".join(pieces)
-        spans = self.spans(whole)
-        if not spans:
-            return list(pieces), set()
+        spans = deque(self.spans(whole))
         out, touched = [], set()
         start = 0
         for place, piece in enumerate(pieces):
             end = start + len(piece)
-            here = [(left, right) for left, right in spans if left < end and right > start]
-            inside = [(max(left, start), min(right, end), left >= start) for left, right in here]
-            if inside:
-                touched.add(place)
             kept, at = "", start
-            for left, right, first in inside:
-                kept += whole[at:left] + (MASK if first else "")
-                at = right
-            out.append(kept + whole[at:end] if inside else piece)
+            while spans and spans[0][0] < end:
+                left, right = spans[0]
+                touched.add(place)
+                kept += whole[at : max(left, start)] + (MASK if left >= start else "")
+                at = min(right, end)
+                if right > end:
+                    break  # it continues in the next piece
+                spans.popleft()
+            out.append(kept + whole[at:end])
             start = end
         return out, touched
 
@@ -187,10 +190,7 @@ def secrets_of(settings: Settings) -> Iterator[str]:
         yield from _of_url(url)
     for model in settings.models:
         for name, value in model.options.items():
-            if name in model.secret or name == "headers" or SECRET_NAME.search(name):
-                yield from _texts(value)
-            else:
-                yield from _named(value)
+            yield from _secrets_in(value, name in model.secret or name == "headers" or _is_secret(name))
 
 
 def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
@@ -215,28 +215,16 @@ def _of_url(url: str) -> Iterator[str]:
         yield from dict.fromkeys((found, unquote(found)))
 
 
-def _named(value: Any) -> Iterator[str]:
-    """Secrets inside an option: members with a secret's name, and passwords in URLs."""
+def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
+    """All texts of a secret option; of any other, members with a secret's name and passwords in URLs."""
     if isinstance(value, str):
-        yield from _of_url(value)
+        yield from dict.fromkeys((value, value.removeprefix("Bearer "))) if is_secret else _of_url(value)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(inner) if SECRET_NAME.search(str(name)) else _named(inner)
+            yield from _secrets_in(inner, is_secret or _is_secret(str(name)))
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _named(inner)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-        yield from (word for word in [value.removeprefix("Bearer ")] if word != value)
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner)
+            yield from _secrets_in(inner, is_secret)
 
 
 def _pattern(value: str) -> str:
@@ -244,8 +232,8 @@ def _pattern(value: str) -> str:
     return escaped if len(value) >= WORD else rf"(?<![A-Za-z0-9_-]){escaped}(?![A-Za-z0-9_-])"
 
 
-def _hidden(name: str, value: Any) -> str | None:
-    return MASK if isinstance(value, str) and value and SECRET_NAME.search(name) else None
+def _is_secret(name: str) -> bool:
+    return SECRET_NAME.search(name) is not None
 
 
 def _merged(spans: list[Span]) -> list[Span]:

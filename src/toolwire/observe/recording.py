@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -65,6 +66,12 @@ NOTES = {
 }
 
 
+UNFIT = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError),
+)
+"""What is raised if a recording, which may come from anywhere, does not hold what a turn needs."""
+
+
 class RecordingError(ValueError):
     """A fixture that cannot be read; the message says why in one line."""
 
@@ -99,17 +106,14 @@ def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Re
     label = "stream" if trace.stream else "body"
     for at, kind, what in trace.rows:
         if kind == FRAME:
-            out.frames.append((ms(at), *_frame(*what)))
+            out.frames.append((ms(at), what[0], _text(what[1])))
         elif kind == SENT:
             out.wire.append((ms(at), label, _text(what)))
         else:
-            out.batches.append(
-                (ms(at), kind, [STOPPED] if what is None else [event_json(event) for event in what])
-            )
+            out.batches.append((ms(at), kind, [STOPPED] if what is None else list(map(event_json, what))))
     if trace.failure is not None and not out.wire:
-        out.wire.append(
-            (turn.get("duration_ms") or 0.0, "error", encode(error_object(trace.failure)).decode())
-        )
+        error = encode(error_object(trace.failure)).decode()
+        out.wire.append((turn.get("duration_ms") or 0.0, "error", error))
     out.end = {
         "turn": turn,
         "runs": [run._asdict() for run in trace.runs],
@@ -139,9 +143,7 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     out |= {"stored": trace.stored, "tools": asdict(tools)}
     if trace.open_responses:
         out["open_responses"] = True
-    out["offers"] = [
-        {"strategy": strategy, "capabilities": _differing(able)} for strategy, able in trace.offers
-    ]
+    out["offers"] = [{"strategy": how, "capabilities": _differing(able)} for how, able in trace.offers]
     if trace.previous is not None:
         out["previous"] = json.loads(encode_items(trace.previous))
     if trace.references:
@@ -172,15 +174,7 @@ def computed(recording: Recording) -> Recording:
         if turn is not None:
             recording.request["turn"] = turn_json(turn)
             _compute(recording, turn)
-    except (
-        ToolwireError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        AssertionError,
-        RecursionError,
-    ) as error:
+    except (ToolwireError, *UNFIT) as error:
         log.debug("a recorded turn cannot be computed: %s", error)
     return recording
 
@@ -195,11 +189,16 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
     else:
         references = request.get("references")
         body = decode_responses.resolved(body, references) if references else body
-        previous = decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
+        previous = previous_of(request)
         turn = decode_responses.decode(body, previous, "", bool(request.get("open_responses")))
     if request.get("effort") != turn.sampling.effort:  # an alias of the model may set the effort
         turn = replace(turn, sampling=replace(turn.sampling, effort=request.get("effort")))
     return with_images(turn, request.get("images") or {})
+
+
+def previous_of(request: dict[str, Json]) -> tuple[Item, ...]:
+    """The conversation that a recorded request refers to."""
+    return decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
 
 
 def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
@@ -223,13 +222,17 @@ def tool_settings(request: dict[str, Json]) -> ToolSettings:
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 
 
-def capabilities_of(given: dict[str, Json]) -> Capabilities:
-    held: dict[str, Any] = {}
-    for one in fields(Capabilities):
-        if one.name in given:
-            value, kind = given[one.name], type(getattr(Capabilities(), one.name))
-            held[one.name] = kind(value) if isinstance(value, list) else value
-    return Capabilities(**held)
+def offers_of(request: dict[str, Json]) -> list[Offer]:
+    offers = request.get("offers", ())
+    return [Offer(offer["strategy"], _capabilities(offer["capabilities"])) for offer in offers]
+
+
+def _capabilities(given: dict[str, Json]) -> Capabilities:
+    kinds = {one.name: type(getattr(Capabilities(), one.name)) for one in fields(Capabilities)}
+    known = {name: value for name, value in given.items() if name in kinds}
+    return Capabilities(
+        **{name: kinds[name](value) if isinstance(value, list) else value for name, value in known.items()}
+    )
 
 
 def minted(recorded: list[str]) -> IdFactory:
@@ -265,7 +268,7 @@ def _compute(recording: Recording, turn: Turn) -> None:
     """Plans the turn for each recorded offer, and feeds its batches through the stages."""
     request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
     ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
-    offers = [Offer(offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request["offers"]]
+    offers = offers_of(request)
     xml = (request.get("output_mode") or settings.output_mode) == "obsidian-xml"
     last = {run["choice"]: number for number, run in enumerate(runs)}
     plans: list[Plan] = []
@@ -308,16 +311,13 @@ def _compute(recording: Recording, turn: Turn) -> None:
             stages[choice].fail(rejected.failure)
 
 
-def _plan(plan: Plan, turn: Turn | None) -> dict[str, Json]:
-    reported = dict(plan.report)
-    sent = sorted(turn.sent) if turn is not None else []
-    report = [
-        *reported.items(),
-        *((name, "honoured") for name in sent if name not in reported and "unknown_fields" not in reported),
-    ]
+def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
+    report = dict(plan.report)
+    if "unknown_fields" not in report:
+        report = {**report, **{name: "honoured" for name in sorted(turn.sent) if name not in report}}
     return {
         "strategy": plan.strategy,
-        "report": [{"field": name, "how": how, "note": NOTES.get(how, "")} for name, how in report],
+        "report": [{"field": name, "how": how, "note": NOTES.get(how, "")} for name, how in report.items()],
         "told": plan.report_header(),
         "dialect": plan.form.dialect if plan.form.nonce else "",
         "nonce": plan.form.nonce,
@@ -325,7 +325,7 @@ def _plan(plan: Plan, turn: Turn | None) -> dict[str, Json]:
         "begun": plan.begun,
         "stops": list(plan.stops),
         "rules": asdict(plan.rules),
-        "asked": turn_json(plan.turn) if turn is not None and plan.turn is not turn else None,
+        "asked": turn_json(plan.turn) if plan.turn is not turn else None,
     }
 
 
@@ -345,37 +345,22 @@ def _differing(value: Any) -> dict[str, Json]:
     for one in fields(value):
         held = getattr(value, one.name)
         if one.default is MISSING or held != one.default:
-            out[one.name] = (
-                sorted(held)
-                if isinstance(held, frozenset)
-                else list(held)
-                if isinstance(held, tuple)
-                else held
-            )
+            held = sorted(held) if isinstance(held, frozenset) else held
+            out[one.name] = list(held) if isinstance(held, tuple) else held
     return out
 
 
 def event_of(given: dict[str, Json]) -> Event:
     cls = EVENTS[given["type"]]
-    known = {one.name for one in fields(cls)}
-    event: Event = cls(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in given.items()
-            if name in known
-        }
-    )
+    held = {one.name: given[one.name] for one in fields(cls) if one.name in given}
+    event: Event = cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in held.items()})
     return event
 
 
-def _frame(label: str, data: Any) -> tuple[str, str]:
-    return label, _text(data) if isinstance(data, bytes | str) else json.dumps(
-        data, ensure_ascii=False, default=_plain
-    )
-
-
-def _text(data: bytes | str) -> str:
-    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data
+def _text(data: Any) -> str:
+    if isinstance(data, bytes):
+        return data.decode("utf-8", "replace")
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Json:
@@ -412,21 +397,15 @@ def got(recording: Recording) -> dict[str, Json]:
         elif kind == "Thought":
             thoughts.append(event["text"])
         elif kind == "CallBegin":
-            calls[choice, event["index"]] = {
-                "id": event.get("id") or "",
-                "name": event["name"],
-                "arguments": [],
-            }
+            id, name = event.get("id") or "", event["name"]
+            calls[choice, event["index"]] = {"id": id, "name": name, "arguments": []}
         elif kind == "CallArgs" and (choice, event["index"]) in calls:
             calls[choice, event["index"]]["arguments"].append(event["delta"])
     said = ["".join(texts[choice]) for choice in sorted(texts)]
-    text = (
-        said[0]
-        if len(said) == 1
-        else "\n\n".join(f"--- choice {number + 1} ---\n{one}" for number, one in enumerate(said))
-    )
+    if len(said) > 1:
+        said = [f"--- choice {number} ---\n{text}" for number, text in enumerate(said, 1)]
     return {
-        "text": text,
+        "text": "\n\n".join(said),
         "thoughts": "".join(thoughts),
         "calls": [{**call, "arguments": "".join(call["arguments"])} for call in calls.values()],
     }
@@ -437,19 +416,18 @@ def got(recording: Recording) -> dict[str, Json]:
 
 def masked(recording: Recording, mask: Mask) -> Recording:
     """The recording without secrets. A frame or block with a part of a split secret is left out."""
-    batches, held, _ = _masked_pieces(
-        [(ms, run, event) for ms, run, events in recording.batches for event in events], mask
-    )
+    rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
+    batched, held, _ = _masked_pieces(rows, mask)
     events, _, parts = _masked_pieces(recording.events, mask)
-    regrouped, place = [], 0
-    for ms, run, inner in recording.batches:
-        regrouped.append((ms, run, [event for _, _, event in batches[place : place + len(inner)]]))
-        place += len(inner)
+    left = iter(batched)
     return Recording(
         mask.value(recording.request),
         [mask.value(plan) for plan in recording.plans],
         _masked_frames(recording, held, mask),
-        regrouped,
+        [
+            (ms, run, [event for _, _, event in islice(left, len(some))])
+            for ms, run, some in recording.batches
+        ],
         events,
         _masked_wire(recording, parts, mask),
         mask.value(recording.end),
@@ -477,11 +455,8 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
             held.add(ms)
             if mask.text(pieces[number]) != changed[number]:
                 partial.add(ms)
-    return (
-        [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out],
-        held,
-        partial,
-    )
+    whole = [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out]
+    return whole, held, partial
 
 
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:

@@ -11,25 +11,26 @@ import json
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Failure
-from toolwire.core.items import decode_items
 from toolwire.core.turn import Item, Result, Turn
 from toolwire.gateway.compaction import Seals
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.observe.recording import (
     STOPPED,
+    UNFIT,
     Recording,
     RecordingError,
-    capabilities_of,
     event_of,
     minted,
+    offers_of,
+    previous_of,
     tool_settings,
     with_images,
 )
@@ -60,12 +61,7 @@ class Replay:
         return not self.differences
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "same": self.same,
-            "differences": self.differences,
-            "wire_then": self.wire_then,
-            "wire_now": self.wire_now,
-        }
+        return {"same": self.same, **asdict(self)}
 
 
 def replay(recording: Recording) -> Replay:
@@ -73,25 +69,15 @@ def replay(recording: Recording) -> Replay:
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
     if any(label == "stream" and text == MASK for _, label, text in recording.wire):
-        raise RecordingError(
-            "a secret was sent in pieces, which were left out of the recording: it cannot be compared"
-        )
+        left_out = "a secret was sent in pieces, which were left out of the recording"
+        raise RecordingError(f"{left_out}: it cannot be compared")
     try:
         return _judged(recording, *asyncio.run(_run(recording)))
     except RecordingError:
         raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        AssertionError,
-        RecursionError,
-    ) as error:
-        raise RecordingError(
-            f"the recording does not hold what a turn needs: {type(error).__name__}: {error}"
-        ) from None
+    except UNFIT as error:
+        unfit = "the recording does not hold what a turn needs"
+        raise RecordingError(f"{unfit}: {type(error).__name__}: {error}") from None
 
 
 def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Replay:
@@ -118,9 +104,8 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         ids=minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
     )
-    gateway.images = cast(
-        ImageFetcher, _OldImages(request.get("images") or {}, None if played.runs else played.failure)
-    )
+    images = _OldImages(request.get("images") or {}, None if played.runs else played.failure)
+    gateway.images = cast(ImageFetcher, images)
     gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
@@ -143,16 +128,11 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
         if not (task.done() or stalled.done()):
             raise RecordingError("the recording does not come to an end")
         if not task.done():  # the client disconnected, or the gateway ended the run
-            await asyncio.wait(
-                {task}, timeout=0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
-            )
-        if task.done():
-            return task.result(), b"".join(blocks).decode(), reports[0]
-        return (
-            "stream" if request.get("body", {}).get("stream") else "body",
-            b"".join(blocks).decode(),
-            reports[0] if reports else None,
-        )
+            rest_s = 0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
+            await asyncio.wait({task}, timeout=rest_s)
+        expected = "stream" if request.get("body", {}).get("stream") else "body"
+        kind = task.result() if task.done() else expected
+        return kind, b"".join(blocks).decode(), reports[0] if reports else None
     except ToolwireError as error:
         return "error", encode(error_object(error.failure)).decode(), None
     finally:
@@ -164,13 +144,11 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
 
 
 def _settings(recording: Recording) -> Settings:
-    commit_after_s, is_open = (
-        0 if recording.end.get("committed") else 3600,
-        bool(recording.request.get("open_responses")),
-    )
-    server = ServerSettings(commit_after_s=commit_after_s, open_responses=is_open)
     return Settings(
-        server=server,
+        server=ServerSettings(
+            commit_after_s=0 if recording.end.get("committed") else 3600,
+            open_responses=bool(recording.request.get("open_responses")),
+        ),
         tools=tool_settings(recording.request),
         parked=ParkedSettings(max_per_key=0),
         journal=JournalSettings(contents="off"),
@@ -178,7 +156,8 @@ def _settings(recording: Recording) -> Settings:
 
 
 def _interrupted(recording: Recording) -> bool:
-    return bool(recording.end["turn"].get("cancelled")) or recording.end["turn"].get("state") == "running"
+    turn = recording.end["turn"]
+    return bool(turn.get("cancelled")) or turn.get("state") == "running"
 
 
 def _grace(recording: Recording) -> float:
@@ -202,29 +181,25 @@ class _Played:
         self.stalled = asyncio.Event()
         """A recorded run stopped without an end."""
         self._effort: str | None = request.get("effort")
-        self._offers = [
-            (offer["strategy"], capabilities_of(offer["capabilities"])) for offer in request.get("offers", ())
-        ]
+        self._offers = offers_of(request)
         self._place = 0
         self._committed = bool(end.get("committed"))
         runs = [run["how"] for run in end["runs"]]
         died = {number for number, how in enumerate(runs) if how == "resume" and "open" in runs[number + 1 :]}
         self.runs = deque(number for number in range(len(runs)) if number not in died)
-        rows = (
-            (run, events) for _, run, events in recording.batches if run not in died and events != [STOPPED]
-        )
-        self._rows = deque((run, [event_of(event) for event in events]) for run, events in rows)
+        rows = [row for row in recording.batches if row[1] not in died and row[2] != [STOPPED]]
+        self._rows = deque((run, [event_of(event) for event in events]) for _, run, events in rows)
         self._left = Counter(run for run, _ in self._rows)
         self._over: set[int] = set()
         self._moved = asyncio.Event()
 
     @property
     def strategy(self) -> Strategy:
-        return cast(Strategy, self._offers[self._place][0]) if self._offers else "native"
+        return self._offers[self._place].strategy if self._offers else "native"
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._offers[self._place][1] if self._offers else Capabilities(images=True)
+        return self._offers[self._place].capabilities if self._offers else Capabilities(images=True)
 
     def alias(self, name: str) -> str | None:
         return self._effort or ""
@@ -302,15 +277,10 @@ class _OldStore:
     path = ":memory:"
 
     def __init__(self, request: dict[str, Any], full: bool) -> None:
-        self._request = request
-        self._full = full
+        self._request, self._full = request, full
 
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
-        return (
-            decode_items(json.dumps(self._request["previous"]).encode())
-            if "previous" in self._request
-            else None
-        )
+        return previous_of(self._request) if "previous" in self._request else None
 
     async def referenced(self, ids: list[str], key_id: str) -> dict[str, Any]:
         return dict(self._request.get("references") or {})
@@ -333,13 +303,11 @@ class _OldImages:
     """The images that were fetched then."""
 
     def __init__(self, fetched: dict[str, str], failure: Failure | None) -> None:
-        self._fetched = fetched
-        self._failure = failure
+        self._fetched, self._failure = fetched, failure
 
     async def inline(self, turn: Turn) -> Turn:
         if self._failure is not None and not self._fetched and turn.images():
             raise ToolwireError.of(self._failure)
-
         return with_images(turn, self._fetched)
 
 

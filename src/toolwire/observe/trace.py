@@ -140,9 +140,8 @@ class Trace:
         """Records what the request refers to but does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
-        self._uncounted += (
-            weight(references or {}) + weight(images or {}) + sum(map(_item_bytes, previous or ()))
-        )
+        items = sum(map(_item_bytes, previous or ()))
+        self._uncounted += weight(references or {}) + weight(images or {}) + items
         self.weigh()
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
@@ -195,22 +194,18 @@ class Trace:
             return
         self.size += size
         try:
-            if not self.grown(self, size) or self.size >= MOST_BYTES or len(self.rows) >= MOST_ROWS:
-                self.stop(cut=True)
+            has_room = self.grown(self, size) and self.size < MOST_BYTES and len(self.rows) < MOST_ROWS
         except Exception:  # recording never disturbs a turn
             log.exception("a turn cannot be recorded further")
-            self.stop(cut=True)
-
-    def stop(self, cut: bool = False) -> None:
-        """Stops recording."""
-        self.cut = self.cut or cut
-        self.recording = False
+            has_room = False
+        if not has_room:
+            self.cut, self.recording = True, False
 
     def end(self) -> int:
         """Ends recording. Returns how many bytes the owner has not counted yet."""
-        size, self._uncounted = (self._uncounted, 0) if self.recording else (0, 0)
+        size = self._uncounted if self.recording else 0
         self.size += size
-        self.recording = False
+        self._uncounted, self.recording = 0, False
         return size
 
     def forget(self) -> None:
@@ -229,11 +224,9 @@ class Trace:
 
 
 def _item_bytes(item: Any) -> int:
-    parts = sum(
-        len(getattr(part, "text", None) or getattr(part, "url", None) or "")
-        for part in getattr(item, "parts", ())
-    )
-    return 200 + parts + len(getattr(item, "arguments", ""))
+    parts = getattr(item, "parts", ())
+    texts = [getattr(part, "text", None) or getattr(part, "url", None) or "" for part in parts]
+    return 200 + sum(map(len, texts)) + len(getattr(item, "arguments", ""))
 
 
 def weight(data: Any, depth: int = 4) -> int:

@@ -41,28 +41,17 @@ OPERATION = "chat"
 OWN_PROCESS = frozenset({"local", "scripted"})
 """Backends whose model runs in this process: their spans are internal."""
 PROVIDERS = {
-    "anthropic": "anthropic",
     "bedrock": "aws.bedrock",
-    "cohere": "cohere",
-    "deepseek": "deepseek",
     "google": "gcp.gemini",
     "google-gla": "gcp.gemini",
     "google-vertex": "gcp.vertex_ai",
-    "groq": "groq",
     "mistral": "mistral_ai",
-    "openai": "openai",
     "openai-chat": "openai",
     "xai": "x_ai",
 }
 """The conventions' names of providers. Other providers keep their own name."""
-SAMPLING = (
-    ("temperature", "gen_ai.request.temperature"),
-    ("top_p", "gen_ai.request.top_p"),
-    ("max_tokens", "gen_ai.request.max_tokens"),
-    ("seed", "gen_ai.request.seed"),
-    ("presence_penalty", "gen_ai.request.presence_penalty"),
-    ("frequency_penalty", "gen_ai.request.frequency_penalty"),
-)
+SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "presence_penalty", "frequency_penalty")
+"""Fields of `turn.Sampling` that have the same name in the conventions."""
 
 log = logging.getLogger("toolwire.telemetry")
 
@@ -137,13 +126,15 @@ class Tracing:
         turn, models, model = summary.turn, self._models, summary.model
         served_by = models.get(model) or models.get(model.partition("/")[0])
         provider, host, port = served_by or (summary.backend, None, None)
+        has_calls = summary.finish == "stop" and summary.tool_call_count
+        finish = "tool_calls" if has_calls else summary.finish  # as the client sees it
         out: dict[str, Any] = {
             "gen_ai.operation.name": OPERATION,
             "gen_ai.provider.name": provider or "toolwire",
             "gen_ai.request.model": model[:LONGEST_NAME] or None,
             "gen_ai.response.model": model[:LONGEST_NAME] or None,
             "gen_ai.response.id": summary.answer_id or None,
-            "gen_ai.response.finish_reasons": (_finish(summary),) if summary.finish else None,
+            "gen_ai.response.finish_reasons": (finish,) if finish else None,
             "gen_ai.usage.input_tokens": summary.input_tokens,
             "gen_ai.usage.output_tokens": summary.output_tokens,
             "gen_ai.usage.cache_read.input_tokens": summary.cached_tokens or None,
@@ -168,20 +159,10 @@ class Tracing:
         if turn is not None:
             out |= _parameters(turn)
         masked = {name: value for name, value in self._mask.value(out).items() if value is not None}
-        return {**masked, **self._messages(summary, turn)} if turn is not None else masked
-
-    def _messages(self, summary: TurnSummary, turn: Turn) -> dict[str, Any]:
-        contents = summary.contents
-        if not self._contents or contents is None:
-            return {}
-        instructions = turn.instructions
-        messages = {
-            "gen_ai.system_instructions": [{"type": "text", "content": instructions}] if instructions else [],
-            "gen_ai.input.messages": contents.asked(turn),
-            "gen_ai.output.messages": contents.said(),
-        }
-        masked = {name: self._mask.value(some) for name, some in messages.items() if some}
-        return {name: json.dumps(some, ensure_ascii=False) for name, some in masked.items()}
+        if turn is not None and self._contents and summary.contents is not None:
+            messages = self._mask.value(_messages(turn, summary.contents))
+            masked |= {name: json.dumps(some, ensure_ascii=False) for name, some in messages.items() if some}
+        return masked
 
     async def close(self) -> None:
         """Sends the remaining spans, if the collector accepts them within `CLOSE_S`."""
@@ -203,19 +184,12 @@ class Tracing:
 
 def _parameters(turn: Turn) -> dict[str, Any]:
     """The request's parameters, as far as the conventions have names for them."""
-    out = {name: value for field, name in SAMPLING if (value := getattr(turn.sampling, field)) is not None}
-    if turn.sampling.stop:
-        out["gen_ai.request.stop_sequences"] = tuple(turn.sampling.stop)
-    if turn.n != 1:
-        out["gen_ai.request.choice.count"] = turn.n
-    if turn.output.type != "text":
-        out["gen_ai.output.type"] = "json"
-    return out
-
-
-def _finish(summary: TurnSummary) -> str:
-    """The finish reason as the client sees it."""
-    return "tool_calls" if summary.finish == "stop" and summary.tool_call_count else str(summary.finish)
+    return {
+        **{f"gen_ai.request.{name}": getattr(turn.sampling, name) for name in SAMPLING},
+        "gen_ai.request.stop_sequences": tuple(turn.sampling.stop) or None,
+        "gen_ai.request.choice.count": turn.n if turn.n != 1 else None,
+        "gen_ai.output.type": "json" if turn.output.type != "text" else None,
+    }
 
 
 def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
@@ -240,6 +214,15 @@ def _parent(header: str) -> Any:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator().extract({"traceparent": header})
+
+
+def _messages(turn: Turn, contents: Contents) -> dict[str, Any]:
+    instructions = [{"type": "text", "content": turn.instructions}] if turn.instructions else []
+    return {
+        "gen_ai.system_instructions": instructions,
+        "gen_ai.input.messages": contents.asked(turn),
+        "gen_ai.output.messages": contents.said(),
+    }
 
 
 # --- contents ------------------------------------------------------------

@@ -14,20 +14,6 @@ failures.py   errors of the server and the connection → one kind of `errors.KI
 """
 
 from toolwire.backends.openai.backend import OpenAIBackend
-from toolwire.backends.openai.discover import ListedModel, ServerProbe, identify, list_models
-from toolwire.backends.openai.options import OPTIONS, OpenAIOptions
-from toolwire.backends.openai.profiles import PROFILES, ServerProfile
-from toolwire.backends.openai.render import render
+from toolwire.backends.openai.options import OpenAIOptions
 
-__all__ = [
-    "OPTIONS",
-    "PROFILES",
-    "ListedModel",
-    "OpenAIBackend",
-    "OpenAIOptions",
-    "ServerProbe",
-    "ServerProfile",
-    "identify",
-    "list_models",
-    "render",
-]
+__all__ = ["OpenAIBackend", "OpenAIOptions"]

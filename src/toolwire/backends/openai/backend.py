@@ -43,7 +43,6 @@ from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
 from toolwire.wire.sse import encode
 
-USER_AGENT = "toolwire"
 END_MARK_S = 5.0
 """How long usage and the end mark may take after the finish reason."""
 READY_S = 2.0
@@ -65,11 +64,9 @@ class OpenAIBackend:
         self._headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
-            "User-Agent": USER_AGENT,
+            "User-Agent": "toolwire",
+            **self.options.auth_headers,
         }
-        if self.options.api_key:
-            self._headers["Authorization"] = f"Bearer {self.options.api_key}"
-        self._headers.update(self.options.headers)
         self._secrets = tuple(filter(None, (self.options.api_key, *self.options.headers.values())))
         url, times = URL(base + "/chat/completions"), (self.options.connect_timeout_s, self.options.timeout_s)
         self._request = Request(url, self._headers, *times)
@@ -95,10 +92,7 @@ class OpenAIBackend:
         """Runs the turn; ends with exactly one `Finish` or `Failure`."""
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
-        body, asked = (
-            encode(rendered),
-            _asked(turn, rendered) if turn.tools or turn.constraint else frozenset(),
-        )
+        body, asked = encode(rendered), _asked(turn, rendered)
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
         reader: AnswerReader | None = None
         response: UpstreamReply | None = None
@@ -164,8 +158,7 @@ class OpenAIBackend:
 
     async def _learn(self) -> bool:
         """Whether the server has answered all questions."""
-        session = self._connected().session
-        probe = ServerProbe(self.options.base_url, self.options.api_key, session, self.options.headers)
+        probe = ServerProbe(self.options.base_url, self._connected().session, self.options.auth_headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
@@ -240,9 +233,9 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
     if "tools" not in body:
         return frozenset()
     choice = body.get("tool_choice", "auto")
-    if isinstance(choice, dict) and "allowed_tools" in choice:
-        return frozenset({"tools", "allowed"})
-    return frozenset({"tools", "choice"}) if choice not in ("auto", "none") else frozenset({"tools"})
+    if choice in ("auto", "none"):
+        return frozenset({"tools"})
+    return frozenset({"tools", "allowed" if "allowed_tools" in choice else "choice"})
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -295,7 +288,7 @@ class OpenAISource:
     async def names(self) -> Sequence[str]:
         options = self.options
         async with aiohttp.ClientSession(trust_env=options.proxy_from_env) as session:
-            probe = ServerProbe(options.base_url, options.api_key, session, options.headers)
+            probe = ServerProbe(options.base_url, session, options.auth_headers)
             profile = options.server if options.profile != "auto" else await identify(probe)
             found = [] if profile is None else await list_models(probe, profile)
         if not found:
@@ -313,4 +306,4 @@ class OpenAISource:
 async def answers(base_url: str, within_s: float) -> bool:
     """Whether a server with models listens at this address."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
-        return "data" in await ServerProbe(base_url, "", session).json(base_url + "/models")
+        return "data" in await ServerProbe(base_url, session).json(base_url + "/models")

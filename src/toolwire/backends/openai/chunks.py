@@ -9,11 +9,14 @@ they become U+FFFD.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from toolwire.wire.sse import scrub
+
+T = TypeVar("T")
 
 
 class Function(msgspec.Struct, gc=False):
@@ -25,7 +28,6 @@ class Function(msgspec.Struct, gc=False):
 class ChunkToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
-    type: str | None = None
     function: Function | None = None
     custom: Function | None = None
     name: str | None = None
@@ -91,8 +93,13 @@ def parse(data: bytes) -> Chunk:
     error = value.get("error")
     if error is None and value.get("object") == "error":
         error = value
-    choices, usage = [_choice(entry) for entry in _dicts(value.get("choices"))], value.get("usage")
-    return Chunk(choices, _usage(usage) if isinstance(usage, dict) else None, error)
+    choices = [_choice(entry) for entry in _dicts(value.get("choices"))]
+    return Chunk(choices, _object(value, "usage", _usage), error)
+
+
+def _object(value: dict[str, Any], key: str, read: Callable[[dict[str, Any]], T]) -> T | None:
+    inner = value.get(key)
+    return read(inner) if isinstance(inner, dict) else None
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
@@ -101,17 +108,12 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 
 def _choice(value: dict[str, Any]) -> Choice:
-    delta, message = value.get("delta"), value.get("message")
-    return Choice(
-        _delta(delta) if isinstance(delta, dict) else None,
-        _clean(_text(value.get("finish_reason"))),
-        _int(value.get("index")) or 0,
-        _delta(message) if isinstance(message, dict) else None,
-    )
+    reason, index = _name(value.get("finish_reason")), _int(value.get("index")) or 0
+    return Choice(_object(value, "delta", _delta), reason, index, _object(value, "message", _delta))
 
 
 def _delta(value: dict[str, Any]) -> ChunkDelta:
-    legacy, content = value.get("function_call"), value.get("content")
+    content = value.get("content")
     parts = _parts(content) if isinstance(content, list) else []
     mixed = any(is_thought for is_thought, _ in parts)
     rest = (
@@ -119,7 +121,7 @@ def _delta(value: dict[str, Any]) -> ChunkDelta:
         _text(value.get("reasoning_content")),
         _text(value.get("reasoning")),
         _text(value.get("refusal")),
-        _function(legacy) if isinstance(legacy, dict) else None,
+        _object(value, "function_call", _function),
         value.get("reasoning_details"),
     )
     return PartsDelta(None, *rest, parts) if mixed else ChunkDelta(_text(content), *rest)
@@ -139,34 +141,31 @@ def details_text(details: Any) -> str:
 
 
 def _tool_call(value: dict[str, Any]) -> ChunkToolCall:
-    function, custom = value.get("function"), value.get("custom")
     return ChunkToolCall(
         _int(value.get("index")),
-        _clean(_text(value.get("id"))),
-        None,
-        _function(function) if isinstance(function, dict) else None,
-        _function(custom) if isinstance(custom, dict) else None,
-        _clean(_text(value.get("name"))),
-        value.get("arguments"),
+        _name(value.get("id")),
+        function=_object(value, "function", _function),
+        custom=_object(value, "custom", _function),
+        name=_name(value.get("name")),
+        arguments=value.get("arguments"),
     )
 
 
 def _function(value: dict[str, Any]) -> Function:
-    return Function(_clean(_text(value.get("name"))), value.get("arguments"), value.get("input"))
+    return Function(_name(value.get("name")), value.get("arguments"), value.get("input"))
 
 
 def _usage(value: dict[str, Any]) -> WireUsage:
-    def details(key: str) -> Details:
-        inner = value.get(key)
-        inner = inner if isinstance(inner, dict) else {}
-        return Details(_int(inner.get("cached_tokens")), _int(inner.get("reasoning_tokens")))
-
     return WireUsage(
         _int(value.get("prompt_tokens")),
         _int(value.get("completion_tokens")),
-        details("prompt_tokens_details"),
-        details("completion_tokens_details"),
+        _object(value, "prompt_tokens_details", _details),
+        _object(value, "completion_tokens_details", _details),
     )
+
+
+def _details(value: dict[str, Any]) -> Details:
+    return Details(_int(value.get("cached_tokens")), _int(value.get("reasoning_tokens")))
 
 
 def _text(value: Any) -> str | None:
@@ -188,5 +187,6 @@ def _int(value: Any) -> int | None:
     return int(value) if is_number and abs(value) < 1e18 else None
 
 
-def _clean(text: str | None) -> str | None:
+def _name(value: Any) -> str | None:
+    text = _text(value)
     return None if text is None else scrub(text)

@@ -53,17 +53,12 @@ class ServerProbe:
     """Asks one server. `base` is the address with `/v1`, `root` the one without."""
 
     def __init__(
-        self,
-        base_url: str,
-        api_key: str,
-        session: aiohttp.ClientSession,
-        headers: Mapping[str, str] | None = None,
+        self, base_url: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
     ) -> None:
         self.base = base_url.rstrip("/")
         url = urlsplit(self.base)
         self.root = f"{url.scheme}://{url.netloc}{url.path.removesuffix('/v1')}"
-        self._session = session
-        self._headers = {**({"Authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
+        self._session, self._headers = session, headers
 
     async def ask(self, url: str, body: Json = None) -> ProbeAnswer | None:
         """GETs, or POSTs a body. Returns the answer whatever its status; None: the server did not answer."""
@@ -104,24 +99,16 @@ async def identify(probe: ServerProbe) -> ServerProfile | None:
     answer = await probe.ask(probe.base + "/models")
     if answer is None:
         return None
-    found = by_models(_owners(answer.text), answer.server)
+    owners = [_text(entry.get("owned_by")) for entry in _entries(_object(answer), "data")]
+    found = by_models(owners, answer.server)
     if found is not None:
         return found
     for profile in PROFILES.values():
-        if profile.probe is not None:
-            path, words = profile.probe
-            answer = await probe.ask(probe.root + path)
-            if answer is not None and words in answer.text:
-                return profile
+        path, words = profile.probe
+        answer = await probe.ask(probe.root + path) if path else None
+        if answer is not None and words in answer.text:
+            return profile
     return GENERIC
-
-
-def _owners(text: str) -> list[str]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return [owner for entry in _entries(value, "data") if isinstance(owner := entry.get("owned_by"), str)]
 
 
 # --- one model ----------------------------------------------------------------------------------------------
@@ -164,15 +151,12 @@ async def _takes_lark(probe: ServerProbe) -> bool | None:
 
 async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[ListedModel]:
     """The models that a server offers for chat, in its order. Empty: it does not answer."""
-    listing = LISTINGS.get(profile.name)
-    entries: list[Entry] = []
-    if listing is not None:
+    models: list[ListedModel] = []
+    for listing in filter(None, (LISTINGS.get(profile.name), OPENAI_LISTING)):
         address = (probe.root if listing.root else probe.base) + listing.path
-        entries = _entries(await probe.json(address), listing.items)
-        models = [model for entry in entries if (model := listing.read(entry)) is not None]
-    if not entries:
-        entries = _entries(await probe.json(probe.base + "/models"), "data")
-        models = [model for entry in entries if (model := _openai(entry)) is not None]
+        if entries := _entries(await probe.json(address), listing.items):
+            models = [model for entry in entries if (model := listing.read(entry)) is not None]
+            break
     if profile.name == "ollama":
         models = await _shown(probe, models)
     if profile.name == "llamacpp" and len(models) == 1:
@@ -245,7 +229,7 @@ def _litellm(entry: Entry) -> ListedModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of models that says more than `/v1/models`: its path and its key; `root`: without `/v1`."""
+    """A list of models: its path, the key of its entries, and how to read one; `root`: without `/v1`."""
 
     path: str
     root: bool
@@ -253,6 +237,7 @@ class Listing:
     read: Callable[[Entry], ListedModel | None]
 
 
+OPENAI_LISTING = Listing("/models", False, "data", _openai)
 LISTINGS: dict[str, Listing] = {
     "ollama": Listing("/api/tags", True, "models", _ollama),  # docs/api.md; api/types.go: ListModelResponse
     "lmstudio": Listing("/api/v0/models", True, "data", _lmstudio),  # developer/rest/endpoints

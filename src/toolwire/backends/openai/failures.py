@@ -59,7 +59,6 @@ TEXT_LIMIT = 64 * 1024
 RETRY_LIMIT_S = 86_400.0
 
 STATUS_KINDS: dict[int, str] = {
-    400: "invalid_request",
     401: "backend_auth",
     402: "quota",
     403: "backend_auth",
@@ -67,7 +66,6 @@ STATUS_KINDS: dict[int, str] = {
     408: "timeout",
     409: "backend",
     413: "body_too_large",
-    422: "invalid_request",
     429: "rate_limit",
 }
 """Other 4xx are `invalid_request`, the rest is `backend`."""
@@ -131,8 +129,7 @@ def http_failure(
     words = _message(error, body)
     kind = _kind(status, error, words)
     if kind == "backend" and status == 404 and not error.get("message"):
-        unknown = "The upstream server does not know this address (HTTP 404). Check base_url."
-        return Failure("backend", unknown)
+        return Failure(kind, "The upstream server does not know this address (HTTP 404). Check base_url.")
     retry = retry_after(headers) if status in (429, 503) else None
     return _failure(kind, words, error, f"HTTP {status}", retry, secrets)
 
@@ -164,14 +161,12 @@ def error_message(body: bytes) -> str:
 
 
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
-    for key in ("code", "type"):
-        word = error.get(key)
+    is_too_long = CONTEXT_LENGTH.search(words)
+    for word in (error.get("code"), error.get("type")):
         kind = CODE_KINDS.get(word) if isinstance(word, str) else None
         if kind in CERTAIN_KINDS or (kind and status == 500):
-            if kind == "invalid_request" and CONTEXT_LENGTH.search(words):
-                return "context_length"
-            return kind
-    if status in (400, 413, 422, 500) and CONTEXT_LENGTH.search(words):
+            return "context_length" if kind == "invalid_request" and is_too_long else kind
+    if status in (400, 413, 422, 500) and is_too_long:
         return "context_length"
     if status in (400, 404) and UNKNOWN_MODEL.search(words):
         return "model_not_found"
@@ -214,9 +209,7 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
     error = value.get("error", value)
-    if isinstance(error, dict):
-        return error
-    return {"message": error}
+    return error if isinstance(error, dict) else {"message": error}
 
 
 def _message(error: Mapping[str, Any], body: bytes) -> str:

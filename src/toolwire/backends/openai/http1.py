@@ -184,8 +184,7 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Any) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self.stop_timer()
         self._timer = self.client.loop.call_later(seconds, then)
 
     def stop_timer(self) -> None:

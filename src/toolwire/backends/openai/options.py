@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from toolwire.backends.openai.profiles import GENERIC, PROFILES, ServerProfile, by_address
@@ -53,6 +53,12 @@ class OpenAIOptions:
     grammar: GrammarSetting = "auto"
     proxy_from_env: bool = False
     pass_fields: tuple[str, ...] = ()
+
+    @property
+    def auth_headers(self) -> dict[str, str]:
+        """The configured headers, which may replace the one with the key."""
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {**key, **self.headers}
 
     @property
     def server(self) -> ServerProfile:
@@ -113,14 +119,6 @@ def _check_url(address: str) -> None:
         raise ValueError(f"base_url: expected an address such as http://127.0.0.1:11434/v1{shown}")
 
 
-class Option(NamedTuple):
-    """`kind` is text, flag, number, texts or table; `choices` are the values that a text may have."""
-
-    kind: str
-    default: Any
-    choices: tuple[str, ...] = ()
-
-
 _CHOICES = {
     "profile": ("auto", *PROFILES),
     "tools": get_args(ToolsSetting),
@@ -129,23 +127,15 @@ _CHOICES = {
     "schema_field": get_args(SchemaSetting),
     "grammar": get_args(GrammarSetting),
 }
-_KINDS = {"bool": "flag", "float": "number", "tuple[str, ...]": "texts", "Mapping[str, str]": "table"}
 _EXPECTED = {
-    "text": "a string",
-    "flag": "true or false",
-    "number": "a number",
-    "texts": "a list of strings",
-    "table": "a table of strings",
+    "bool": "true or false",
+    "float": "a number",
+    "tuple[str, ...]": "a list of strings",
+    "Mapping[str, str]": "a table of strings",
 }
-
-OPTIONS: dict[str, Option] = {
-    option.name: Option(
-        _KINDS.get(str(option.type), "text"),
-        {} if option.name == "headers" else option.default,
-        _CHOICES.get(option.name, ()),
-    )
-    for option in fields(OpenAIOptions)
-}
+"""What the fields of `OpenAIOptions` take, by their type; any other takes a string."""
+OPTIONS = {option.name: _EXPECTED.get(str(option.type), "a string") for option in fields(OpenAIOptions)}
+"""The keys, and what each expects."""
 
 
 def _are_texts(values: Sequence[Any]) -> bool:
@@ -153,22 +143,23 @@ def _are_texts(values: Sequence[Any]) -> bool:
 
 
 def _checked(key: str, value: Any) -> Any:
-    option = OPTIONS.get(key)
-    if option is None:
+    expected = OPTIONS.get(key)
+    if expected is None:
         near = difflib.get_close_matches(key, OPTIONS, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(OPTIONS)}"
         raise ValueError(f"unknown key {key}; {hint}")
-    if option.choices and value not in option.choices:
-        raise ValueError(f"{key}: expected one of {', '.join(option.choices)}")
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise ValueError(f"{key}: expected one of {', '.join(_CHOICES[key])}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     fits = {
-        "text": isinstance(value, str),
-        "flag": isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300,
-        "texts": isinstance(value, list | tuple) and _are_texts(value),
-        "table": isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
+        "a string": isinstance(value, str),
+        "true or false": isinstance(value, bool),
+        "a number": is_number,
+        "a list of strings": isinstance(value, list | tuple) and _are_texts(value),
+        "a table of strings": isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
     }
-    if not fits[option.kind]:  # the message does not show the value, which can be a secret
-        raise ValueError(f"{key}: expected {_EXPECTED[option.kind]}")
+    if not fits[expected]:  # the message does not show the value, which can be a secret
+        raise ValueError(f"{key}: expected {expected}")
     if key in ("api_key", "base_url"):
         return value.strip()
-    return float(value) if option.kind == "number" else tuple(value) if option.kind == "texts" else value
+    return float(value) if is_number else tuple(value) if isinstance(value, list) else value

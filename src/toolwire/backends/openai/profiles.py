@@ -21,10 +21,8 @@ MaxTokens = Literal["max_tokens", "max_completion_tokens"]
 USUAL_CHOICES: frozenset[Choice] = frozenset({"none", "required", "named"})
 
 PASSABLE = frozenset(
-    {
-        *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("safety_identifier", "service_tier", "store"),
-    }
+    "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "safety_identifier service_tier store".split()
 )
 """Fields of OpenAI's API that can be passed on unchanged and need nothing from Toolwire."""
 
@@ -59,7 +57,7 @@ in `pass_fields`.
 class ServerProfile:
     """One kind of server.
 
-    - `base_url`, `port`: its defaults.
+    - `base_url`: its default address.
     - How it is recognised: `hosts`; its port if `own_port` (hardly anything else listens there); `owned_by`
       of its models in `/v1/models`; its `server` header; `probe`, a path from the root whose answer
       contains these words.
@@ -77,12 +75,11 @@ class ServerProfile:
     name: str
     title: str
     base_url: str
-    port: int | None = None
     hosts: tuple[str, ...] = ()
     own_port: bool = False
     owned_by: tuple[str, ...] = ()
     server: str = ""
-    probe: tuple[str, str] | None = None
+    probe: tuple[str, str] = ("", "")
     tools: bool = True
     choices: frozenset[Choice] = USUAL_CHOICES
     firm: bool = True
@@ -142,7 +139,6 @@ _ROWS = (
         "ollama",
         "Ollama",
         "http://127.0.0.1:11434/v1",
-        11434,
         own_port=True,
         probe=("/", "Ollama is running"),
         choices=frozenset(),
@@ -166,7 +162,6 @@ _ROWS = (
         "lmstudio",
         "LM Studio",
         "http://127.0.0.1:1234/v1",
-        1234,
         own_port=True,
         probe=("/api/v0/models", '"compatibility_type"'),
         choices=frozenset({"none", "required"}),
@@ -188,7 +183,6 @@ _ROWS = (
         "vllm",
         "vLLM",
         "http://127.0.0.1:8000/v1",
-        8000,
         owned_by=("vllm",),
         strict=True,
         grammar="structural_tag",
@@ -204,7 +198,6 @@ _ROWS = (
         "sglang",
         "SGLang",
         "http://127.0.0.1:30000/v1",
-        30000,
         owned_by=("sglang",),
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
@@ -222,7 +215,6 @@ _ROWS = (
         "llamacpp",
         "llama.cpp",
         "http://127.0.0.1:8080/v1",
-        8080,
         owned_by=("llamacpp",),
         server="llama.cpp",
         choices=frozenset({"none", "required"}),
@@ -243,7 +235,6 @@ _ROWS = (
         "litellm",
         "LiteLLM",
         "http://127.0.0.1:4000/v1",
-        4000,
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
         deviations=(
@@ -271,7 +262,7 @@ def by_address(base_url: str) -> ServerProfile | None:
     host = (url.hostname or "").lower()
     for profile in _ROWS:
         is_host = any(host == known or host.endswith("." + known) for known in profile.hosts)
-        if is_host or (profile.own_port and url.port == profile.port):
+        if is_host or (profile.own_port and url.port == urlsplit(profile.base_url).port):
             return profile
     return None
 

@@ -54,16 +54,16 @@ from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.tools import ToolRegistry
 from toolwire.wire.sse import SseEvent, SseReader
 
-_FINISH_WORDS: tuple[tuple[FinishReason, str], ...] = (
-    ("stop", "stop completed complete finished done halt cancelled end_turn eos stop_sequence"),
-    ("length", "length max_tokens max_output_tokens model_length token_limit token_limit_reached"),
-    ("length", "max_tokens_reached truncated context_length model_context_window_exceeded"),
-    ("tool_calls", "tool_calls tool_call tool_use tool_completion tool_execution requires_tool"),
-    ("tool_calls", "function_call function_calls function_execution"),
-    ("content_filter", "content_filter filtered safety safety_filter moderation policy_filter"),
-    ("content_filter", "recitation refusal"),
-)
-FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS for word in words.split()}
+_FINISH_WORDS: dict[FinishReason, str] = {
+    "stop": "stop completed complete finished done halt cancelled end_turn eos stop_sequence",
+    "length": "length max_tokens max_output_tokens model_length token_limit token_limit_reached "
+    "max_tokens_reached truncated context_length model_context_window_exceeded",
+    "tool_calls": "tool_calls tool_call tool_use tool_completion tool_execution requires_tool "
+    "function_call function_calls function_execution",
+    "content_filter": "content_filter filtered safety safety_filter moderation policy_filter "
+    "recitation refusal",
+}
+FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 """Words that servers use, in lower case. `error` is a failure; any other word means `stop`."""
 
 HELD_LIMIT = 8 * 1024 * 1024
@@ -197,20 +197,15 @@ class AnswerReader:
                 self._say(Thought if is_thought else Text, text, rough, out)
         if delta.refusal:
             self._say(Refusal, delta.refusal, rough, out)
-        entries = delta.tool_calls
-        if entries:
-            alone = len(entries) == 1
-            for at, entry in enumerate(entries):
-                fragment = _fragment(entry, whole, None if alone else at)
-                fragment.own, fragment.rough = self._is_body, rough
-                if fragment.name and fragment.name.startswith("<|"):
-                    fragment.name = None  # a special token of the model, not a name
-                self._call(fragment, out)
+        entries = delta.tool_calls or ()
+        for at, entry in enumerate(entries):
+            fragment = _fragment(entry, whole, at if len(entries) > 1 else None)
+            if fragment.name and fragment.name.startswith("<|"):
+                fragment.name = None  # a special token of the model, not a name
+            self._call(fragment, rough, out)
         if delta.function_call is not None:
             function = delta.function_call
-            legacy = Fragment(name=function.name, arguments=function.arguments, complete=whole)
-            legacy.own, legacy.rough = self._is_body, rough
-            self._call(legacy, out)
+            self._call(Fragment(name=function.name, arguments=function.arguments, complete=whole), rough, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
         self._has_content = True
@@ -243,18 +238,17 @@ class AnswerReader:
                 return
         out.append(event)
 
-    def _call(self, fragment: Fragment, out: list[Event]) -> None:
+    def _call(self, fragment: Fragment, rough: bool, out: list[Event]) -> None:
         if self.ended:
             return
-        if self._half:
-            self._drop_half(out)
+        fragment.own, fragment.rough = self._is_body, rough
+        self._drop_half(out)
         out += self._calls.add(fragment)
         if self._deferred:
             out += self._calls.settle()
             if not self._calls.open:
                 self._put_deferred(out)
-        if self._calls.held > HELD_LIMIT or self._calls.size > CALLS_LIMIT:
-            self._limit(out)
+        self._limit(out)
         if self._calls.lost and not self.ended:
             out += self.fail(Failure("backend", LATE_ARGUMENTS))
 

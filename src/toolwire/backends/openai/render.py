@@ -14,11 +14,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import SchemaField, ServerProfile
+from toolwire.backends.openai.profiles import ServerProfile
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import (
     NO_SAMPLING,
@@ -26,7 +26,6 @@ from toolwire.core.turn import (
     Constraint,
     ImagePart,
     Message,
-    OtherPart,
     OutputFormat,
     Part,
     Result,
@@ -47,13 +46,9 @@ SAMPLING_FIELDS = tuple(
 
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
-PASSED_ON = frozenset(
-    {
-        *SAMPLING_FIELDS,
-        *"model messages input instructions stream stream_options n user stop".split(),
-        *"reasoning_effort reasoning max_tokens max_completion_tokens max_output_tokens".split(),
-        *("response_format", "text"),
-    }
+PASSED_ON = frozenset(SAMPLING_FIELDS) | frozenset(
+    "model messages input instructions stream stream_options n user stop reasoning_effort reasoning "
+    "max_tokens max_completion_tokens max_output_tokens response_format text".split()
 )
 """Request fields, of both APIs, that always reach the server or decide how the turn runs."""
 
@@ -174,11 +169,9 @@ def _think(message: Body, thoughts: list[str], options: OpenAIOptions) -> None:
 
 
 def _add_call(message: Body, call: Call) -> None:
-    arguments = call.arguments or "{}"
-    if message["content"] == "":
-        message["content"] = None
+    message["content"] = message["content"] or None
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
     calls = message.setdefault("tool_calls", [])
-    function = {"name": call.name, "arguments": arguments}
     calls.append({"id": call.call_id, "type": "function", "function": function})
 
 
@@ -187,12 +180,8 @@ def _add_result(out: list[Body], result: Result) -> list[Body]:
     texts = [part for part in result.parts if isinstance(part, TextPart)]
     others = [part for part in result.parts if not isinstance(part, TextPart)]
     out.append({"role": "tool", "tool_call_id": result.call_id, "content": _content(texts)})
-    if not others:
-        return []
-    return [
-        {"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"},
-        *map(_part, others),
-    ]
+    about = {"type": "text", "text": f"Attached to the result of tool call {result.call_id}:"}
+    return [about, *map(_part, others)] if others else []
 
 
 def _content(parts: Sequence[Part]) -> str | list[Body]:
@@ -228,14 +217,8 @@ def _part(part: Part) -> Body:
     if isinstance(part, ImagePart):
         if part.url is None:
             return {"type": "file", "file": {"file_id": part.file_id}}
-        return {
-            "type": "image_url",
-            "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})},
-        }
-    return _other_part(part)
-
-
-def _other_part(part: OtherPart) -> Body:
+        detail = {"detail": part.detail} if part.detail else {}
+        return {"type": "image_url", "image_url": {"url": part.url, **detail}}
     raw = dict(part.raw)
     if raw.get("type") == "input_file":  # the Responses shape of what chat calls a file
         if raw.get("file_url") is not None:
@@ -252,9 +235,9 @@ def _other_part(part: OtherPart) -> Body:
 def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
     choice = turn.tool_choice
     sent = _choice(turn, profile)
-    names = choice.allowed if not isinstance(sent, dict) else None
-    if choice.name is not None and not isinstance(sent, dict):
-        names = (choice.name,)  # the same restriction, in a form that the server reads
+    names = None
+    if not isinstance(sent, dict):  # the same restriction, in a form that the server reads
+        names = choice.allowed if choice.name is None else (choice.name,)
     tools = [tool for tool in turn.tools if names is None or tool.name in names]
     if not tools or (choice.mode == "none" and sent is None):
         return
@@ -297,10 +280,10 @@ def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
         if profile.json_object:
             return {"type": "json_object"}
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
-    schema: Body = {"name": output.name or "answer", "schema": output.schema or {}, "strict": output.strict}
+    form = _json_schema(output.name or "answer", output.schema or {}, output.strict)
     if output.description:
-        schema["description"] = output.description
-    return {"type": "json_schema", "json_schema": schema}
+        form["json_schema"]["description"] = output.description
+    return form
 
 
 # --- constraints --------------------------------------------------------------------------------------------
@@ -309,24 +292,20 @@ def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
 # opening marker is one JSON schema for the whole answer. Any other is text with calls in it: a Lark grammar
 # (llguidance), or structural tags of xgrammar, whose tags begin with a call up to its arguments.
 
-NAME = "tool_call"
 
-SCHEMA_FIELDS: dict[SchemaField, Callable[[Mapping[str, Any], bool], Body]] = {
-    "response_format": lambda schema, strict: {"response_format": json_schema(NAME, schema, strict)},
-    "json_schema": lambda schema, strict: {"json_schema": schema},
-    "structured_outputs": lambda schema, strict: {"structured_outputs": {"json": schema}},
-    "guided_json": lambda schema, strict: {"guided_json": schema},
-}
-
-
-def json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
+def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}
 
 
 def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
     """The fields to send. The plan asks only for what the capabilities allow; for anything else: none."""
     if not constraint.opening:
-        return SCHEMA_FIELDS[profile.schema](call_schema(constraint), profile.strict_schema)
+        schema = call_schema(constraint)
+        forms: Body = {
+            "response_format": _json_schema("tool_call", schema, profile.strict_schema),
+            "structured_outputs": {"json": schema},
+        }
+        return {profile.schema: forms.get(profile.schema, schema)}
     if profile.grammar == "lark":
         return {"grammar": lark(constraint)}
     if profile.grammar == "structural_tag":
@@ -346,9 +325,8 @@ def structural_tag(constraint: Constraint) -> Body:
         for tool in constraint.tools
     ]
     once = constraint.calls == 1
-    form: Body = {"tags": tags, "at_least_one": constraint.required, "stop_after_first": once}
+    form: Body = {"type": "triggered_tags", "triggers": [constraint.opening]}
     if constraint.required:
-        form = {"type": "tags_with_separator", "separator": "\n", **form}
-    else:
-        form = {"type": "triggered_tags", "triggers": [constraint.opening], **form}
+        form = {"type": "tags_with_separator", "separator": "\n"}
+    form |= {"tags": tags, "at_least_one": constraint.required, "stop_after_first": once}
     return {"type": "structural_tag", "format": form}

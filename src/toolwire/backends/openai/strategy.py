@@ -148,12 +148,12 @@ def _by_words(words: str, looked_for: set[Refused]) -> Refused | None:
 
 # --- by structure -------------------------------------------------------------------------------------------
 
-FIELDS: dict[str, Refused] = {
-    **dict.fromkeys(("tools", "functions"), "tools"),
-    **dict.fromkeys(("tool_choice", "function_call"), "choice"),
-    **dict.fromkeys(("response_format", "json_schema", "grammar"), "constraint"),
-    **dict.fromkeys(("structured_outputs", "guided_json"), "constraint"),
+_FIELDS: dict[Refused, str] = {
+    "tools": "tools functions",
+    "choice": "tool_choice function_call",
+    "constraint": "response_format json_schema grammar structured_outputs guided_json",
 }
+FIELDS = {name: what for what, names in _FIELDS.items() for name in names.split()}
 UNSUPPORTED_CODES = re.compile(
     r"(?:unknown|unsupported|unrecogni[sz]ed|unexpected|unpermitted)"
     r"(?:[_ .-](?:parameter|argument|field|property|feature|value|keyword.*))?"
@@ -186,9 +186,9 @@ class _Node(NamedTuple):
     message: str
 
 
-def _nodes(value: Any, depth: int = 0) -> Iterator[_Node]:
+def _nodes(value: Any) -> Iterator[_Node]:
     """All error objects in a JSON value, and in JSON inside its strings: routers quote their providers."""
-    waiting, seen = [(value, depth)], 0
+    waiting, seen = [(value, 0)], 0
     while waiting and seen < MOST_NODES:
         (one, depth), seen = waiting.pop(0), seen + 1
         if depth > MOST_DEPTH:
@@ -203,11 +203,10 @@ def _nodes(value: Any, depth: int = 0) -> Iterator[_Node]:
         elif isinstance(one, dict):
             inner = [entry for key, entry in one.items() if key not in ("input", "ctx")]
             waiting += [(entry, depth + 1) for entry in inner if isinstance(entry, dict | list | str)]
-            codes = tuple(one[key] for key in ("code", "type") if isinstance(one.get(key), str))
-            message = next(
-                (one[key] for key in ("message", "msg", "detail", "error") if isinstance(one.get(key), str)),
-                "",
-            )
+            texts = {key: text for key, text in one.items() if isinstance(text, str)}
+            codes = tuple(texts[key] for key in ("code", "type") if key in texts)
+            messages = (texts[key] for key in ("message", "msg", "detail", "error") if key in texts)
+            message = next(messages, "")
             path = _path(one.get("loc") or one.get("param") or "")
             if path or message:
                 yield _Node(path, codes, message)
@@ -226,7 +225,7 @@ def _by_structure(
 ) -> Refused | Literal["client"] | None:
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
-        if what is None or what not in looked_for:
+        if what not in looked_for:
             continue
         if what != "tools":  # Toolwire has checked or made it, so the server does not support it
             return what
