@@ -103,7 +103,7 @@ def test_serve_says_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Pat
         rest, errors = child.communicate(timeout=20)
         assert (child.returncode, rest) == (0, "")
         assert re.fullmatch(
-            rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n",
+            rf"web pages \(chat, approvals, request inspector\): http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n",
             errors,
         )
 
