@@ -75,7 +75,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """The run ended normally. `stop` with calls is already `tool_calls` here."""
+    """The run ended normally. `reason` is `tool_calls` if there was a call, and `stop` if there was none."""
 
     reason: FinishReason
 
@@ -222,7 +222,7 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._reason(event.reason)))
+            steps.append(End(self._finish_reason(event.reason)))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -254,7 +254,7 @@ class Order:
         self._source = source
         self._bare = False
 
-    def _reason(self, reason: FinishReason) -> FinishReason:
+    def _finish_reason(self, reason: FinishReason) -> FinishReason:
         if reason in CUT:
             return reason
         return "tool_calls" if self.calls else "stop"
