@@ -107,7 +107,7 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
         "slow/one": "native",
         "quick/one": "emulated",
         "quick/two": "constrained",
-        "parked": "an agent whose calls wait for you",
+        "parked": "an agent that waits for the results of its calls",
     }
     for model, words in badges.items():
         expect(options.filter(has_text=model)).to_contain_text(words)

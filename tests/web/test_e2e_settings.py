@@ -30,7 +30,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     page = browsing.tab("/ui/settings")
     expect(switch(page)).not_to_be_checked()
     expect(page.get_by_text(WARNING)).to_be_visible()
-    expect(page.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
+    expect(page.get_by_text("Off: models cannot use the vault’s tools.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
         "Allow the AI to use tools like vault search and file reading. All tool calls require your "
         "explicit approval via popup. ⚠️ " + WARNING
@@ -68,7 +68,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(switch(after)).to_be_checked()
     expect(after.get_by_text("On. Indexed on this machine:")).to_be_visible()
     switch(after).click()  # turning off needs no confirmation
-    expect(after.get_by_text("Off: no model gets a tool of the vault.")).to_be_visible()
+    expect(after.get_by_text("Off: models cannot use the vault’s tools.")).to_be_visible()
     expect(switch(page)).not_to_be_checked()  # the other tab reconnected, and was notified
     here.restart()
     expect(switch(browsing.tab("/ui/settings"))).not_to_be_checked()

@@ -128,7 +128,7 @@ def _show_found(gateway: Gateway) -> None:
     if not any(row["backend"] == "local" for row in rows):
         install = "pip install 'toolwire[local]', then toolwire local pull"
         lines.append(f"no embedded model: {install}; until then the scripted demo answers")
-    lines += ["nothing is configured: this is what was found; toolwire doctor explains the rest", ""]
+    lines += ["no model is configured: using the models above; run toolwire doctor for details", ""]
     say("\n".join(lines), event="models", models=rows)
 
 

@@ -41,7 +41,10 @@ class Relay:
         self._first: asyncio.Future[bytes] | None = None
 
     async def begun(self) -> bool:
-        """False: the stream failed or ended before its first block. A slow stream counts as begun."""
+        """Waits up to `FIRST_S` for the first block. False: the stream failed or ended before it.
+
+        A stream that has sent nothing by then counts as begun.
+        """
         self._first = asyncio.ensure_future(anext(self._blocks))
         try:
             await asyncio.wait({self._first}, timeout=FIRST_S)

@@ -103,7 +103,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run ended normally. The encoders turn `stop` after calls into `tool_calls` or `function_call`."""
+    """The run ended normally.
+
+    A backend need not distinguish `stop` from `tool_calls`: `wire/order.py` sets `tool_calls` if there was a
+    call, and `stop` if there was none. For legacy functions, the chat encoder writes `function_call`.
+    """
 
     reason: FinishReason = "stop"
 

@@ -157,24 +157,27 @@ NO_SAMPLING = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a model's decoder is limited to. Each call is written as
+    """What a model's decoder is limited to.
 
-        opening {"name": NAME, "arguments": ARGUMENTS} closing
-
-    `tools` may be called, at most `calls` times. `required`: at least one call and no text; otherwise text
-    that may contain calls. `begun` is how the answer already begins: nothing, `opening`, or, for a single
-    tool, `opening` and `head`. `barred` are texts that the answer must not contain because a model would copy
-    them. `answered`: the history ends with the results of the last calls.
+    Each call is written as `opening {"name": NAME, "arguments": ARGUMENTS} closing`.
     """
 
     tools: tuple[ToolSpec, ...]
+    """The tools that may be called."""
     opening: str
+    """The marker before a call."""
     closing: str
+    """The marker after a call."""
     required: bool
+    """The answer has at least one call and no text. Otherwise it is text that may contain calls."""
     calls: int = 1
+    """The most calls in one answer."""
     begun: str = ""
+    """How the answer already begins: with nothing, `opening`, or, for a single tool, `opening` and `head`."""
     barred: tuple[str, ...] = ()
+    """Texts of the prompt that a small model would copy: its answer must not contain them."""
     answered: bool = False
+    """The history ends with a tool result."""
 
     @staticmethod
     def head(tool: ToolSpec) -> str:

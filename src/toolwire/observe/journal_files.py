@@ -37,8 +37,9 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A turn's line: how it went, without anything that was said. `at` is a Unix time, `error` a kind of
-    failure.
+    """A turn's line: how it went, without its content. `at` is a Unix time, `error` a kind of failure.
+
+    Text that a client chooses must also be masked in `Journal._masked`.
     """
 
     id: str
@@ -71,7 +72,7 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """It ended with calls that wait for their results."""
 
     def as_json(self) -> dict[str, Any]:
-        """With every member, for the web pages."""
+        """All fields, including those with default values, which a line in the file omits."""
         lists = {"calls": list(self.calls), "call_ids": list(self.call_ids)}
         return {**msgspec.structs.asdict(self), **lists, "dropped": dict(self.dropped or {})}
 

@@ -155,7 +155,10 @@ class PostgresEngine(Engine):
             return self._pool
 
     def _connected(self) -> Pool:
-        """Connects without the pool first: errors of the pool's own threads are not reported."""
+        """Opens one connection, then the pool.
+
+        The pool connects in its own threads and does not report why that failed; a first connection does.
+        """
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
         pool = ConnectionPool(

@@ -5,7 +5,8 @@ Keys, usage, approvals, conversations and sessions have modules of their own, wh
 
 - A key sees only its own rows.
 - A write that fails raises.
-- Nothing is deleted automatically, unless it is older than `retention_days`.
+- Responses and conversations are deleted when they are older than `retention_days`; 0 keeps them.
+- Decided approval requests are always deleted after 30 days (`tools/approvals.py`).
 """
 
 from __future__ import annotations

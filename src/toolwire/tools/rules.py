@@ -59,7 +59,7 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
-    """The decision of the rules, and which rule made it. Without one: no, and why."""
+    """The decision and the rules that made it. A call that no rule covers is denied, with the reason."""
     shown = approval.shown
     meant = [rule for rule in rules if rule.tool == approval.tool]
     whole = any(rule.pattern is None for rule in meant)

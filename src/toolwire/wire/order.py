@@ -75,7 +75,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """The run ended normally. `stop` with calls is already `tool_calls` here."""
+    """The run ended normally. `reason` is `tool_calls` if there was a call, and `stop` if there was none."""
 
     reason: FinishReason
 
@@ -217,8 +217,7 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            ended: FinishReason = "tool_calls" if self.calls else "stop"
-            steps.append(End(event.reason if event.reason in CUT else ended))
+            steps.append(End(self._finish_reason(event.reason)))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -244,6 +243,11 @@ class Order:
         self.row = TABLE[state]
         self._source = source
         self._bare = False
+
+    def _finish_reason(self, reason: FinishReason) -> FinishReason:
+        if reason in CUT:
+            return reason
+        return "tool_calls" if self.calls else "stop"
 
     def _drop(self, kind: str, count: int) -> None:
         self.dropped[kind] = self.dropped.get(kind, 0) + count

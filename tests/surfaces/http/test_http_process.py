@@ -104,8 +104,8 @@ def test_serve_prints_one_line_when_ready_and_exits_with_0_on_sigterm(tmp_path: 
         rest, errors = child.communicate(timeout=20)
         assert (child.returncode, rest) == (0, "")
         assert re.fullmatch(
-            rf"chat, approvals and the wire: http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works "
-            r"once\)\n",
+            r"web pages \(chat, approvals, request inspector\): "
+            rf"http://127\.0\.0\.1:{port}/ui/enter\?token=\S+  \(works once\)\n",
             errors,
         )
 

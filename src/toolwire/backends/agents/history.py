@@ -1,7 +1,7 @@
-"""The conversation as a prompt for an agent, and the fingerprint that finds the session which had it. Pure.
+"""Writes a conversation as a prompt for an agent, and computes the conversation's fingerprint. Pure.
 
-A fresh agent gets one prompt: the instructions, the conversation so far, and what to answer now. A session
-that already had the conversation gets only what is new.
+A new session gets one prompt: the instructions, the conversation so far, and what to answer now. A session
+that already has the conversation, found by its fingerprint, gets only the new messages.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The agent's side (`text`, `thought`, `usage`, `call`) reports what happens, whether or not anybody reads. The
 gateway's side is a `LiveRun`. Calls that come within `settle_s` of each other belong to one response. An
-agent that repeats the same call over and over is stopped, because somebody pays for it.
+agent that repeats the same call over and over is stopped, because every call costs tokens.
 """
 
 from __future__ import annotations

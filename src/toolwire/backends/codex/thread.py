@@ -68,7 +68,7 @@ class Thread:
         await self.worker.request("thread/inject_items", {"threadId": self.id, "items": items})
 
     async def begin(self, params: Mapping[str, Any]) -> None:
-        """Starts a turn. Its messages may come before this returns; they wait."""
+        """Starts a turn. Messages that arrive before this returns are kept in `inbox`."""
         self.turn_id = ""
         self.running = True
         request = self.worker.request("turn/start", {"threadId": self.id, **params})

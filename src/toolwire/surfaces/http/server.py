@@ -224,7 +224,7 @@ class _Where:
             here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
             pages = base_url(here, self.port, self.tls).removesuffix("/v1")
             say(
-                f"chat, approvals and the wire: {pages}{facts['link']}  (works once)",
+                f"web pages (chat, approvals, request inspector): {pages}{facts['link']}  (works once)",
                 event="pages",
                 url=f"{pages}/",
             )

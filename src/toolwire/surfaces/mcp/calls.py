@@ -32,7 +32,7 @@ class AskChannels:
 
 
 class McpCall:
-    """A call, and the surface of its questions."""
+    """A tool call in progress. It is also the surface on which the call's approval requests are shown."""
 
     def __init__(
         self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, channels: AskChannels

@@ -13,6 +13,7 @@ JSON and a prepared suffix.
 - A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
   streams this too, although its chunk schema lists `function` alone (openai-openapi issue 576).
 - `service_tier` is left out if the client asked for a tier: only the upstream knows which one it used.
+- `order.py` decides the finish reason. With legacy functions, `tool_calls` is written as `function_call`.
 - Each choice has its own run: their output tokens add up, the prompt counts once.
 """
 

@@ -40,8 +40,9 @@ export function grantEntry(grant, { revoked, showError }) {
   )
   async function revoke() {
     const model = visible(grant.model || 'the model')
+    const tool = h('code', null, visible(grant.tool))
     const content = [
-      h('p', null, h('code', null, visible(grant.tool)), ` will ask again before each call of ${model}.`),
+      h('p', null, `You will be asked again each time ${model} calls `, tool, '.'),
       h('p', { class: 'muted' }, 'What was already shared or changed stays as it is.'),
     ]
     if (!(await confirm({ title: 'Revoke this grant?', content, action: 'Revoke', danger: true }))) return

@@ -15,7 +15,7 @@ const BADGES = new Map([
   ['failed', 'bad'],
   ['refused', 'warn'],
 ])
-const COLUMNS = ['When', 'Event', 'Tool', 'Model', 'Arguments', 'Result', 'Note']
+const COLUMNS = ['When', 'Event', 'Tool', 'Model', 'Arguments', 'Result', 'Remark']
 
 /** @typedef {AuditRow & { id: string }} LogRow */
 
@@ -114,7 +114,7 @@ function drawRow(row) {
     cell('Model', h('div', null, model, surface)),
     cell('Arguments', hash('arguments', row.arguments_sha256)),
     cell('Result', row.bytes ? result : null),
-    cell('Note', row.note ? h('span', null, visible(row.note)) : null),
+    cell('Remark', row.note ? h('span', null, visible(row.note)) : null),
   )
 }
 

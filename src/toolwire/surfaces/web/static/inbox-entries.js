@@ -15,7 +15,6 @@ const SURFACES = new Map([
   ['note', 'Note'],
   ['web', 'Web chat'],
   ['mcp', 'MCP'],
-  ['api', 'API'],
 ])
 const DECIDERS = new Map([
   ['web', 'on these pages'],
@@ -77,7 +76,7 @@ export function pendingEntry(approval, context, refresh) {
     const hint = h('span', { class: 'hint' }, 'The model gets this reason, and may try something else.')
     const label = h('label', { class: 'label', for: 'deny-reason' }, 'Reason')
     const content = [
-      h('p', null, title, ` of ${visible(approval.model)} will not run.`),
+      h('p', null, 'The call ', title, `, requested by ${visible(approval.model)}, will not run.`),
       h('div', { class: 'field' }, label, reason, hint),
     ]
     if (!(await confirm({ title: 'Deny this call?', content, action: 'Deny', danger: true, first: reason })))

@@ -34,7 +34,7 @@ const TABS = [
     empty: [
       'check',
       'Nothing is waiting for you',
-      'When a model wants to use a tool on your vault, in a chat, from an MCP client or over the API, ' +
+      'When a model wants to use a tool on your vault, in a chat, in a terminal or from an MCP client, ' +
         'its call waits here until you decide or it expires.',
     ],
   },
@@ -55,8 +55,8 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A call is denied if nobody decides in time, or if its conversation is stopped. Such calls are ' +
-        'listed here.',
+      'A call expires, and does not run, if nobody decides in time or if its conversation is stopped. ' +
+        'Such calls are listed here.',
     ],
   },
   {
@@ -98,7 +98,7 @@ export async function open(main, context) {
   const tabs = tabList(items, tab.id, pick, 'Inbox')
   const trouble = h('div', { class: 'trouble' })
   const panel = h('div', { class: 'inbox-panel', role: 'tabpanel' })
-  const lead = 'Tool calls from every chat, MCP client and API that need your approval.'
+  const lead = 'Tool calls that need your approval, from chats, terminals and MCP clients.'
   const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Inbox'), h('p', null, lead)))
   main.append(h('div', { class: 'page' }, head, tabs, trouble, panel))
 

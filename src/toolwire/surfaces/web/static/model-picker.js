@@ -6,10 +6,10 @@
 import { clear, h, icon, strategyBadge, text } from './dom.js'
 
 const ABOUT = new Map([
-  ['native', 'calls tools by itself'],
-  ['parked', 'an agent whose calls wait for your answer'],
+  ['native', 'has its own tool calling'],
+  ['parked', 'an agent that waits for the results of its calls'],
   ['emulated', 'writes calls as text, which Toolwire reads'],
-  ['constrained', 'writes valid calls: a grammar limits its output'],
+  ['constrained', 'writes calls as text, limited to valid calls'],
   ['none', 'cannot call tools'],
 ])
 const STORED = 'toolwire-model'

@@ -174,7 +174,7 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
       'p',
       { class: 'row nowrap small muted' },
       icon('shield', 16),
-      'Off: no model gets a tool of the vault.',
+      'Off: models cannot use the vault’s tools.',
     )
   if (error) return banner(['The vault could not be opened: ', error], 'bad')
   if (!open) return banner('The vault is not open.', 'warn')

@@ -14,8 +14,8 @@ const IDEAS = [
 const POINTS = [
   [
     'shield',
-    'You approve every call',
-    'You see the arguments, the files and the changes, and can edit them.',
+    'You approve the calls',
+    'You see the arguments, the files and the changes, and can edit them. You can remember an approval.',
   ],
   ['wire', 'Nothing is hidden', 'The Wire page shows each turn, from the model to the client, byte by byte.'],
   [

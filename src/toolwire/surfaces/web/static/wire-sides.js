@@ -55,7 +55,7 @@ export function sidesView(turn) {
     cards.map((card) => card.node),
   )
   const explained = parts.some((part) => part.kind === 'call')
-    ? 'The highlighted parts became calls, thoughts or nothing. The numbers lead to the calls.'
+    ? 'The colours show what became of the text. Select a number to see the call that the client received.'
     : calls.length
       ? 'The backend sent the calls as calls, so there is no markup in the text.'
       : 'There were no calls in this turn.'

@@ -310,7 +310,7 @@ class TurnPage {
     const { title, what } = ROWS[kind]
     if (!source.total && this.turn.state !== 'running') {
       const heading = h('h2', null, `No ${title.toLowerCase()}`)
-      const about = h('p', null, `This tab shows ${what}. In this turn that was nothing.`)
+      const about = h('p', null, `This tab shows ${what}. There is nothing to show for this turn.`)
       return { element: h('div', { class: 'empty' }, icon('list'), heading, about), top: 0 }
     }
     const view = new RowsView(kind, source, ([at]) => this.timeline.mark(at))

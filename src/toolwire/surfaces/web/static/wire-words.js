@@ -22,19 +22,22 @@ const STRATEGIES = new Map([
       'calls from the text.',
   ],
   ['emulated', 'The prompt described the tools, and Toolwire found the calls in what the model wrote.'],
-  ['none', 'The request offered no tools, so Toolwire passed the text on unchanged.'],
+  ['none', 'The request contained no tools, so the model could only answer with text.'],
 ])
 const KINDS = new Map([
   ['new', 'A new request'],
   ['resumed', 'It continued a run that was waiting for tool results'],
-  ['replayed', 'The waiting run no longer existed, so it was run again from the client’s history'],
+  [
+    'replayed',
+    'No waiting run matched the results, so Toolwire ran the turn from the history in the request',
+  ],
 ])
 
 /** By how a request field was served: kind of badge, icon, text. */
 export const DISPOSITIONS = new Map([
   ['honoured', ['ok', 'check', 'Done as requested']],
   ['constrained', ['constrained', 'shield', 'Enforced by the decoder']],
-  ['emulated', ['warn', 'tool', 'Done in another way']],
+  ['emulated', ['warn', 'tool', 'Done by Toolwire, because the backend cannot']],
   ['ignored', ['', 'close', 'Not used']],
   ['refused', ['bad', 'warning', 'Refused with an error']],
 ])
@@ -46,9 +49,9 @@ export const DROPS = new Map([
   ['cap', ['calls', 'Calls beyond the limit for one answer']],
   ['duplicate', ['calls', 'Repeated calls with the same arguments']],
   ['parallel', ['calls', 'Further calls, where the client allows only one at a time']],
-  ['first', ['calls', 'Calls after the first, by the stop rule']],
-  ['retry', ['answers', 'An answer that was requested again']],
-  ['phantom', ['calls', 'A call that never got a name']],
+  ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
+  ['retry', ['characters', 'An answer without the required call; Toolwire asked the model again']],
+  ['phantom', ['calls', 'Calls that the backend sent without a name']],
 ])
 
 /** @type {RowKind[]} */
