@@ -106,11 +106,11 @@ print(sum(budget.values()))  # 1102, of 1130
 
 > Brandt needs five weeks: order by **22 January** to have the glass in March.
 
-The plan itself stands in [[Projects/Greenhouse/Plan]]."""
+The plan itself is in [[Projects/Greenhouse/Plan]]."""
 
 
 def paced(word: str, text: str, pieces: int, pause: int) -> str:
-    """Steps of a script that write a text in so many pieces, with milliseconds between them."""
+    """Steps of a script that write a text in several pieces, with milliseconds between them."""
     size = -(-len(text) // pieces)
     return "".join(
         f"pause {pause}ms\n{word} {json.dumps(text[at : at + size])}\n" for at in range(0, len(text), size)
@@ -459,7 +459,7 @@ def turn(tab: str, model: str = "qwen3-8b", calls: bool = True) -> Callable[[Sta
 
 
 def below(stage: Stage) -> None:
-    """The tabs at the top: what stands in them is the scene."""
+    """The tabs at the top: their contents are the scene."""
     stage.page.get_by_role("tab", selected=True).scroll_into_view_if_needed()
     stage.page.get_by_role("tablist").evaluate("node => node.scrollIntoView({block: 'start'})")
 
@@ -585,16 +585,16 @@ QUANTISE = """async (picture) => {
 }"""
 
 
-def small(told: dict[str, Any]) -> bytes:
+def small(image: dict[str, Any]) -> bytes:
     """A PNG with a palette."""
-    width, height, indices = told["width"], told["height"], base64.b64decode(told["indices"])
+    width, height, indices = image["width"], image["height"], base64.b64decode(image["indices"])
     rows = b"".join(b"\0" + indices[row * width : (row + 1) * width] for row in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    colours = bytes(part for colour in told["palette"] for part in colour)
+    colours = bytes(part for colour in image["palette"] for part in colour)
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", head)

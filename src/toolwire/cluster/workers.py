@@ -36,7 +36,7 @@ MARGIN_S = 15.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 log = logging.getLogger("toolwire.workers")
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 """Reports to the parent."""
 
 
@@ -55,7 +55,7 @@ class WorkerProcess:
 
 
 class Workers:
-    """Runs `work` in each worker: with its number, `Tell`, and a pipe that closes when the parent ends.
+    """Runs `work` in each worker: with its number, `Report`, and a pipe that closes when the parent ends.
 
     `on_ready` is called once, with the first worker's report, when all are ready. `on_stop` closes what the
     parent holds open for the workers.
@@ -64,7 +64,7 @@ class Workers:
     def __init__(
         self,
         count: int,
-        work: Callable[[int, Tell, int], int],
+        work: Callable[[int, Report, int], int],
         on_ready: Callable[[dict[str, Any]], None],
         on_stop: Callable[[], None],
     ):
@@ -149,14 +149,14 @@ class Workers:
             for descriptor in (parents_end, self._lifeline[1], *others):
                 os.close(descriptor)
 
-            def tell(report: dict[str, Any]) -> None:
+            def report(facts: dict[str, Any]) -> None:
                 with suppress(OSError):
-                    os.write(pipe, json.dumps(report).encode() + b"\n")
+                    os.write(pipe, json.dumps(facts).encode() + b"\n")
 
             try:
-                status = self._work(number, tell, self._lifeline[0])
+                status = self._work(number, report, self._lifeline[0])
             except (ConfigError, ToolwireError) as error:
-                tell({"error": " ".join(str(error).split())})
+                report({"error": " ".join(str(error).split())})
                 status = 2
         except BaseException:
             traceback.print_exc()

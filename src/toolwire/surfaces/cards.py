@@ -1,9 +1,7 @@
-"""What a person is shown of a question: rows of (style, text), which a screen draws in colours or plainly.
+"""An approval request as rows of (style, text), which a screen shows in colour or as plain text. Pure.
 
-Pure.
-
-A card says who asks, for which tool, with which arguments, and what would be shared or changed. All of it is
-foreign text, and is shown as `shown` makes it.
+A card names the model, the tool and its arguments, and what would be shared or changed. All of this is
+untrusted text, so `core/display.py` cleans it.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "r
 Row = tuple[Style, str]
 
 MOST_LINES = 40
-"""So many lines of a diff, and so many files, stand on a card; the rest is a key away."""
+"""The most lines of a diff, and the most files, on a card; a key shows the rest."""
 MOST_ARGUMENT = 400
 
 
 def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
-    """The question as rows; the first is its title.
+    """The request as rows; the first is its title.
 
-    `place` tells its place among the questions of a turn; `whole` leaves nothing out.
+    `place` is its position among the requests of a turn; `whole`: nothing is left out.
     """
     name = one_line(approval.tool, 80)
     title = (
@@ -79,7 +77,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
 
 
 def clipped(approval: Approval) -> bool:
-    """Whether a card leaves something out."""
+    """Whether the card leaves something out."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
     return (
@@ -90,10 +88,10 @@ def clipped(approval: Approval) -> bool:
 
 
 def touched(one: Touched) -> str:
-    told = (
+    facts = (
         one_line(one.reason or "not found") if one.missing else size(one.size) if one.size is not None else ""
     )
-    return one_line(one.path, 300) + (f"  ({told})" if told else "")
+    return one_line(one.path, 300) + (f"  ({facts})" if facts else "")
 
 
 def _more(count: int, what: str) -> list[Row]:
@@ -104,10 +102,9 @@ def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:
     rows: list[Row] = []
     for key, value in arguments.items():
         written = _written(value)
-        told = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
-        rows.append(
-            ("plain", f"  {one_line(str(key), 80)}: " + (f'"{told}"' if isinstance(value, str) else told))
-        )
+        text = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
+        quoted = f'"{text}"' if isinstance(value, str) else text
+        rows.append(("plain", f"  {one_line(str(key), 80)}: {quoted}"))
         if not whole and len(written) > MOST_ARGUMENT:
             rows.append(("warning", f"  … {len(written):,} characters: v shows all"))
     return rows or [("dim", "  none")]
@@ -123,16 +120,16 @@ def _diff_style(line: str) -> Style:
     return "added" if line.startswith("+") else "removed" if line.startswith("-") else "plain"
 
 
-# --- lines that are no question ---
+# --- other lines ---
 
 
 def called(calls: Iterable[ToolCall]) -> list[Row]:
-    """The calls of a round, a line each."""
+    """The calls of a round, one line each."""
     return [("dim", f"⚙ {one_line(call.name, 80)} {one_line(call.arguments, 120)}") for call in calls]
 
 
 def did(outcome: Outcome) -> list[Row]:
-    """What became of a call: what was shared or changed and what could not be read, or the notice."""
+    """The outcome of a call: what was shared or changed and what could not be read, or the notice."""
     if outcome.status == "done":
         unread: list[Row] = [
             ("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}")
@@ -143,12 +140,12 @@ def did(outcome: Outcome) -> list[Row]:
         )
         if unread and not outcome.shared:
             return [("dim", f"{one_line(outcome.call.name, 80)}: nothing was read"), *unread]
-        told = f": {', '.join(one_line(path, 80) for path in outcome.shared[:5])}" if outcome.shared else ""
+        paths = f": {', '.join(one_line(path, 80) for path in outcome.shared[:5])}" if outcome.shared else ""
         more = f" and {len(outcome.shared) - 5} more" if len(outcome.shared) > 5 else ""
-        return [("dim", f"✓ {one_line(outcome.call.name, 80)}{told}{more}"), *unread]
+        return [("dim", f"✓ {one_line(outcome.call.name, 80)}{paths}{more}"), *unread]
     return [("warning", one_line(outcome.notice, 300))] if outcome.notice else []
 
 
 def plain(rows: Sequence[Row]) -> str:
-    """The rows as text without colours."""
+    """The rows as plain text."""
     return "\n".join(f"== {text}" if style == "title" else text for style, text in rows)

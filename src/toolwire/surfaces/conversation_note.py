@@ -17,9 +17,9 @@
 
     ### role::user
 
-Read: a rule of that class begins a message, and so does a heading `role::…`, whatever rule stands above it;
-what has no role is the person's. A comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not
-sent. Written: nothing in a model's answer can look like the beginning of a message.
+When a note is read, a rule of that class begins a message, and so does a heading `role::…` without one. Text
+without a role is the person's. A comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not
+sent. When a note is written, nothing in a model's answer can look like the beginning of a message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLASS = "__chatgpt_plugin"
 RULE = f'<hr class="{CLASS}">'
 HEADING = 3
 OPTIONS = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed")
-"""Properties that go to the model as they are."""
+"""Properties that are sent to the model unchanged."""
 Role = Literal["user", "assistant", "system"]
 _ROLES: Mapping[str, Role] = {
     "user": "user",
@@ -54,9 +54,9 @@ _MARKS = ("role::", "=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
 
 @dataclass(frozen=True, slots=True)
 class NoteConversation:
-    """`heading` is the level of the note's own role headings.
+    """`heading` is the level of the note's role headings.
 
-    `messages` hold no empty ones; `open`: the last word is the person's.
+    `messages` has no empty ones. `open`: the last message is the person's.
     """
 
     model: str | None
@@ -72,7 +72,7 @@ class NoteConversation:
 
 
 def parse(text: str) -> NoteConversation:
-    """Any text is a conversation: at least the person's first message."""
+    """Parses a note. Any text is a conversation: at least the person's first message."""
     text = text.replace("\r\n", "\n").removeprefix("\ufeff")
     head = frontmatter(text)
     sections, heading = _sections(text[head.end :])
@@ -95,7 +95,7 @@ def parse(text: str) -> NoteConversation:
 
 
 def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
-    """The messages with their roles, in order; and the level of their headings."""
+    """The messages with their roles, in order, and the level of their headings."""
     out: list[tuple[Role, list[str]]] = [("user", [])]
     heading, fence, after_rule = HEADING, "", False
     for line in body.split("\n"):
@@ -126,7 +126,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_rule(lines: list[str]) -> None:
-    """Takes away the rule at the end, which belongs to the heading below it."""
+    """Removes the rule at the end, which belongs to the next heading."""
     while lines and not lines[-1].strip():
         lines.pop()
     if lines and _ANY_RULE.fullmatch(lines[-1]):
@@ -134,7 +134,7 @@ def _without_rule(lines: list[str]) -> None:
 
 
 def _fence(open: str, line: str) -> str:
-    """The code fence that is open behind this line; "" when there is none."""
+    """The code fence that is open after this line; "" if there is none."""
     found = _FENCE.match(line)
     if found is None:
         return open
@@ -147,9 +147,9 @@ def _fence(open: str, line: str) -> str:
 
 
 def header(role: Role, level: int = HEADING, model: str = "") -> str:
-    """What begins a message."""
-    told = f'<span style="font-size: small;"> ({_harmless(model)})</span>' if model else ""
-    return f"\n\n{RULE}\n\n{'#' * level + ' ' if level else ''}role::{role}{told}\n\n"
+    """The beginning of a message."""
+    label = f'<span style="font-size: small;"> ({_harmless(model)})</span>' if model else ""
+    return f"\n\n{RULE}\n\n{'#' * level + ' ' if level else ''}role::{role}{label}\n\n"
 
 
 def _harmless(name: str) -> str:
@@ -157,16 +157,14 @@ def _harmless(name: str) -> str:
 
 
 class Guard:
-    """A model's words on their way into a note: nothing in them can begin a message or a comment, in this
-    program or in the plugin.
-    """
+    """Cleans a model's text for a note: it cannot begin a message or a comment, here or in the plugin."""
 
     def __init__(self) -> None:
         self._held = ""
         self._at_start = True
 
     def feed(self, text: str) -> str:
-        """What can be written now. The end of the text is held back while it could become a mark."""
+        """What can be written now. The end of the text waits while it could become a marker."""
         self._held += text.replace("\r", "")
         keep = len(self._held)
         start = self._held.rfind("\n") + 1
@@ -177,7 +175,7 @@ class Guard:
         return self._write(ready)
 
     def finish(self) -> str:
-        """The rest. What is fed after it begins a line."""
+        """The rest. Text that is fed later begins a new line."""
         ready, self._held = self._held, ""
         written = self._write(ready)
         self._at_start = True
@@ -203,14 +201,14 @@ def _bare(line: str) -> str:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How much of the text's end is a beginning of the mark."""
+    """How much of the text's end is the beginning of the marker."""
     return next(
         (size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0
     )
 
 
 def render(messages: Sequence[Mapping[str, Any]], model: str) -> str:
-    """A conversation as a note of its own; the words of tools stay out of it."""
+    """A conversation as a new note, without the texts of tools."""
     quoted = "'" + _harmless(model) + "'"
     out, first = [f"---\nmodel: {quoted}\n---\n"], True
     for message in messages:

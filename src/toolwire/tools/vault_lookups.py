@@ -181,7 +181,7 @@ class VaultTasks(_IndexTool):
     name = "vault_tasks"
     title = "List tasks"
     purpose = "Shows the tasks (- [ ] …) in notes, with their text."
-    description = "List tasks of the vault or a folder with the notes and lines they stand in."
+    description = "List tasks of the vault or a folder with their notes and lines."
     parameters = schema(
         folder=_FOLDER, status={"type": "string", "enum": ["open", "done", "all"], "default": "open"}
     )

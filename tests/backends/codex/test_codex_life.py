@@ -347,7 +347,7 @@ async def test_output_of_a_serving_codex_is_only_logged(
     with pytest.raises(ToolwireError) as silent:
         await worker.request("model/list", {}, 0.3)
     assert silent.value.failure.message == "Codex did not answer model/list within 0.3 s."
-    worker.tell("model/list", {})
+    worker.notify("model/list", {})
     await worker.gone.wait()
     assert worker.failure == Failure("backend_unavailable", "Codex ended with exit status 3.")
     assert caplog.text.count("It said: another client's words, and ***") == 2

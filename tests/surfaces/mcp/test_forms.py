@@ -50,7 +50,7 @@ def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     assert "nothing is run or changed" in forms.message(asked, None)
     assert (
         forms.schema(asked)["properties"]["approve"]["title"]
-        == "Approve, only to tell the model why this call cannot work?"
+        == "Approve, only to report to the model why this call cannot work?"
     )
 
 

@@ -124,7 +124,7 @@ class Thread:
     def stuck(self) -> None:
         """Codex does not end the turn: do not wait for this thread any more, and retire its process."""
         self._stuck = True
-        self.worker.tell("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
+        self.worker.notify("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
         self._seat.retired = True
 
     async def end(self, served: bool) -> None:
@@ -155,7 +155,7 @@ class Thread:
     async def _forget(self) -> None:
         """Codex drops an idle ephemeral thread by itself; one on disk must be archived."""
         if self._path is None:
-            self.worker.tell("thread/unsubscribe", {"threadId": self.id})
+            self.worker.notify("thread/unsubscribe", {"threadId": self.id})
             return
         with suppress(ToolwireError):
             await self.worker.request("thread/archive", {"threadId": self.id}, STOP_S)

@@ -148,7 +148,7 @@ class CodexWorker(Child):
         finally:
             self._waiting.pop(id, None)
 
-    def tell(self, method: str, params: Any) -> None:
+    def notify(self, method: str, params: Any) -> None:
         """Sends a request whose answer does not matter."""
         if self.alive:
             self._write(line(method=method, id=next(self._ids), params=params))

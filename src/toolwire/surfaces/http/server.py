@@ -29,7 +29,7 @@ from uvicorn.server import Server
 from toolwire.access.gate import Proxies
 from toolwire.cluster.forward import ALONE, WorkerContext, join
 from toolwire.cluster.nodes import advertised, check, worker_address
-from toolwire.cluster.workers import Tell, Workers
+from toolwire.cluster.workers import Report, Workers
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import say
 from toolwire.settings.types import ConfigError, ServerSettings, Settings
@@ -90,7 +90,7 @@ def _serve_by_workers(
     among = [bind("127.0.0.1", 0) for _ in range(server.workers)]
     addresses = [f"http://127.0.0.1:{each[0].getsockname()[1]}" for each in among]
 
-    def work(number: int, report: Tell, lifeline: int) -> int:
+    def work(number: int, report: Report, lifeline: int) -> int:
         for other, listeners in enumerate(among):
             if other != number:
                 for each in listeners:
@@ -122,7 +122,7 @@ def _run(
     make: MakeGateway,
     announce: Announce,
     part: WorkerContext,
-    report: Tell,
+    report: Report,
 ) -> int:
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, sockets, make, announce, part, report))
@@ -142,7 +142,7 @@ async def _serve(
     make: MakeGateway,
     announce: Announce,
     part: WorkerContext,
-    report: Tell,
+    report: Report,
 ) -> int:
     """Serves in this process. `report` gets the path of the pages' one-time link when it is ready."""
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:

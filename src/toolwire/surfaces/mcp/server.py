@@ -213,7 +213,7 @@ def _is_modern(context: Context) -> bool:
 APPROVE = "approve"
 REASON = "reason"
 MOST_REASON = 500
-_PROBLEM = "Approve, only to tell the model why this call cannot work?"
+_PROBLEM = "Approve, only to report to the model why this call cannot work?"
 _ASKED = {"run": "Approve this call?", "share": "Share the results that are picked below?"}
 
 
@@ -229,7 +229,7 @@ def schema(approval: Approval) -> dict[str, Any]:
     for name, one in picks(approval).items():
         snippet = one_line(one.snippet, 240) or "Ticked: the model sees this file."
         properties[name] = _checkbox(f"Share {cards.touched(one)}", snippet)
-    description = "Optional, for a refusal; the model is told."
+    description = "Optional, for a refusal; the model receives it."
     properties[REASON] = {
         "type": "string",
         "title": "Reason",

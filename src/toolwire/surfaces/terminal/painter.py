@@ -139,7 +139,7 @@ class Painter:
 
     def _paint(self, block: str, last: bool) -> None:
         width, height = self._size()
-        if self._width != width:  # the terminal has wrapped the old lines anew: their position is unknown
+        if self._width != width:  # the terminal has wrapped the old lines again: their position is unknown
             self._lost, self._width = bool(self._painted), width
         if self._lost and not last:
             return

@@ -45,7 +45,7 @@ export function signInSection(page) {
         'aria-label': 'One-time link',
       })
       field.addEventListener('focus', () => field.select())
-      const hint = 'The link works once. Whoever opens it can approve tool calls, so keep it to yourself.'
+      const hint = 'The link works once. Anyone who opens it can approve tool calls, so keep it to yourself.'
       clear(
         body,
         h(
