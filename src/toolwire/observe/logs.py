@@ -195,6 +195,7 @@ class TextFormatter(_Formatter):
         run = (s.key_id, s.key_name, s.api, model, s.backend, s.strategy, s.kind, s.stream)
         end = (s.status, s.finish, s.error_kind, s.cancelled, s.output_mode, s.report)
         request_id = s.request_id if mask is None else mask.text(s.request_id)
+        asked = f" request_id={_word(request_id)}" if request_id else ""
         own = (s.turn_id, s.answer_id, s.input_tokens, s.cached_tokens, s.output_tokens, s.reasoning_tokens)
         calls = ""
         if s.tool_call_count or s.tool_call_names or s.tool_call_ids or s.tool_call_truncated or s.dropped:
@@ -203,7 +204,7 @@ class TextFormatter(_Formatter):
         first = "" if s.first_byte_s is None else f" first_byte_ms={s.first_byte_s * 1000:.2f}"
         return (
             f"{_clock(second)},{int((at - second) * 1000):03d} INFO turn"
-            f"{_shared(mask, ('node',), node) if node else ''}{_words((('request_id', request_id),))}"
+            f"{_shared(mask, ('node',), node) if node else ''}{asked}"
             f"{_shared(mask, SHARED, *run, *end)}{_words(zip(OWN, own, strict=True))}"
             f"{calls}{first} duration_ms={s.duration_s * 1000:.2f}"
         )
