@@ -255,8 +255,9 @@ class SharedLimits:
         self._closed = False
 
     async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
-        """Takes the amounts, or returns the limit that refuses; with the current state. Raises
-        `RedisUnreachable`.
+        """Charges the request if all limits allow it. Returns the refusal, if any, and the current state.
+
+        Raises `RedisUnreachable`.
         """
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
         return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)

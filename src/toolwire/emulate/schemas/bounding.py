@@ -46,7 +46,7 @@ from toolwire.emulate.schemas.keywords import (
 
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
-    """Where values end whose schema sets no end."""
+    """Maximum sizes for values whose schema sets no maximum."""
 
     string: int = 512
     """Characters of a string."""

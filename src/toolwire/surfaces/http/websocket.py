@@ -191,7 +191,7 @@ class SocketConnection:
     # --- incoming messages ---
 
     async def _read(self, receive: Receive) -> None:
-        """Receives every message at once: otherwise a disconnect would go unnoticed."""
+        """Receives messages while a turn runs too: otherwise a disconnect would go unnoticed."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":

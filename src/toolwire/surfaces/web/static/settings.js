@@ -22,7 +22,7 @@ const WARNING = '⚠️ Experimental feature - tools may access your vault data.
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns are kept in memory only, until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
-  ['off', 'Requests and responses are not kept. Each turn leaves only its metadata.'],
+  ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])
 const FEW = 4
 
@@ -194,8 +194,8 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
  */
 function confirmIndexing({ root, exists, include, exclude }) {
   const limits = [
-    include.length ? fact('Only', patterns(include)) : null,
-    exclude.length ? fact('Except', patterns(exclude)) : null,
+    include.length ? fact('Included', patterns(include)) : null,
+    exclude.length ? fact('Excluded', patterns(exclude)) : null,
   ]
   const content = [
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
@@ -259,8 +259,8 @@ function vaultSection() {
     clear(
       facts,
       fact('Folder', h('span', { class: 'mono' }, root), ' ', h('span', { class: `badge ${kind}` }, badge)),
-      fact('Only', include.length ? patterns(include) : 'every note'),
-      fact('Except', exclude.length ? patterns(exclude) : 'hidden files only'),
+      fact('Included', include.length ? patterns(include) : 'every note'),
+      fact('Excluded', exclude.length ? patterns(exclude) : 'hidden files only'),
     )
     const file = path
       ? ['To change these, edit ', h('code', null, path), '.']

@@ -8,8 +8,8 @@ import { h } from './dom.js'
 const STRATEGIES = new Map([
   [
     'native',
-    'The backend supports tools: Toolwire sent them upstream unchanged and passed its calls on to the ' +
-      'client.',
+    'The backend supports tools: Toolwire sent them upstream unchanged and passed the calls of the ' +
+      'backend on to the client.',
   ],
   [
     'parked',
@@ -44,11 +44,11 @@ export const DISPOSITIONS = new Map([
 
 /** By kind of drop: unit, reason. */
 export const DROPS = new Map([
-  ['tail', ['characters', 'Text after the calls, which models often make up']],
+  ['tail', ['characters', 'Text after the calls; models often invent the result of the tool there']],
   ['late', ['characters', 'Text that came after the answer had ended']],
   ['cap', ['calls', 'Calls beyond the limit for one answer']],
   ['duplicate', ['calls', 'Repeated calls with the same arguments']],
-  ['parallel', ['calls', 'Further calls, where the client allows only one at a time']],
+  ['parallel', ['calls', 'Further calls, where the client or the settings allow only one at a time']],
   ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
   ['retry', ['characters', 'An answer without the required call; Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
