@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,12 @@ def test_a_folder_that_became_a_link_since_is_not_entered(root: Path, edits: Edi
         with pytest.raises(PathRefused):
             edits.apply(change)
     assert tree(outside) == {"n.md": b"old"}
+
+
+def test_content_that_is_not_the_planned_one_is_refused(edits: Edits) -> None:
+    planned = edits.plan_write("b.md", "planned")
+    with pytest.raises(PathRefused, match="not what was planned"):
+        edits.apply(replace(planned, content=b"other"))
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,10 @@ class Edits:
     def apply(self, change: Change) -> str:
         """Applies a plan and returns the note's path; raises `PathRefused` if the note has changed since."""
         names = self.vault.policy.segments(change.path, extensions=SEARCHED)
+        if (
+            hashlib.sha256(change.content).hexdigest() != change.after_sha256
+        ):  # law 11: what was shown is written
+            raise PathRefused(change.path, "the content is not what was planned", "changed")
         made: list[tuple[int, str]] = []
         try:
             folder = self._folder_for(names, change, made)
