@@ -13,9 +13,14 @@ import pytest
 from doubles.judges import Judge
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.conform.judge import fold
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError, status_of
-from toolwire.core.turn import Api
+from toolwire.core.ids import counting_ids
+from toolwire.core.turn import Api, Message, OutputFormat, TextPart, Turn
 from toolwire.gateway import stages
+from toolwire.gateway.plan import make_plan
+from toolwire.observe.recording import Offer
+from toolwire.settings.types import ToolSettings
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion
 
 APIS: list[Api] = ["chat", "responses"]
@@ -334,3 +339,12 @@ async def test_the_text_held_for_a_required_call_is_limited(
         with pytest.raises(ToolwireError) as failed:
             await table.serve(backend).answer("chat", question("chat", "required", stream=True))
         assert failed.value.failure.kind == "no_tool_call"
+
+
+@pytest.mark.parametrize("schema", [True, False])
+def test_a_format_that_a_backend_cannot_hold_is_asked_for_in_words(schema: bool) -> None:
+    """Also where the request has no tools."""
+    offer: Any = Offer("native", Capabilities(tools=True, schema=schema))
+    turn = Turn("chat", "m", (Message("user", (TextPart("Hi"),)),), output=OutputFormat("json_object"))
+    plan = make_plan(turn, offer, ToolSettings(), counting_ids())
+    assert (plan.turn.output.type, len(plan.turn.items)) == (("json_object", 1) if schema else ("text", 2))

@@ -76,9 +76,8 @@ async def test_what_people_said_stays_and_the_rest_is_sealed(place: Callable[...
         assert "Tuesday" not in compacted["output"][3]["encrypted_content"]
         assert (compacted["usage"]["input_tokens"], compacted["usage"]["output_tokens"]) == (40, 9)
         asked = it.backend.seen[-1]
-        assert (
-            texts(asked)[-1] == ASKED and not asked.tools
-        )  # the model saw everything and was asked for notes
+        # the model saw everything and was asked for notes, and nothing of this turn is stored
+        assert texts(asked)[-1] == ASKED and not asked.tools and not asked.store
 
 
 async def test_the_next_turn_continues_from_the_notes(place: Callable[..., Any]) -> None:
