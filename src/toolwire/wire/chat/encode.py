@@ -78,8 +78,8 @@ class _ChatAnswer:
     def usage(self) -> Usage | None:
         """Tokens over all choices; None if no backend counted."""
         known = [order.usage for order in self._orders if order.usage is not None]
-        if not known:
-            return None
+        if len(known) < 2:
+            return known[0] if known else None
         return Usage(
             max(usage.input_tokens for usage in known),
             sum(usage.output_tokens for usage in known),
