@@ -60,7 +60,10 @@ EVENTS = st.one_of(
     st.just(Usage(3, 4)),
 )
 BATCHES = st.lists(
-    st.lists(EVENTS, min_size=1, max_size=4) | PIECES.map(lambda text: [Text(text)]), max_size=12
+    st.lists(EVENTS, min_size=1, max_size=4)
+    | PIECES.map(lambda text: [Text(text)])
+    | st.lists(PIECES.map(Text), min_size=2, max_size=4),
+    max_size=12,
 )
 ENDS = st.sampled_from([Finish("stop"), Finish("length"), Failure("backend", "It broke.")])
 
