@@ -29,6 +29,7 @@ from toolwire.wire import content, tools
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.checks import MOST_NOTES
 from toolwire.wire.fields import FIELDS
+from toolwire.wire.messages import decode as messages
 from toolwire.wire.responses import decode as responses
 
 PAGE = Path(__file__).with_name("supported.md")
@@ -48,20 +49,6 @@ BACKENDS: dict[str, Backend] = {
 }
 Body = dict[str, Any]
 
-# Fields that only one of OpenAI's two APIs has. The others belong to both.
-ONLY: dict[Api, frozenset[str]] = {
-    "chat": frozenset(
-        "messages n functions function_call response_format max_tokens max_completion_tokens stop seed "
-        "presence_penalty frequency_penalty logit_bias logprobs reasoning_effort verbosity modalities audio "
-        "prediction web_search_options".split()
-    ),
-    "responses": frozenset(
-        "input instructions previous_response_id generate text max_output_tokens reasoning truncation "
-        "include max_tool_calls background conversation prompt context_management access_programs "
-        "image".split()
-    ),
-}
-
 # --- requests ---
 
 SCHEMA: Body = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -69,6 +56,8 @@ ANSWER: Body = {"name": "answer", "schema": SCHEMA}
 
 
 def function(api: Api, **more: Any) -> Body:
+    if api == "messages":
+        return {"name": "get_weather", "input_schema": SCHEMA, **more}
     inner = {"name": "get_weather", "parameters": SCHEMA, **more}
     return {"type": "function", "function": inner} if api == "chat" else {"type": "function", **inner}
 
@@ -93,11 +82,10 @@ def allowed(api: Api, mode: str) -> Body:
 
 
 def base(api: Api) -> Body:
-    return (
-        {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-        if api == "chat"
-        else {"model": "m", "input": "Hello"}
-    )
+    if api == "responses":
+        return {"model": "m", "input": "Hello"}
+    limit = {"max_tokens": 100} if api == "messages" else {}
+    return {"model": "m", "messages": [{"role": "user", "content": "Hello"}], **limit}
 
 
 def fields_of(api: Api) -> dict[str, Body]:
@@ -149,6 +137,22 @@ def fields_of(api: Api) -> dict[str, Body]:
         "moderation": {"model": "omni-moderation-latest"},
         "access_programs": {"cyber": "x"},
         "image": {"context_compression": "auto"},
+        "system": "Be brief.",
+        "thread": {"type": "create"},
+        "output_format": {"type": "json_schema", "schema": SCHEMA},
+        "stop_sequences": ["END"],
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "speed": "fast",
+        "inference_geo": "eu",
+        "container": "container_1",
+        "mcp_servers": [{"type": "url", "name": "x", "url": "https://example.com/mcp"}],
+        "cache_control": {"type": "ephemeral"},
+        "compaction": {"type": "auto"},
+        "fallbacks": [{"model": "m"}],
+        "diagnostics": {},
+        "safeguards": [{"type": "x"}],
+        "user_profile_id": "profile_1",
+        "workspace_id": "workspace_1",
     }
     return {
         **{name: {name: value} for name, value in plain.items()},
@@ -162,12 +166,15 @@ def fields_of(api: Api) -> dict[str, Body]:
             for name in ("summary", "generate_summary", "context", "mode")
         },
         "text.verbosity": {"text": {"verbosity": "low"}},
+        "output_config.format": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        "output_config.effort": {"output_config": {"effort": "low"}},
+        "metadata.user_id": {"metadata": {"user_id": "someone"}},
         "stream_options": {
             "stream": True,
             "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False},
         },
         "tools": tools_beside,
-        "tool_choice": {**tools_beside, "tool_choice": "required"},
+        "tool_choice": {**tools_beside, "tool_choice": {"type": "any"} if api == "messages" else "required"},
         "parallel_tool_calls": {**tools_beside, "parallel_tool_calls": False},
         "functions": functions,
         "function_call": {**functions, "function_call": {"name": "get_weather"}},
@@ -175,8 +182,8 @@ def fields_of(api: Api) -> dict[str, Body]:
 
 
 def plan_of(api: Api, body: Body, backend: Backend) -> Plan:
-    decode = chat.decode if api == "chat" else responses.decode
-    return make_plan(decode(body), backend, ToolSettings(), counting_ids())
+    decoders = {"chat": chat.decode, "responses": responses.decode, "messages": messages.decode}
+    return make_plan(decoders[api](body), backend, ToolSettings(), counting_ids())
 
 
 def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
@@ -208,11 +215,10 @@ def code(words: Iterable[str]) -> str:
 
 def fields_table(api: Api) -> str:
     """Fields that all backends treat the same as a list, the others as a table."""
-    other: Api = "responses" if api == "chat" else "chat"
     alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
     rows: list[tuple[str, ...]] = []
-    for name in FIELDS:
-        if name.partition(".")[0] in ONLY[other]:
+    for name, (_, apis) in FIELDS.items():
+        if api not in apis:
             continue
         if name not in fields_of(api):
             raise SystemExit(
@@ -594,7 +600,11 @@ Responses:
 
 {fields_table("responses")}
 
-A field of the other API has no effect. `toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and
+Messages:
+
+{fields_table("messages")}
+
+A field of another API has no effect. `toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and
 `parallel_tool_calls`. For `openai`, *honoured* means that the field is sent upstream. Fields that a [known
 server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE))} are sent to OpenAI's own
 servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store`

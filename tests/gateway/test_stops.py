@@ -51,5 +51,5 @@ def test_usage_after_a_stop_sequence_is_kept() -> None:
     assert Stops(["b"]).feed([Text("abc"), Text("d"), Usage(1, 2), Finish("stop")]) == [
         Text("a"),
         Usage(1, 2),
-        Finish("stop"),
+        Finish("stop", stop="b"),
     ]

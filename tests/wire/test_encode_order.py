@@ -202,7 +202,8 @@ def test_ids_are_minted_only_where_the_backend_gave_none() -> None:
 
 
 def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
-    assert set(TABLE) == {"idle", "text", "refusal", "thought", "summary", "function", "custom", "ended"}
+    kinds = {"text", "refusal", "thought", "summary", "redacted", "function", "custom"}
+    assert set(TABLE) == {"idle", *kinds, "ended"}
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 
 

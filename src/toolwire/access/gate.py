@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder
-from toolwire.access.meters import RATE_LIMIT_HEADERS
+from toolwire.access.meters import ANTHROPIC_HEADERS, RATE_LIMIT_HEADERS
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, is_loopback
 
@@ -38,6 +38,7 @@ METHODS = b"GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = b", ".join(
     (
         b"x-request-id",
+        b"request-id",
         b"x-toolwire-report",
         b"x-toolwire-turn",
         b"x-toolwire-tools",
@@ -47,6 +48,7 @@ EXPOSED = b", ".join(
         b"retry-after",
         b"retry-after-ms",
         *(name for names in RATE_LIMIT_HEADERS.values() for name in names),
+        *(name for names in ANTHROPIC_HEADERS.values() for name in names),
     )
 )
 BY_PROXY = (
@@ -98,7 +100,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,4096}")
 
 
-SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"content-type"})
+SINGLE = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type"})
 
 
 _PROXY_SIGN = re.compile(
@@ -187,7 +189,7 @@ class Gate:
         ring = self.ring
         is_due = ring.due
         if ring.needed:
-            found = ring.find(_token(headers))
+            found = self._found(headers)
             if found is not None and (not is_due or (found.lasting and ring.refresh_behind())):
                 return found
         if is_due:
@@ -213,17 +215,23 @@ class Gate:
             if proxy_signs(headers):  # a proxy on this machine connects from loopback, wherever its client is
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
-        token = _token(headers)
-        if not token:
+        if not any(_tokens(headers)):
             raise ToolwireError(
                 "authentication",
                 "You didn't provide an API key. Provide it in a header: Authorization: Bearer YOUR_KEY",
             )
-        found = self.ring.find(token)
+        found = self._found(headers)
         if found is None:
             self.ring.check_known()
             raise ToolwireError("authentication", "Incorrect API key provided.")
         return found
+
+    def _found(self, headers: Headers) -> KeyHolder | None:
+        """The holder of the first valid key. Claude Code may send two keys, of which only one is ours."""
+        for token in _tokens(headers):
+            if token and (found := self.ring.find(token)) is not None:
+                return found
+        return None
 
     # --- CORS ---
 
@@ -270,10 +278,10 @@ class Gate:
         return out
 
 
-def _token(headers: Headers) -> bytes:
-    """The caller's key as it was sent; empty if none was."""
+def _tokens(headers: Headers) -> tuple[bytes, bytes]:
+    """The caller's keys as they were sent, by `Authorization` and `x-api-key`; empty if none was."""
     scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else b""
+    return token.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"").strip()
 
 
 def _plain_origin(origin: str) -> str:

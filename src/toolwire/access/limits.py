@@ -315,8 +315,11 @@ class RateLimits:
 
     # --- headers ---
 
-    def headers(self, key_id: str, limits: KeyLimits) -> HeaderList:
-        """`x-ratelimit-…`, for every response to a key that has limits per minute."""
+    def headers(self, key_id: str, limits: KeyLimits, anthropic: bool = False) -> HeaderList:
+        """`x-ratelimit-…`, for every response to a key that has limits per minute.
+
+        `anthropic`: under Anthropic's names, with the time of the reset instead of the time until then.
+        """
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
         out: HeaderList = []
@@ -325,9 +328,11 @@ class RateLimits:
             ("tokens", rates.tokens, account.meters.tokens),
         ):
             if rate:
-                reset = meters.duration(meters.reset_us(taken, rate)).encode()
-                values = (b"%d" % rate, b"%d" % meters.remaining(taken, rate), reset)
-                out += zip(meters.RATE_LIMIT_HEADERS[kind], values, strict=True)
+                left_us = meters.reset_us(taken, rate)
+                reset = meters.moment(time.time() + left_us / 1e6) if anthropic else meters.duration(left_us)
+                values = (b"%d" % rate, b"%d" % meters.remaining(taken, rate), reset.encode())
+                names = (meters.ANTHROPIC_HEADERS if anthropic else meters.RATE_LIMIT_HEADERS)[kind]
+                out += zip(names, values, strict=True)
         return out
 
     def _refused(

@@ -10,7 +10,9 @@ charged together or not at all. A clock that goes back drains nothing, and neith
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 MINUTE = 60_000_000
@@ -23,6 +25,13 @@ RATE_LIMIT_HEADERS = {
     for kind in ("requests", "tokens")
 }
 """The headers of each limit. Browsers may read them too: `gate.py` exposes them."""
+ANTHROPIC_HEADERS = {
+    kind: tuple(
+        b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")
+    )
+    for kind in ("requests", "tokens")
+}
+"""The same for clients of Anthropic's API, which want the time of the reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,11 @@ def remaining(taken: int, rate: int) -> int:
 def reset_us(taken: int, rate: int) -> int:
     """After how many microseconds everything can be taken again."""
     return -(-taken // rate) if rate else 0
+
+
+def moment(seconds: float) -> str:
+    """A time since the epoch as Anthropic writes it: `2026-11-18T12:00:00Z`, rounded up."""
+    return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(microseconds: int) -> str:

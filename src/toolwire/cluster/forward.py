@@ -47,7 +47,7 @@ FORWARDED = "toolwire.hop"
 """In the scope of a request that another node has forwarded, and has already counted."""
 CONNECT_S = 2.0
 METRICS_S = 2.0
-REFUSALS = frozenset({403, 421, 503})
+REFUSALS = frozenset({403, 421, 503, 529})
 """The owner cannot answer: the park has ended, the node is draining, or it does not know the seal."""
 MAX_CALLS = 50_000
 """A body with more call ids is not searched: the node that received it answers."""
@@ -57,8 +57,10 @@ CONNECTION_HEADERS = frozenset(
 )
 _SET_BY_SENDER = CONNECTION_HEADERS | {"x-request-id", HOP.decode()}
 _SET_BY_RECEIVER = CONNECTION_HEADERS | {"x-request-id", "x-content-type-options"}
-_ANSWER_HEADER = re.compile(r"content-type|retry-after(?:-ms)?|(?:x-toolwire|x-codex|x-ratelimit|openai)-.+")
-_CALL_ID = re.compile(rb'"(?:tool_call_id|call_id)"\s*:\s*"([^"\\]{1,200})"')
+_ANSWER_HEADER = re.compile(
+    r"content-type|retry-after(?:-ms)?|(?:x-toolwire|x-codex|x-ratelimit|anthropic-ratelimit|openai)-.+"
+)
+_CALL_ID = re.compile(rb'"(?:tool_call_id|call_id|tool_use_id)"\s*:\s*"([^"\\]{1,200})"')
 _KEEPALIVE = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
@@ -73,7 +75,7 @@ def call_ids(raw: bytes) -> list[str]:
 
     In a JSON string every quote is escaped, so text inside a message is never taken for an id.
     """
-    if raw.count(b'call_id"') > MAX_CALLS:
+    if raw.count(b'call_id"') + raw.count(b'use_id"') > MAX_CALLS:
         return []
     return list(dict.fromkeys(found.decode("utf-8", "replace") for found in _CALL_ID.findall(raw)))
 
@@ -126,7 +128,9 @@ class NodeSeals:
 
 
 def _facts(sender: tuple[str, ...], address: str, scope: Scope, request_id: str) -> tuple[str, ...]:
-    key = hashlib.sha256(dict(scope["headers"]).get(b"authorization", b"")).hexdigest()
+    headers = dict(scope["headers"])
+    keys = headers.get(b"authorization", b"") + b"\n" + headers.get(b"x-api-key", b"")
+    key = hashlib.sha256(keys).hexdigest()
     return ("hop", *sender, address, scope["method"], _target(scope), request_id, key)
 
 

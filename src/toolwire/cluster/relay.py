@@ -2,7 +2,8 @@
 
 Law 6 holds for that end too: it does not contradict what the client has received. In a Responses stream the
 open item is closed as incomplete with the text so far, the numbers continue, and `response.failed` lists
-every item. A chat stream ends with an error object. A stream that has already ended gets no second end.
+every item. A chat stream ends with an error object, a Messages stream with an `error` event. A stream that
+has already ended gets no second end.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ import msgspec
 from toolwire.core.errors import error_object, response_error
 from toolwire.core.events import Failure
 from toolwire.core.turn import Api
+from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.responses.encode import SHAPES, ItemShape
 from toolwire.wire.sse import data_frame, encode, joined
 
 FIRST_S = 0.25
 """How long to wait for the first block. Until it arrives, the turn can still be replayed on this node."""
+ENDS: dict[Api, tuple[bytes, ...]] = {
+    "chat": (b"data: [DONE]",),
+    "messages": (b"event: message_stop\n", b"event: error\n"),
+}
+"""What ends a stream, except one of the Responses API."""
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")
@@ -148,8 +155,8 @@ class Passing:
         self._open: _OpenItem | None = None
 
     def feed(self, block: bytes) -> None:
-        if self._api == "chat":
-            self._ended = self._ended or b"data: [DONE]" in block
+        if self._api != "responses":
+            self._ended = self._ended or any(end in block for end in ENDS[self._api])
             return
         for line in block.split(b"\n"):
             if line.startswith(b"data: "):
@@ -189,6 +196,8 @@ class Passing:
         self._ended = True
         if self._api == "chat":
             return data_frame(error_object(failure))
+        if self._api == "messages":
+            return b"event: error\ndata: %b\n\n" % encode(messages_error(failure))
         return b"".join(self._ending(failure))
 
     def _ending(self, failure: Failure) -> Iterator[bytes]:

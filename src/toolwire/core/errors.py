@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.core.events import Failure
+from toolwire.core.turn import Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,9 @@ def unavailable(message: str) -> ToolwireError:
     return ToolwireError("backend_unavailable", message)
 
 
-def status_of(failure: Failure) -> int:
-    return KINDS[failure.kind].status
+def status_of(failure: Failure, api: Api = "chat") -> int:
+    """The HTTP status. Anthropic has its own for a server that is overloaded."""
+    return 529 if api == "messages" and failure.kind == "overloaded" else KINDS[failure.kind].status
 
 
 def error_object(failure: Failure) -> dict[str, Any]:

@@ -31,6 +31,17 @@ class Thought:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """A provider's signature of the thought before it, which the provider wants back unchanged.
+
+    `redacted`: there is no such thought; `text` is one that only the provider can read.
+    """
+
+    text: str
+    redacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A piece of the model's refusal, which OpenAI keeps apart from the text."""
 
@@ -87,6 +98,7 @@ class Usage:
     output_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -98,6 +110,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -110,6 +123,10 @@ class Finish:
     """
 
     reason: FinishReason = "stop"
+    stop: str | None = None
+    """The stop sequence that ended the answer, if it is known."""
+    window: bool = False
+    """With reason `length`: the context window was full, not the limit of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +140,7 @@ class Failure:
     retry_after_s: float | None = None
 
 
-Event = Text | Thought | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+Event = (
+    Text | Thought | Signature | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+)
 END_EVENTS = (Finish, Failure)

@@ -1,4 +1,4 @@
-"""The normalized request: what a request of either API becomes before anything else reads it.
+"""The normalized request: what a request of any API becomes before anything else reads it.
 
 `wire/*/decode.py` creates a `Turn`; everything after it reads only the Turn. Frozen; standard library only.
 """
@@ -16,7 +16,7 @@ from toolwire.core.events import CallKind
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
-Api = Literal["chat", "responses"]
+Api = Literal["chat", "responses", "messages"]
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -81,16 +81,22 @@ class Result:
     parts: tuple[Part, ...]
     kind: CallKind = "function"
     name: str | None = None
+    is_error: bool = False
+    """The tool failed, and the parts say why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A reasoning item that the client sends back. Only the provider that made `encrypted` can read it."""
+    """A reasoning item that the client sends back. Only the provider that made it can read `encrypted`
+    (OpenAI) and `redacted` (Anthropic), and check `signature`.
+    """
 
     summary: tuple[str, ...] = ()
     content: tuple[str, ...] = ()
     encrypted: str | None = None
     id: str | None = None
+    signature: str | None = None
+    redacted: str | None = None
 
 
 Item = Message | Call | Result | Reasoning
@@ -194,6 +200,8 @@ class Turn:
     items: tuple[Item, ...]
     instructions: str | None = None
     tools: tuple[ToolSpec, ...] = ()
+    hidden_tools: tuple[ToolSpec, ...] = ()
+    """Tools that the client has not shown to the model yet. The model may call them all the same."""
     tool_choice: ToolChoice = ToolChoice("none")
     parallel: bool = True
     output: OutputFormat = OutputFormat()
@@ -203,6 +211,8 @@ class Turn:
     include_usage: bool = False
     legacy_functions: bool = False
     store: bool = False
+    show_thoughts: bool = True
+    """False: the client did not ask for reasoning and does not get it."""
     generate: bool = True
     """False: the model is not asked; the input only starts a conversation."""
     open_responses: bool = False
@@ -220,6 +230,8 @@ class Turn:
     rest: Mapping[str, Json] = field(default_factory=dict)
     """Top-level fields that the decoder does not read. The plan keeps only those that the backend forwards.
     """
+    body: Mapping[str, Json] | None = field(default=None, compare=False)
+    """The request as the client wrote it, for a backend that speaks the same API (Messages alone)."""
     caller: str = ""
     """The key that made the request. An agent's conversations are kept apart by it."""
     constraint: Constraint | None = None

@@ -19,6 +19,7 @@ from toolwire.core.turn import Turn
 from toolwire.gateway.records import Memory
 from toolwire.store.store import Store, StoredResponse
 from toolwire.wire.chat.encode import SERVICE_TIER, ChatBody, ChatEncoder
+from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder
 from toolwire.wire.responses import decode as decode_responses
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import comment_frame
@@ -206,6 +207,9 @@ def open_answer(
 ) -> Answering:
     if turn.api == "responses":
         return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
+    if turn.api == "messages":
+        answer = MessagesEncoder if turn.stream else MessagesBody
+        return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.show_thoughts)
     shared: dict[str, Any] = {
         "id": ids("chatcmpl-"),
         "created": int(clock()),

@@ -436,7 +436,7 @@ def _refused(why: str, param: str) -> ToolwireError:
 
 
 def _field(turn: Turn) -> str:
-    return "messages" if turn.api == "chat" else "input"
+    return "input" if turn.api == "responses" else "messages"
 
 
 def _images(turn: Turn) -> list[tuple[Item, ImagePart]]:

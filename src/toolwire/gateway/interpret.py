@@ -54,7 +54,7 @@ class Stops:
                     return [
                         *out,
                         *(later for later in batch[place:] if isinstance(later, Usage)),
-                        Finish("stop"),
+                        Finish("stop", stop=found),
                     ]
                 continue
             if self._held and not isinstance(event, _PASSING):
@@ -63,18 +63,20 @@ class Stops:
             out.append(event)
         return out
 
-    def _read(self, text: str) -> tuple[str, bool]:
+    def _read(self, text: str) -> tuple[str, str]:
+        """The text that passes, and the sequence that was found, if any."""
         text = self._held + text
         ends = [(start + len(one), start) for one in self._sequences if (start := text.find(one)) >= 0]
         if ends:
             self._held = ""
-            return text[: min(ends)[1]], True
+            end, start = min(ends)
+            return text[:start], text[start:end]
         wait = max(
             (size for one in self._sequences for size in range(1, len(one)) if text.endswith(one[:size])),
             default=0,
         )
         self._held = text[len(text) - wait :]
-        return text[: len(text) - wait], False
+        return text[: len(text) - wait], ""
 
 
 _REASONS = {"length": "length"}

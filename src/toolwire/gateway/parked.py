@@ -25,7 +25,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -202,7 +202,8 @@ class Parking:
             raise ToolwireError(
                 "conflict", "These tool results are already being continued by another request."
             )
-        before, answers = _split(turn.items, park.calls)
+        items = _with_notes_in_results(turn.items) if turn.api == "messages" else turn.items
+        before, answers = _split(items, park.calls)
         fits = resumable and turn.tool_choice.mode != "required" and set(answers) == set(park.calls)
         if not fits or _digest(turn, before) != park.digest:
             self.drop(park)
@@ -313,6 +314,22 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
     return before, results
 
 
+def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The history with texts after the last results moved into the last of them.
+
+    Clients of the Messages API write their own notes behind the results: in the same message, or as a message
+    of the system. A parked run can only take results.
+    """
+    end = len(items)
+    while end and isinstance(note := items[end - 1], Message) and note.role != "assistant":
+        end -= 1
+    notes = [part for note in items[end:] if isinstance(note, Message) for part in note.parts]
+    last = items[end - 1] if end else None
+    if not isinstance(last, Result) or not all(isinstance(part, TextPart) for part in notes):
+        return items
+    return (*items[: end - 1], replace(last, parts=(*last.parts, *notes)))
+
+
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
     """What must be equal for a run to continue.
 
@@ -346,25 +363,30 @@ def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
         elif isinstance(item, Result):
             yield from _answer(said, calls)
             said, calls = [], []
-            yield ["result", item.call_id, *_parts(item.parts)]
+            yield ["result", item.call_id, *_joined(_parts(item.parts))]
         elif isinstance(item, Message):
             if parts := list(_parts(item.parts)):
                 yield from _answer(said, calls)
                 said, calls = [], []
-                yield ["system" if item.role == "developer" else item.role, *parts]
+                yield ["system" if item.role == "developer" else item.role, *_joined(parts)]
         else:
             assert isinstance(item, Reasoning)
     yield from _answer(said, calls)
 
 
 def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    if words := _joined(said):
+        yield ["assistant", *words]
+    yield from calls
+
+
+def _joined(said: Iterable[Any]) -> list[Any]:
+    """The parts with adjacent texts joined: clients send a text as a string once, and as blocks later."""
     words: list[Any] = []
     for is_text, group in groupby(said, lambda part: isinstance(part, str)):
         parts = list(group)
         words += ["".join(parts)] if is_text else parts
-    if words:
-        yield ["assistant", *words]
-    yield from calls
+    return words
 
 
 def _parts(parts: tuple[Part, ...]) -> Iterator[Any]:

@@ -40,6 +40,7 @@ from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.wire import body as request_body
 from toolwire.wire.chat import decode as decode_chat
+from toolwire.wire.messages import decode as decode_messages
 from toolwire.wire.responses import decode as decode_responses
 from toolwire.wire.sse import encode
 
@@ -227,19 +228,25 @@ class Gateway:
         turn = await self._decode("responses", await self._with_references(asked, caller), caller, len(raw))
         return Compaction(self, body, turn.items, caller)
 
-    async def count(self, raw: bytes, caller: Caller) -> Answer:
-        """The size of a Responses request's input, as OpenAI's `/responses/input_tokens` returns it.
+    async def count(self, api: Api, raw: bytes, caller: Caller) -> Answer:
+        """The size of a request's input, as `/responses/input_tokens` and `/messages/count_tokens` return it.
 
-        No backend counts without running, so this is the estimate that limits use.
+        A backend that cannot count without running gets the estimate that limits use, and the report says so.
         """
         body = await self._parsed(raw)
-        if body.get("input") is None and not body.get("previous_response_id"):
-            body = {**body, "input": ""}  # instructions and tools alone have a size too
-        body = await self._with_references(body, caller)
-        turn, backend = self._backend(await self._decode("responses", body, caller, len(raw)))
+        if api == "messages":
+            turn = decode_messages.decode(body, caller.key_id, count=True)
+        else:
+            if body.get("input") is None and not body.get("previous_response_id"):
+                body = {**body, "input": ""}  # instructions and tools alone have a size too
+            body = await self._with_references(body, caller)
+            turn = await self._decode("responses", body, caller, len(raw))
+        turn, backend = self._backend(turn)
         if caller.grant is not None:
             caller.grant.check(turn, backend.id)
-        counted = {"object": "response.input_tokens", "input_tokens": estimate(turn).input_tokens}
+        counted: dict[str, Any] = {"input_tokens": estimate(turn).input_tokens}
+        if api == "responses":
+            counted = {"object": "response.input_tokens", **counted}
         return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
@@ -289,6 +296,8 @@ class Gateway:
     ) -> Turn:
         if api == "chat":
             decode = partial(decode_chat.decode, body, caller.key_id)
+        elif api == "messages":
+            decode = partial(decode_messages.decode, body, caller.key_id)
         else:
             id = decode_responses.previous_id(body)
             previous = await self._previous(id, caller, trace)

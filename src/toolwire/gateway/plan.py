@@ -124,7 +124,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         raise ToolwireError(
             "unsupported_value",
             f"The model '{turn.model[:80]}' does not take images.",
-            param="messages" if turn.api == "chat" else "input",
+            param="input" if turn.api == "responses" else "messages",
         )
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
@@ -166,7 +166,7 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
     """
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
-    return ToolRegistry(offered) if offered else _NO_TOOLS
+    return ToolRegistry((*offered, *turn.hidden_tools)) if offered else _NO_TOOLS
 
 
 def mentions(turn: Turn, text: str) -> bool:

@@ -465,7 +465,7 @@ class Run:
             backend=self.backend_kind,
             strategy="none" if plan is None else plan.strategy,
             stream=turn is not None and turn.stream,
-            status=status_of(failure)
+            status=status_of(failure, self._api)
             if failure is not None and first_byte is None and not self._committed
             else 200,
             finish=account.finish,

@@ -27,6 +27,7 @@ from toolwire.core.events import (
     Failure,
     Finish,
     Refusal,
+    Signature,
     Text,
     Thought,
     Usage,
@@ -42,6 +43,7 @@ from toolwire.observe.trace import FRAME, SENT, Trace
 from toolwire.settings.types import MASK, ToolSettings
 from toolwire.wire.body import parse
 from toolwire.wire.chat import decode as decode_chat
+from toolwire.wire.messages import decode as decode_messages
 from toolwire.wire.obsidian import ObsidianXml
 from toolwire.wire.responses import decode as decode_responses
 from toolwire.wire.sse import encode
@@ -50,7 +52,10 @@ log = logging.getLogger("toolwire.journal")
 Json = Any
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
-    for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)
+    for cls in (
+        *(Text, Thought, Signature, Refusal, CallBegin, CallArgs, CallEnd),
+        *(Dropped, Usage, Finish, Failure),
+    )
 }
 STOPPED = {"type": "Stopped"}
 """Marks a batch: the gateway ended the run because it stayed silent after its calls."""
@@ -186,6 +191,8 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
         return None
     if request["api"] == "chat":
         turn = decode_chat.decode(body)
+    elif request["api"] == "messages":
+        turn = decode_messages.decode(body)
     else:
         references = request.get("references")
         body = decode_responses.resolved(body, references) if references else body

@@ -1,4 +1,4 @@
-"""The request fields of both APIs, and the report on how each was served.
+"""The request fields of all APIs, and the report on how each was served.
 
 Law 10, no field is ignored in silence: by the table `FIELDS` and the backend's capabilities, each known field
 is `honoured`, `constrained` or `emulated` (by Toolwire instead of the backend), `ignored` or `refused`. An
@@ -20,43 +20,65 @@ from toolwire.wire.checks import MOST_NOTES, is_safe
 Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused", "passed"]
 Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend"]
 
-_SERVED: tuple[tuple[Rule, Api | None, str], ...] = (
-    ("gateway", None, "model stream stream_options parallel_tool_calls"),
-    ("gateway", "chat", "messages n"),
+ALL: tuple[Api, ...] = ("chat", "responses", "messages")
+OPENAI: tuple[Api, ...] = ("chat", "responses")
+_SERVED: tuple[tuple[Rule, tuple[Api, ...], str], ...] = (
+    ("gateway", ALL, "model stream"),
+    ("gateway", OPENAI, "stream_options parallel_tool_calls"),
+    ("gateway", ("chat", "messages"), "messages"),
+    ("gateway", ("chat",), "n"),
+    ("gateway", ("messages",), "system thread"),
     (
         "gateway",
-        "responses",
+        ("responses",),
         "input instructions previous_response_id generate background conversation prompt",
     ),
-    ("stored", None, "store metadata"),
-    ("tools", None, "tools"),
-    ("tools", "chat", "functions"),
-    ("choice", None, "tool_choice"),
-    ("choice", "chat", "function_call"),
-    ("format", "chat", "response_format"),
-    ("format", "responses", "text"),
-    (
-        "backend",
-        None,
-        "stream_options.include_obfuscation temperature top_p top_logprobs user safety_identifier",
-    ),
-    ("backend", None, "prompt_cache_key prompt_cache_retention prompt_cache_options service_tier moderation"),
-    ("backend", "chat", "max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty"),
-    ("backend", "chat", "logit_bias logprobs reasoning_effort verbosity modalities audio prediction"),
-    ("backend", "chat", "web_search_options"),
-    ("backend", "responses", "max_output_tokens reasoning reasoning.summary reasoning.generate_summary"),
-    ("backend", "responses", "reasoning.context reasoning.mode text.verbosity truncation include"),
-    ("backend", "responses", "max_tool_calls context_management access_programs image"),
+    ("stored", OPENAI, "store metadata"),
+    ("tools", ALL, "tools"),
+    ("tools", ("chat",), "functions"),
+    ("choice", ALL, "tool_choice"),
+    ("choice", ("chat",), "function_call"),
+    ("format", ("chat",), "response_format"),
+    ("format", ("responses",), "text"),
+    ("format", ("messages",), "output_config.format output_format"),
+    ("backend", ALL, "temperature top_p"),
+    ("backend", OPENAI, "stream_options.include_obfuscation top_logprobs user safety_identifier"),
+    ("backend", OPENAI, "prompt_cache_key prompt_cache_retention prompt_cache_options moderation"),
+    ("backend", OPENAI, "service_tier"),
+    ("backend", ("chat", "messages"), "max_tokens"),
+    ("backend", ("chat",), "max_completion_tokens stop seed presence_penalty frequency_penalty"),
+    ("backend", ("chat",), "logit_bias logprobs reasoning_effort verbosity modalities audio prediction"),
+    ("backend", ("chat",), "web_search_options"),
+    ("backend", ("responses",), "max_output_tokens reasoning reasoning.summary reasoning.generate_summary"),
+    ("backend", ("responses",), "reasoning.context reasoning.mode text.verbosity truncation include"),
+    ("backend", ("responses",), "max_tool_calls access_programs image"),
+    ("backend", ("responses", "messages"), "context_management"),
+    ("backend", ("messages",), "stop_sequences thinking output_config.effort metadata.user_id"),
+    ("backend", ("messages",), "speed inference_geo container mcp_servers cache_control compaction"),
+    ("backend", ("messages",), "fallbacks diagnostics safeguards user_profile_id workspace_id"),
 )
-FIELDS = {name: (rule, api) for rule, api, names in _SERVED for name in names.split()}
-"""How each known field is served, and the only API that has it; the other API ignores it.
+FIELDS = {name: (rule, apis) for rule, apis, names in _SERVED for name in names.split()}
+"""How each known field is served, and the APIs that have it; any other API ignores it.
 
 `gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
 `tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
 """
-ALIKE = {"text.verbosity": "verbosity", "reasoning.generate_summary": "reasoning.summary"}
+ALIKE = {
+    "text.verbosity": "verbosity",
+    "reasoning.generate_summary": "reasoning.summary",
+    "stop_sequences": "stop",
+    "thinking": "reasoning_effort",
+    "output_config.effort": "reasoning_effort",
+    "metadata.user_id": "user",
+}
 """A backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
+_THOUGHTS: dict[Api, str] = {
+    "chat": "messages.reasoning_content",
+    "responses": "input.reasoning",
+    "messages": "messages.thinking",
+}
+"""The field of each API that holds reasoning that the client sends back."""
 REPAIRED = "healed:"
 """The prefix of a note on a repair. A report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
@@ -133,11 +155,10 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
         if type(item) is not Reasoning:
             continue
         text = bool(item.content or item.summary)
-        reaches = (text and "text" in capabilities.recalls) or (
-            item.encrypted and "sealed" in capabilities.recalls
-        )
-        if (text or item.encrypted) and not (reaches and id(item) in given):
-            return (("messages.reasoning_content" if turn.api == "chat" else "input.reasoning", "ignored"),)
+        sealed = item.encrypted or item.redacted
+        reaches = (text and "text" in capabilities.recalls) or (sealed and "sealed" in capabilities.recalls)
+        if (text or sealed) and not (reaches and id(item) in given):
+            return ((_THOUGHTS[turn.api], "ignored"),)
     return ()
 
 
@@ -153,8 +174,8 @@ def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
 
 
 def _disposition(name: str, case: _Case) -> Disposition:
-    (rule, only), strategy, can = FIELDS[name], case.strategy, case.can
-    if only not in (None, case.api):
+    (rule, apis), strategy, can = FIELDS[name], case.strategy, case.can
+    if case.api not in apis:
         return "ignored"
     if rule == "backend" or (rule == "stored" and case.api == "chat"):
         return "honoured" if ALIKE.get(name, name) in can.fields else "ignored"

@@ -258,6 +258,11 @@ class _Pairing:
                 f"Invalid parameter: no preceding 'function_call' of '{shown(item.name)}' waits for this "
                 "message with role 'function'."
             )
+        elif self.field == "messages.content":
+            message = (
+                f"unexpected `tool_use_id` found in `tool_result` blocks: {shown(item.call_id)}. Each "
+                "`tool_result` block must have a corresponding `tool_use` block in the previous message."
+            )
         elif self.field == "messages":
             message = (
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message "

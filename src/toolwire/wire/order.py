@@ -3,7 +3,7 @@
 Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
 sequence of steps is legal on the wire:
 
-    (Open(item) Delta(item)* Close(item))* (End | Fail)
+    (Open(item) Delta(item)* Sign(item)? Close(item))* (End | Fail)
 
 One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
 produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
@@ -30,6 +30,7 @@ from toolwire.core.events import (
     Finish,
     FinishReason,
     Refusal,
+    Signature,
     Text,
     Thought,
     Usage,
@@ -37,10 +38,11 @@ from toolwire.core.events import (
 from toolwire.core.ids import IdFactory
 from toolwire.wire.sse import scrub
 
-ItemKind = Literal["text", "refusal", "thought", "summary", "function", "custom"]
+ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "function", "custom"]
 ItemStatus = Literal["completed", "incomplete"]
 
 CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
+THOUGHT_KINDS: tuple[ItemKind, ...] = ("thought", "summary")
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
@@ -69,6 +71,13 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+class Sign(msgspec.Struct, frozen=True, gc=False):
+    """The signature of an open thought, or the whole content of a redacted one."""
+
+    item: Item
+    text: str
+
+
 class Close(msgspec.Struct, frozen=True, gc=False):
     item: Item
     status: ItemStatus
@@ -78,18 +87,21 @@ class End(msgspec.Struct, frozen=True, gc=False):
     """The run ended normally. `reason` is `tool_calls` if there was a call, and `stop` if there was none."""
 
     reason: FinishReason
+    stop: str | None = None
+    window: bool = False
 
 
 class Fail(msgspec.Struct, frozen=True):
     failure: Failure
 
 
-Step: TypeAlias = Open | Delta | Close | End | Fail
+Step: TypeAlias = Open | Delta | Sign | Close | End | Fail
 
 
 # --- table ---
 
-OPEN, DELTA, CLOSE, BREAK, END, FAIL, LATE = "open", "delta", "close", "break", "end", "fail", "late"
+OPEN, DELTA, SIGN, CLOSE, BREAK = "open", "delta", "sign", "close", "break"
+END, FAIL, LATE = "end", "fail", "late"
 """Actions. CLOSE completes the open item, BREAK closes it as incomplete, LATE drops and counts the event."""
 
 Actions: TypeAlias = tuple[str, ...]
@@ -97,6 +109,8 @@ Actions: TypeAlias = tuple[str, ...]
 _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     # symbol       nothing open     content open           call open              ended
     "content": ((OPEN, DELTA), (CLOSE, OPEN, DELTA), (CLOSE, OPEN, DELTA), (LATE,)),
+    "sign": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "redacted": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
     "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
     "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
     "end": ((), (), (CLOSE,), ()),
@@ -111,15 +125,17 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """The table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    Content of the open item's own kind is a DELTA.
+    Content of the open item's own kind is a DELTA. A signature signs an open thought.
     """
-    columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys(CONTENT_KINDS, 1)}
+    columns: dict[str, int] = {"idle": 0, "ended": 3, "redacted": 1, **dict.fromkeys(CONTENT_KINDS, 1)}
     columns.update(dict.fromkeys(CALL_KINDS, 2))
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
         table[state] = {symbol: cells[column] for symbol, cells in _ROWS.items()}
         content = table[state].pop("content")
         table[state] |= {kind: (DELTA,) if kind == state else content for kind in CONTENT_KINDS}
+        if state in THOUGHT_KINDS:
+            table[state]["sign"] = (SIGN, CLOSE)
     return table
 
 
@@ -135,14 +151,16 @@ class Order:
     """Turns a run's events into steps.
 
     `single_call`: the API can carry only one call (legacy functions); more are dropped and counted.
+    `signed`: the API can carry the signatures of thoughts; other APIs get no step for them.
     """
 
-    def __init__(self, ids: IdFactory, *, single_call: bool = False) -> None:
+    def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:
         self.usage: Usage | None = None
         self.calls = 0
         self.dropped: dict[str, int] = {}
         self._ids = ids
         self._single_call = single_call
+        self._signed = signed
         self.row = TABLE["idle"]
         """The row of the current state."""
         self._item = Item("text", -1)
@@ -203,6 +221,8 @@ class Order:
             return ("summary" if event.summary else "thought"), event.text
         elif isinstance(event, Refusal) and event.text:
             return "refusal", event.text
+        elif isinstance(event, Signature) and self._signed and event.text:
+            return ("redacted" if event.redacted else "sign"), event.text
         elif isinstance(event, Dropped):
             self._drop(event.kind, event.count)
         elif isinstance(event, Failure):
@@ -211,13 +231,15 @@ class Order:
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
         """Performs any action but DELTA and OPEN."""
-        if action is CLOSE or action is BREAK:
+        if action is SIGN:
+            steps.append(Sign(self._item, text))
+        elif action is CLOSE or action is BREAK:
             if self._bare and action is CLOSE and self._item.kind == "function":
                 steps.append(Delta(self._item, EMPTY_ARGUMENTS))
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._finish_reason(event.reason)))
+            steps.append(End(self._finish_reason(event.reason), event.stop, event.window))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -234,8 +256,9 @@ class Order:
             self._enter(event.kind, event.index)
             self._bare = True
         else:
-            self._item = Item(symbol, self._items)  # type: ignore[arg-type]
-            self._enter(symbol)
+            kind = "thought" if symbol == "sign" else symbol
+            self._item = Item(kind, self._items)  # type: ignore[arg-type]
+            self._enter(kind)
         self._items += 1
         return self._item
 

@@ -15,9 +15,14 @@ from typing import Any
 
 from toolwire.backends.hosted.options import SMALLEST_BUDGET, HostedOptions
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Turn
+from toolwire.core.turn import Api, Turn
 
 OFF = ("none", "off")
+EFFORT_FIELDS: dict[Api, str] = {
+    "chat": "reasoning_effort",
+    "responses": "reasoning.effort",
+    "messages": "output_config.effort",
+}
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
 """Every level, with its tokens of thought for Claude models that take a number."""
 
@@ -94,7 +99,7 @@ def _drops_sampling(turn: Turn) -> bool:
 
 
 def _param(turn: Turn) -> str:
-    return "reasoning_effort" if turn.api == "chat" else "reasoning.effort"
+    return EFFORT_FIELDS[turn.api]
 
 
 # --- memory ------------------------------------------------------------

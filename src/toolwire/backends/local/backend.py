@@ -131,7 +131,7 @@ class _Chunk(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
-MESSAGES: dict[Api, str] = {"chat": "messages", "responses": "input"}
+MESSAGES: dict[Api, str] = {"chat": "messages", "responses": "input", "messages": "messages"}
 
 
 class LocalReader:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 EXCHANGE = "toolwire.exchange"
 EVERY_MODEL = ("*",)
-Turns = Literal["chat", "responses", "compact", "count"]
+Turns = Literal["chat", "responses", "messages", "compact", "count", "count_messages"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 
@@ -57,6 +57,8 @@ _TURN_PATHS: dict[str, Turns] = {
     "responses": "responses",
     "responses/compact": "compact",
     "responses/input_tokens": "count",
+    "messages": "messages",
+    "messages/count_tokens": "count_messages",
 }
 TURN_ROUTES: dict[str, Turns] = {
     f"{prefix}/{path}{slash}": api
@@ -253,8 +255,8 @@ class App:
         streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
-        elif api == "count":
-            work = self._gateway.count(raw, caller)
+        elif api == "count" or api == "count_messages":
+            work = self._gateway.count("responses" if api == "count" else "messages", raw, caller)
         elif self.forwarding is None or here:
             work = self._gateway.respond(api, raw, caller, streaming.begin_early)
         else:
@@ -373,7 +375,9 @@ class App:
         holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
         if holder.grant is not None and holder.grant.limited:
-            exchange.late_headers = partial(self._gateway.limits.headers, holder.key_id, holder.grant.limits)
+            exchange.late_headers = partial(
+                self._gateway.limits.headers, holder.key_id, holder.grant.limits, exchange.api == "messages"
+            )
         return holder
 
     def _caller_of(
@@ -433,7 +437,7 @@ class App:
 
     async def _refuse(self, exchange: Exchange, failure: Failure, extra: HeaderList | None = None) -> None:
         exchange.failure = failure
-        await self._pace.hold(status_of(failure), exchange.requester)
+        await self._pace.hold(status_of(failure, exchange.api), exchange.requester)
         status = await exchange.fail(failure, extra)
         if not exchange.reached_gateway:
             self.metrics.refused.labels(str(status)).inc()

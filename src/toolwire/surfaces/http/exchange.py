@@ -22,6 +22,8 @@ from toolwire.access.gate import HeaderList, Headers
 from toolwire.access.keys import KeyHolder
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.events import Failure
+from toolwire.core.turn import Api
+from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.sse import encode
 
 # --- the client's connection ---
@@ -136,6 +138,14 @@ EVERYBODY = ""
 """The id of the only caller if no keys are set."""
 NOBODY = "?"
 """Senders whose key is not known yet share one share."""
+ANTHROPIC = b"anthropic-version"
+"""The header that every client of Anthropic's API sends."""
+MESSAGES_PATHS = frozenset(
+    f"{prefix}/messages{rest}{slash}"
+    for prefix in ("/v1", "")
+    for rest in ("", "/count_tokens")
+    for slash in ("", "/")
+)
 ROOM_KEY = "toolwire.room_key"
 """The key of a WebSocket's scope with the id of the key whose share its messages take."""
 
@@ -205,7 +215,11 @@ class Exchange:
         self.scope = scope
         self.headers = headers
         self.request_id = request_id
+        self.api: Api = "messages" if ANTHROPIC in headers or scope["path"] in MESSAGES_PATHS else "chat"
+        """Whose errors and headers the client understands: Anthropic's, or OpenAI's."""
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
+        if self.api == "messages":
+            self.common.insert(0, (b"request-id", request_id.encode()))
         self._cors = len(cors)
         self.began = time.perf_counter()
         self._receive = receive
@@ -339,7 +353,7 @@ class Exchange:
         """The headers from `late_headers`, unless the node that ran the turn has already sent them."""
         return (
             []
-            if self.late_headers is None or any(name.startswith(b"x-ratelimit-") for name, _ in headers)
+            if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers)
             else self.late_headers()
         )
 
@@ -380,7 +394,7 @@ class Exchange:
 
     async def fail(self, failure: Failure, extra: HeaderList | None = None) -> int:
         """Sends the failure's error object and returns the status."""
-        status = status_of(failure)
+        status = status_of(failure, self.api)
         headers: HeaderList = [JSON, *(extra or ())]
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
@@ -389,9 +403,12 @@ class Exchange:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
             if status == 429:
                 headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000))))
-        if failure.kind == "quota":
-            headers.append((b"x-should-retry", b"false"))
-        body = encode(error_object(failure))
+        if failure.kind == "quota" or (failure.kind == "authentication" and self.api == "messages"):
+            headers.append((b"x-should-retry", b"false"))  # Claude Code would try ten times over minutes
+        if self.api == "messages":
+            body = encode(messages_error(failure, self.request_id))
+        else:
+            body = encode(error_object(failure))
         if self._body_read or self._body_is_absent():
             await self.reply(status, headers, body)
         else:

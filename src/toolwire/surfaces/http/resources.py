@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,12 +26,41 @@ if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Gateway
     from toolwire.store.store import Store
 
+ANTHROPIC_VERSION = "anthropic-version"
+"""Clients of Anthropic's API send this header, and get models in its shape."""
 CREATED = 1_763_164_800
 """Models are configured, not created: one constant, so that the list never changes between requests."""
+DEFAULT_PAGE = 20
+MAX_MODELS = 1000
 
 
 def model_object(id: str) -> dict[str, Any]:
     return {"id": id, "object": "model", "created": CREATED, "owned_by": "toolwire"}
+
+
+def anthropic_model(id: str) -> dict[str, Any]:
+    created = datetime.fromtimestamp(CREATED, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": "model", "id": id, "display_name": id, "created_at": created, "lifecycle": "active"}
+
+
+def anthropic_page(ids: list[str], query: QueryParams) -> dict[str, Any]:
+    """A page of models in Anthropic's shape. `after_id` and `before_id` are ids of other pages."""
+    limit = query.get("limit", str(DEFAULT_PAGE))
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and 1 <= int(limit) <= MAX_MODELS):
+        raise ToolwireError("invalid_value", f"limit: expected an integer from 1 to {MAX_MODELS}.")
+    size, after, before = int(limit), query.get("after_id"), query.get("before_id")
+    if before in ids:
+        rest = ids[: ids.index(before)]
+        page = rest[-size:]
+    else:
+        rest = ids[ids.index(after) + 1 :] if after in ids else ids
+        page = rest[:size]
+    return {
+        "data": [anthropic_model(id) for id in page],
+        "has_more": len(rest) > len(page),
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
+    }
 
 
 class ModelRoutes:
@@ -44,6 +74,8 @@ class ModelRoutes:
             if grant is None
             else [id for id in self._catalog.listed() if grant.may_use(id, self._catalog.serving(id))]
         )
+        if ANTHROPIC_VERSION in request.headers:
+            return JSONResponse(anthropic_page(listed, request.query_params))
         return JSONResponse({"object": "list", "data": [model_object(id) for id in listed]})
 
     async def one(self, request: Request, holder: KeyHolder) -> JSONResponse:
@@ -56,7 +88,7 @@ class ModelRoutes:
                 f"The model '{id[:200]}' does not exist or you do not have access to it.",
                 param="model",
             )
-        return JSONResponse(model_object(id))
+        return JSONResponse(anthropic_model(id) if ANTHROPIC_VERSION in request.headers else model_object(id))
 
 
 # --- responses ---
@@ -64,7 +96,6 @@ class ModelRoutes:
 # Stored responses, as OpenAI returns them. A key sees only its own.
 
 MAX_PAGE = 100
-DEFAULT_PAGE = 20
 
 
 class ResponseRoutes:

@@ -13,6 +13,7 @@ from prometheus_client import Gauge
 
 from toolwire.access.gate import HeaderList
 from toolwire.surfaces.http.exchange import Exchange, Watch, typed
+from toolwire.wire.messages.encode import PING
 from toolwire.wire.sse import KEEP_ALIVE
 
 # --- keep-alive comments ---
@@ -24,11 +25,14 @@ from toolwire.wire.sse import KEEP_ALIVE
 class KeepAlive:
     """Sends comments by `send` until `stop`, called before the end. `last` is when a block was sent."""
 
-    __slots__ = ("_every", "_loop", "_send", "_task", "_timer", "last")
+    __slots__ = ("_comment", "_every", "_loop", "_send", "_task", "_timer", "last")
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], every_s: float) -> None:
+    def __init__(
+        self, send: Callable[[bytes], Awaitable[None]], every_s: float, comment: bytes = KEEP_ALIVE
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
+        self._comment = comment
         self._every = every_s
         self.last = self._loop.time()
         self._task: asyncio.Future[None] | None = None
@@ -49,7 +53,7 @@ class KeepAlive:
         self._timer = self._loop.call_at(self.last + self._every, self._look)
 
     async def _say(self) -> None:
-        await self._send(KEEP_ALIVE)
+        await self._send(self._comment)
 
 
 STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
@@ -78,7 +82,8 @@ class Streaming:
         exchange = self._exchange
         await exchange.begin(200, [*typed(headers, EVENT_STREAM), *STREAM_HEADERS])
         self._streams_open.inc()
-        self._alive = alive = KeepAlive(exchange.piece, self._every_s)
+        comment = PING if exchange.api == "messages" else KEEP_ALIVE
+        self._alive = alive = KeepAlive(exchange.piece, self._every_s, comment)
         return alive
 
     async def send(self, headers: HeaderList, blocks: AsyncIterator[bytes], watch: Watch) -> None:

@@ -94,7 +94,7 @@ MOST_TURNS = 500
 MOST_ROWS = 5000
 LONGEST_ROW = 20_000
 KINDS = ("frames", "events", "wire")
-PATHS = {"chat": "/chat/completions", "responses": "/responses"}
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 WireRow = list[Any]
 """Milliseconds, label, text."""
 

@@ -85,6 +85,7 @@ class _ChatAnswer:
             sum(usage.output_tokens for usage in known),
             max(usage.cached_tokens for usage in known),
             sum(usage.reasoning_tokens for usage in known),
+            max(usage.cache_write_tokens for usage in known),
         )
 
     @property

@@ -1,0 +1,469 @@
+"""Decodes a Messages request into a `Turn`.
+
+| content block                          | becomes                                                         |
+|----------------------------------------|-----------------------------------------------------------------|
+| text                                   | TextPart                                                        |
+| image                                  | ImagePart                                                       |
+| document                               | its text, or OtherPart in OpenAI's shape of a file              |
+| search_result                          | TextPart                                                        |
+| tool_use                               | Call                                                            |
+| tool_result                            | Result; a `tool_reference` in it is a text                      |
+| thinking, redacted_thinking            | Reasoning with its signature or its sealed data                 |
+| server tools, their results, and       | skipped, with a note                                            |
+| unknown types                          |                                                                 |
+
+`system` becomes the instructions; a message with the role `system` stays where it is. Anthropic's server
+shows the model only tools without `defer_loading`, and those that a `tool_reference` names: the others are
+`Turn.hidden_tools`. `Turn.body` keeps the request for a backend that speaks this API itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.turn import (
+    Call,
+    ImagePart,
+    Item,
+    Message,
+    OtherPart,
+    OutputFormat,
+    Part,
+    Reasoning,
+    Result,
+    Role,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
+from toolwire.wire.checks import (
+    EFFORT,
+    TEXT_OR_PARTS,
+    Note,
+    Rule,
+    array,
+    boolean,
+    called_name,
+    check,
+    empty,
+    integer,
+    invalid,
+    leftover,
+    members,
+    missing,
+    model,
+    not_one_of,
+    number,
+    object_,
+    one_of,
+    optional,
+    required,
+    required_id,
+    required_name,
+    required_string,
+    shown,
+    string,
+    strings,
+    wrong_type,
+)
+from toolwire.wire.history import pair
+
+FIELDS: dict[str, Rule] = {
+    "model": string,
+    "messages": array,
+    "max_tokens": integer(1),
+    "stream": boolean,
+    "temperature": number(0, 1),
+    "top_p": number(0, 1),
+    "top_k": integer(0),
+    "stop_sequences": strings,
+    "tools": array,
+    "tool_choice": object_,
+    "metadata": members({"user_id": string}),
+    "thinking": members({"type": string, "budget_tokens": integer(1), "display": string}),
+    "output_config": members({"effort": EFFORT, "format": object_}),
+    "output_format": object_,
+    "service_tier": string,
+    "thread": object_,
+}
+READ = frozenset(
+    "model messages max_tokens stream temperature top_p stop_sequences tools tool_choice metadata thinking "
+    "output_config output_format system thread".split()
+)
+"""The fields that this module reads."""
+KNOWN = READ | frozenset(
+    "service_tier speed inference_geo container mcp_servers context_management cache_control compaction "
+    "fallbacks diagnostics safeguards user_profile_id workspace_id".split()
+)
+"""Fields of Anthropic's API. Any other field is kept in `Turn.rest`, for a backend that takes it."""
+_ROLE = one_of("user", "assistant", "system")
+BILLING = "x-anthropic-billing-header:"
+"""Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
+BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
+"""The effort that a thinking budget of at most so many tokens stands for; a larger one is `max`."""
+THINKS = ("adaptive", "enabled", "between_tools")
+CHOICES = ("auto", "any", "tool", "none")
+OF_TOOL = frozenset({"type", "name", "description", "input_schema", "strict", "defer_loading"})
+CLIENT_TOOLS: dict[str, dict[str, Any]] = {
+    "bash": {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "The bash command to run."},
+            "restart": {"type": "boolean", "description": "True: restart the shell instead."},
+        },
+    },
+    "text_editor": {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
+            "path": {"type": "string", "description": "Absolute path of the file or directory."},
+            "view_range": {"type": "array", "items": {"type": "integer"}},
+            "file_text": {"type": "string", "description": "For `create`: the content of the file."},
+            "old_str": {"type": "string", "description": "For `str_replace`: the text to replace."},
+            "new_str": {"type": "string", "description": "For `str_replace`: the new text."},
+            "insert_line": {"type": "integer", "description": "For `insert`: the line to insert after."},
+            "insert_text": {"type": "string", "description": "For `insert`: the text to insert."},
+        },
+        "required": ["command", "path"],
+    },
+}
+"""Tools that the client runs, whose schema only Anthropic's models know: `bash_20250124` and the like."""
+DESCRIPTIONS = {
+    "bash": "Runs a command in a persistent bash shell and returns its output.",
+    "text_editor": "Views, creates and edits text files.",
+}
+NO_THREADS = (
+    "This server keeps no message threads. Send the whole conversation in 'messages', without 'thread'."
+)
+
+
+def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Turn:
+    """The turn of a Messages request. `caller` is the id of the caller's key.
+
+    `count`: the request only asks for the number of its tokens, and need not limit its answer.
+    """
+    sent = check(body, FIELDS)
+    name = model(body)
+    if "thread" in sent:  # in these words, the SDKs' tool runners go on without threads
+        raise ToolwireError("unsupported", NO_THREADS, param="thread", code="thread_unsupported_request")
+    if body.get("max_tokens") is None and not count:
+        raise missing("max_tokens")
+    reader = _Reader()
+    instructions = _system(body.get("system"), reader.notes)
+    reader.read(body.get("messages"))
+    items, repairs = pair(reader.items, reader.paths, "messages.content")
+    shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
+    choice, parallel = _choice(body.get("tool_choice"), shown_tools)
+    config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
+    kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
+    return Turn(
+        api="messages",
+        caller=caller,
+        model=name,
+        items=items,
+        instructions=instructions,
+        tools=shown_tools,
+        hidden_tools=hidden,
+        tool_choice=choice,
+        parallel=parallel,
+        output=_format(config.get("format") or body.get("output_format"), config, reader.notes),
+        sampling=Sampling(
+            temperature=body.get("temperature"),
+            top_p=body.get("top_p"),
+            max_tokens=body.get("max_tokens"),
+            stop=tuple(filter(None, body.get("stop_sequences") or ())),
+            effort=reader.effort or config.get("effort") or _effort(thinking),
+        ),
+        stream=body.get("stream") is True,
+        show_thoughts=kind in THINKS and thinking.get("display") != "omitted",
+        user=user,
+        sent=_sent(sent, body),
+        notes=(*repairs, *reader.notes),
+        body=body,
+        rest={field: body[field] for field in sent - KNOWN if field in body},
+    )
+
+
+def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
+    """The names for the report: fields that hold several things are reported one by one."""
+    split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
+    return sent.difference(("metadata", "output_config")).union(split)
+
+
+def _effort(thinking: Mapping[str, Any]) -> str | None:
+    budget = thinking.get("budget_tokens")
+    if thinking.get("type") != "enabled" or budget is None:
+        return None
+    return next((effort for most, effort in BUDGETS if budget <= most), "max")
+
+
+def _format(value: Any, config: Mapping[str, Any], notes: list[Note]) -> OutputFormat:
+    if value is None:
+        return OutputFormat()
+    path = "output_config.format" if config.get("format") is not None else "output_format"
+    object_(path, value)
+    required(value, "type", path, one_of("json_schema"))
+    leftover(value, frozenset({"type", "schema", "name"}), path, notes)
+    schema = required(value, "schema", path, object_)
+    return OutputFormat("json_schema", optional(value, "name", path) or "answer", schema, strict=True)
+
+
+def _system(value: Any, notes: list[Note]) -> str | None:
+    if value is None or type(value) is str:
+        return value or None
+    if type(value) is not list:
+        raise wrong_type("system", TEXT_OR_PARTS, value)
+    texts = []
+    for i, block in enumerate(value):
+        object_(f"system[{i}]", block)
+        required(block, "type", f"system[{i}]", one_of("text"))
+        text = required_string(block, "text", f"system[{i}]")
+        if text.startswith(BILLING):
+            _note(notes, "system.billing_header", "ignored")
+        elif text.strip():
+            texts.append(text)
+    return "\n\n".join(texts) or None
+
+
+def _note(notes: list[Note], name: str, disposition: str) -> None:
+    if (name, disposition) not in notes:
+        notes.append((name, disposition))
+
+
+# --- messages ---
+
+SKIPPED = frozenset(
+    "server_tool_use web_search_tool_result web_fetch_tool_result code_execution_tool_result "
+    "bash_code_execution_tool_result text_editor_code_execution_tool_result tool_search_tool_result "
+    "advisor_tool_result mcp_tool_use mcp_tool_result container_upload compaction fallback tool_addition "
+    "tool_removal".split()
+)
+"""Blocks that only Anthropic's server can use. Unknown types are skipped too, as `unknown`."""
+OF_BLOCK: dict[str, frozenset[str]] = {
+    "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "image": frozenset({"type", "source", "cache_control"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+}
+"""The members of a block that are read, or that only mark what may be cached."""
+OF_MESSAGE = frozenset({"role", "content", "output_config"})
+
+
+class _Reader:
+    """Collects the items of a history, the paths of their ids, and notes."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.paths: list[str] = []
+        self.notes: list[Note] = []
+        self.loaded: set[str] = set()  # tools that a `tool_reference` names
+        self.effort: str | None = None  # of the last system message that sets it
+
+    def read(self, messages: Any) -> None:
+        if messages is None:
+            raise missing("messages")
+        if not messages:
+            raise empty("messages", "array")
+        for i, message in enumerate(messages):
+            path = f"messages[{i}]"
+            object_(path, message)
+            role: Role = required(message, "role", path, _ROLE)
+            leftover(message, OF_MESSAGE, "messages", self.notes)
+            config = optional(message, "output_config", path, members({"effort": EFFORT})) or {}
+            self.effort = config.get("effort") or self.effort
+            content, where = message.get("content"), f"{path}.content"
+            if type(content) is str:
+                self._add(Message(role, (TextPart(content),) if content else ()))
+            elif type(content) is list:
+                self._read_blocks(role, content, where)
+            else:
+                raise missing(where) if content is None else wrong_type(where, TEXT_OR_PARTS, content)
+
+    def _add(self, item: Item, path: str = "") -> None:
+        self.items.append(item)
+        self.paths.append(path)
+
+    def _read_blocks(self, role: Role, blocks: list[Any], path: str) -> None:
+        """Blocks of a user's or the system's message are one message, unless results come between them."""
+        parts: list[Part] = []
+        before = len(self.items)
+        for i, block in enumerate(blocks):
+            where = f"{path}[{i}]"
+            object_(where, block)
+            kind = required_string(block, "type", where)
+            if kind in OF_BLOCK:
+                leftover(block, OF_BLOCK[kind], f"messages.{kind}", self.notes)
+            if role == "assistant" and kind in ("tool_use", "thinking", "redacted_thinking"):
+                self._flush(role, parts)
+                self._add(*_of_assistant(kind, block, where))
+            elif role == "user" and kind == "tool_result":
+                self._flush(role, parts)
+                self._add(self._result(block, where), f"{where}.tool_use_id")
+            else:
+                parts += self._part(kind, block, where)
+        if parts or (len(self.items) == before and role != "system"):
+            self._flush(role, parts, always=True)
+
+    def _flush(self, role: Role, parts: list[Part], always: bool = False) -> None:
+        if parts or always:
+            self._add(Message(role, tuple(parts)))
+            parts.clear()
+
+    def _result(self, block: dict[str, Any], path: str) -> Result:
+        call_id, content = required_id(block, "tool_use_id", path), block.get("content")
+        failed = optional(block, "is_error", path, boolean) is True
+        if content is None or type(content) is str:
+            return Result(call_id, (TextPart(content),) if content else (), is_error=failed)
+        where = f"{path}.content"
+        if type(content) is not list:
+            raise wrong_type(where, TEXT_OR_PARTS, content)
+        parts: list[Part] = []
+        for i, inner in enumerate(content):
+            object_(f"{where}[{i}]", inner)
+            kind = required_string(inner, "type", f"{where}[{i}]")
+            parts += self._part(kind, inner, f"{where}[{i}]")
+        return Result(call_id, tuple(parts), is_error=failed)
+
+    def _part(self, kind: str, block: dict[str, Any], path: str) -> list[Part]:
+        """The parts of a block that is neither a call, a result nor a thought."""
+        if kind == "text":
+            text = required_string(block, "text", path)
+            return [TextPart(text)] if text else []
+        if kind == "image":
+            return [_image(required(block, "source", path, object_), f"{path}.source")]
+        if kind == "document":
+            return _document(block, path)
+        if kind == "search_result":
+            texts = [part.get("text") for part in optional(block, "content", path, array) or () if part]
+            head = f"{optional(block, 'title', path) or ''}\n{optional(block, 'source', path) or ''}"
+            return [TextPart("\n".join([head, *filter(None, texts)]).strip())]
+        if kind == "tool_reference":
+            name = required_string(block, "tool_name", path)
+            self.loaded.add(name)
+            return [TextPart(f"The tool {name} is now available.")]
+        _note(self.notes, f"messages.{kind if kind in SKIPPED else 'unknown'}", "ignored")
+        return []
+
+
+def _of_assistant(kind: str, block: dict[str, Any], path: str) -> tuple[Item, str]:
+    """A call or a thought, and the path of its id."""
+    if kind == "thinking":
+        text, signature = required_string(block, "thinking", path), optional(block, "signature", path)
+        return Reasoning(content=(text,) if text else (), signature=signature or None), ""
+    if kind == "redacted_thinking":
+        return Reasoning(redacted=required_string(block, "data", path)), ""
+    arguments = json.dumps(required(block, "input", path, object_), ensure_ascii=False)
+    return Call(required_id(block, "id", path), called_name(block, path), arguments), f"{path}.id"
+
+
+def _image(source: dict[str, Any], path: str) -> ImagePart:
+    kind = required(source, "type", path, one_of("base64", "url", "file"))
+    if kind == "file":
+        return ImagePart(None, file_id=required_id(source, "file_id", path))
+    if kind == "url":
+        url = required_string(source, "url", path)
+        if not url[:8].lower().startswith(("https://", "http://")):
+            raise invalid(f"{path}.url", "expected a URL that begins with https:// or http://.")
+        return ImagePart(url)
+    return ImagePart(_data_url(source, path))
+
+
+def _data_url(source: dict[str, Any], path: str) -> str:
+    return (
+        f"data:{required_string(source, 'media_type', path)};base64,{required_string(source, 'data', path)}"
+    )
+
+
+def _document(block: dict[str, Any], path: str) -> list[Part]:
+    source = required(block, "source", path, object_)
+    path = f"{path}.source"
+    kind = required(source, "type", path, one_of("base64", "text", "content", "url", "file"))
+    title = block.get("title") if type(block.get("title")) is str else None
+    if kind in ("text", "content"):
+        content = source.get("data") if kind == "text" else source.get("content")
+        if type(content) is list:
+            content = "\n".join(part["text"] for part in content if type(part.get("text")) is str)
+        if type(content) is not str:
+            raise missing(f"{path}.{'data' if kind == 'text' else 'content'}")
+        return [TextPart("\n".join(filter(None, (title, block.get("context"), content))))]
+    file: dict[str, Any] = {"filename": title or "document.pdf"}
+    if kind == "base64":
+        file["file_data"] = _data_url(source, path)
+    elif kind == "file":
+        file["file_id"] = required_id(source, "file_id", path)
+    else:
+        return [OtherPart("document", block)]
+    return [OtherPart("file", {"type": "file", "file": file})]
+
+
+# --- tools ---
+
+
+def _tools(
+    tools: Any, loaded: set[str], notes: list[Note]
+) -> tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]:
+    """The tools that the model sees, and those that are hidden from it."""
+    seen: dict[str, ToolSpec] = {}
+    hidden: dict[str, ToolSpec] = {}
+    for i, tool in enumerate(tools):
+        path = f"tools[{i}]"
+        object_(path, tool)
+        kind = optional(tool, "type", path) or "custom"
+        spec = _custom(tool, path) if kind == "custom" else _client_tool(kind, tool, path)
+        if spec is None:
+            _note(notes, f"tools.{kind if kind.replace('_', '').isalnum() else 'unknown'}"[:96], "ignored")
+            continue
+        if kind == "custom":
+            leftover(tool, OF_TOOL | {"cache_control"}, "tools", notes)
+        else:
+            _note(notes, f"tools.{kind}", "emulated")
+        if spec.name in seen or spec.name in hidden:
+            raise invalid(f"{path}.name", f"duplicate name '{shown(spec.name)}'. Tool names must be unique.")
+        deferred = optional(tool, "defer_loading", path, boolean) is True and spec.name not in loaded
+        (hidden if deferred else seen)[spec.name] = spec
+    return tuple(seen.values()), tuple(hidden.values())
+
+
+def _custom(tool: dict[str, Any], path: str) -> ToolSpec:
+    name, description = required_name(tool, path), optional(tool, "description", path) or ""
+    schema = required(tool, "input_schema", path, object_)
+    return ToolSpec(name, description, schema, optional(tool, "strict", path, boolean) is True)
+
+
+def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
+    """A tool that the client runs, with its schema; None: Anthropic's server runs it."""
+    family = kind.rpartition("_")[0]
+    if family not in CLIENT_TOOLS:
+        return None
+    return ToolSpec(required_name(tool, path), DESCRIPTIONS[family], CLIENT_TOOLS[family])
+
+
+def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[ToolChoice, bool]:
+    """The tool choice, and whether parallel calls are allowed."""
+    default = ToolChoice("auto" if tools else "none")
+    if choice is None:
+        return default, True
+    kind = required_string(choice, "type", "tool_choice")
+    parallel = optional(choice, "disable_parallel_tool_use", "tool_choice", boolean) is not True
+    if kind not in CHOICES:
+        raise not_one_of("tool_choice.type", kind, CHOICES)
+    if kind == "auto":
+        return default, parallel
+    if kind == "none":
+        return ToolChoice("none"), parallel
+    if not tools:
+        raise invalid("tool_choice", "a call can only be demanded when 'tools' that can be served are given.")
+    if kind == "any":
+        return ToolChoice("required"), parallel
+    name = required_string(choice, "name", "tool_choice")
+    if all(tool.name != name for tool in tools):
+        message = f"Tool '{shown(name)}' not found in provided tools."
+        raise ToolwireError("invalid_value", message, param="tool_choice.name")
+    return ToolChoice("required", name), parallel
