@@ -26,7 +26,7 @@ from toolwire.core.events import (
 from toolwire.core.ids import counting_ids
 from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder, error_object, partial_object
 
-CALL = [CallBegin(0, "read", "a"), CallArgs(0, '{"path":'), CallArgs(0, ' "x"}'), CallEnd(0)]
+CALL: list[Event] = [CallBegin(0, "read", "a"), CallArgs(0, '{"path":'), CallArgs(0, ' "x"}'), CallEnd(0)]
 
 
 def frames(events: list[Event], thoughts: bool = True) -> list[dict[str, Any]]:
