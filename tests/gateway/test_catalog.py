@@ -150,3 +150,32 @@ async def test_the_gateway_becomes_ready_when_a_server_that_was_down_at_the_star
         while not await gateway.ready():
             await asyncio.sleep(0.001)
     await gateway.close()
+
+
+# --- aliases
+
+
+async def test_the_first_alias_that_matches_names_the_model(shelf: Shelf) -> None:
+    catalog = Catalog(SETTINGS, aliases=[("fast", "demo"), ("claude-*", "shelf/tiny"), ("*", "demo")])
+    found = catalog.find("claude-x")
+    assert found is not None
+    assert found.id == "shelf/tiny"
+    assert catalog.serving("claude-x") == "shelf/tiny"
+    assert catalog.find("anything") is catalog.models["demo"]
+    assert catalog.listed() == ["demo", "fast"]
+    assert "fast" in catalog
+    await catalog.close()
+
+
+async def test_a_claude_model_that_is_not_configured_is_served_by_the_first_model() -> None:
+    """Only on the Messages API: Claude Code asks for models by their own names."""
+    gateway = Gateway(Settings(models=(ModelSettings("demo", "scripted", {"script": "say hi"}),)))
+    body = '{"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}'
+    answer = await gateway.respond("messages", body.encode(), Caller())
+    assert dict(answer.headers)[b"x-toolwire-report"].startswith(b"max_tokens=ignored; model=ignored")
+    assert b'"model":"claude-opus-5-5"' in (answer.body or b"")
+    with pytest.raises(ToolwireError, match="does not exist"):
+        await gateway.respond("chat", body.encode(), Caller())
+    with pytest.raises(ToolwireError, match="does not exist"):
+        await gateway.respond("messages", body.replace("claude-opus-5-5", "gpt-9").encode(), Caller())
+    await gateway.close()

@@ -395,3 +395,21 @@ def test_codexs_own_variables_reach_codex_models_and_no_others() -> None:
     )
     codex, _ = from_toml(text, {**environ, "TOOLWIRE_MODELS__CODEX__MODEL": "mine"}).models
     assert codex.options["model"] == "mine"
+
+
+# --- aliases
+
+ALIASED = '[models.best]\nbackend = "scripted"\n[aliases]\n"claude-*" = "best"\nfast = "best"\n'
+
+
+def test_aliases_keep_their_order_and_are_printed() -> None:
+    settings = from_toml(ALIASED)
+    assert settings.aliases == (("claude-*", "best"), ("fast", "best"))
+    assert from_toml(print_config(settings)).aliases == settings.aliases
+    assert from_toml(ALIASED, {"TOOLWIRE_ALIASES": '{"slow": "best"}'}).aliases[-1] == ("slow", "best")
+
+
+@pytest.mark.parametrize("target", ['"other"', "3"])
+def test_an_alias_of_no_model_is_an_error(target: str) -> None:
+    said = error_of(f'[models.best]\nbackend = "scripted"\n[aliases]\nfast = {target}\n')
+    assert said.startswith("settings.toml: aliases.fast:")

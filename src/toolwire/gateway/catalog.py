@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
 from toolwire.backends.base import Backend, Source
@@ -47,8 +48,13 @@ class Using:
 
 
 class Catalog:
-    def __init__(self, settings: Iterable[ModelSettings], given: Mapping[str, Backend] | None = None) -> None:
-        settings = tuple(settings)
+    def __init__(
+        self,
+        settings: Iterable[ModelSettings],
+        given: Mapping[str, Backend] | None = None,
+        aliases: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        settings, self._aliases = tuple(settings), tuple(aliases)
         self.kinds = {model.id: model.backend for model in settings}
         self.models: dict[str, Backend] = dict(given or {})
         self.sources: dict[str, Source] = {}
@@ -68,8 +74,16 @@ class Catalog:
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """The model with this id: a configured one, or one of a server."""
-        return self.models.get(name) or self._of_source(name)
+        """The model with this id or alias: a configured one, or one of a server."""
+        return self.models.get(name) or self._of_source(name) or self._by_alias(name)
+
+    def _by_alias(self, name: str) -> Backend | None:
+        target = self._target(name)
+        return None if target is None else self.models.get(target) or self._of_source(target)
+
+    def _target(self, name: str) -> str | None:
+        """The id that the first matching alias names."""
+        return next((id for pattern, id in self._aliases if fnmatchcase(name, pattern)), None)
 
     def _of_source(self, name: str) -> Backend | None:
         id, _, inner = name.partition("/")
@@ -101,7 +115,8 @@ class Catalog:
         """The id of the model behind a listed name: the name itself, or the model that has it as an alias."""
         if name in self.models or ("/" in name and name.partition("/")[0] in self.sources):
             return name
-        return next((id for id, backend in self.models.items() if name in backend.aliases), name)
+        own = next((id for id, backend in self.models.items() if name in backend.aliases), None)
+        return own or self._target(name) or name
 
     def kind(self, id: str) -> str:
         """The name of the backend that serves this id."""
@@ -129,6 +144,7 @@ class Catalog:
         for id, backend in self.models.items():
             yield id
             yield from (name for name in backend.aliases if name not in self.models)
+        yield from (name for name, _ in self._aliases if "*" not in name and name not in self.models)
         for id, names in self._names.items():
             yield from (f"{id}/{name}" for name in names)
 

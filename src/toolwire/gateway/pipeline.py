@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -46,6 +47,8 @@ from toolwire.wire.sse import encode
 
 log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
+CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
+"""Names of Anthropic's models. On the Messages API an unknown one is served by the first model."""
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
@@ -66,7 +69,7 @@ class Gateway:
         self.parking = Parking(settings.parked)
         self.images = ImageFetcher()
         self.seals = Seals(store)
-        self.catalog = Catalog(settings.models, backends)
+        self.catalog = Catalog(settings.models, backends, settings.aliases)
         self.usage = UsageBook(store, self.catalog)
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
@@ -337,4 +340,7 @@ class Gateway:
                     else replace(turn.sampling, effort=effort)
                 )
                 return replace(turn, sampling=named), other
+        if turn.api == "messages" and CLAUDE.match(turn.model) and self.models:
+            # Claude Code asks for models by their own names, whatever is behind it.
+            return replace(turn, notes=(*turn.notes, ("model", "ignored"))), next(iter(self.models.values()))
         raise no_model(turn.model)

@@ -74,6 +74,10 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
+TABLES = [*SECTIONS, "models", "aliases"]
+"""The tables of the settings file."""
+
+
 def load(
     path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True
 ) -> Settings:
@@ -92,7 +96,12 @@ def load(
         given[tuple(dotted.split("."))] = Given(value, "command line")
     sections = {name: _section(name, cls, given, environ) for name, cls in SECTIONS.items()}
     models = _models(given, environ) or DEFAULT_MODELS
-    settings = Settings(**sections, models=models, file=str(file.resolve()) if file is not None else "")
+    settings = Settings(
+        **sections,
+        models=models,
+        aliases=_aliases(given, [model.id for model in models]),
+        file=str(file.resolve()) if file is not None else "",
+    )
     if exposed:
         check_exposure(settings.server)
     return settings
@@ -127,7 +136,7 @@ def _from_file(file: Path) -> dict[Key, Given]:
     out: dict[Key, Given] = {}
     folder = file.resolve().parent
     for section, table in document.items():
-        _check_known(section, [*SECTIONS, "models"], str(file), "section")
+        _check_known(section, TABLES, str(file), "section")
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: {section}: expected a table [{section}], got {_show(table)}")
         out.update(_flatten((section,), table, str(file), folder))
@@ -190,9 +199,9 @@ def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
         parts = name[len(ENVIRONMENT_PREFIX) :].split("__")
         section = parts[0].lower()
         where = f"environment {name}"
-        if len(parts) == 1 and section not in (*SECTIONS, "models"):
+        if len(parts) == 1 and section not in TABLES:
             continue  # TOOLWIRE_CONFIG, TOOLWIRE_API_KEY and other variables of the user's
-        _check_known(section, [*SECTIONS, "models"], where, "section")
+        _check_known(section, TABLES, where, "section")
         if len(parts) == 1:
             table = _json(environ[name], dict, "a JSON object", where)
             if section == "models":
@@ -292,6 +301,18 @@ def _models(given: Mapping[Key, Given], environ: Mapping[str, str]) -> tuple[Mod
         if path[0] == "models":
             tables.setdefault(path[1], {})[path[2]] = entry
     return tuple(_model(name, table, environ) for name, table in tables.items())
+
+
+def _aliases(given: Mapping[Key, Given], models: list[str]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for path, entry in given.items():
+        if path[0] == "aliases":
+            model = convert(entry, str, f"aliases.{path[1]}")
+            if model not in models and model.partition("/")[0] not in models:
+                known = f"known: {', '.join(models)}"
+                raise ConfigError(f"{entry.where}: aliases.{path[1]}: there is no model {model}; {known}")
+            found.append((path[1], model))
+    return tuple(found)
 
 
 def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> ModelSettings:

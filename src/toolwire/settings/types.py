@@ -157,6 +157,8 @@ class Settings:
     limits: LimitSettings = LimitSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     models: tuple[ModelSettings, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Other names of models: a name or pattern, and the id of the model. The first match counts."""
     file: str = ""
     """The configuration file that was read; "" for none."""
 
@@ -202,6 +204,10 @@ def print_config(settings: Settings) -> str:
         for key, value in model.options.items():
             shown = _hide(value) if key in model.secret else _masked(key, value)
             lines.append(f"{_toml_key(key)} = {_toml(shown)}")
+        lines.append("")
+    if settings.aliases:
+        lines.append("[aliases]")
+        lines += [f"{_toml_key(name)} = {_toml(model)}" for name, model in settings.aliases]
         lines.append("")
     return "\n".join(lines)
 
