@@ -24,7 +24,8 @@ from toolwire.core.events import (
     Usage,
 )
 from toolwire.core.ids import counting_ids
-from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder, error_object, partial_object
+from toolwire.core.partial_call import partial_object
+from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder, error_object
 
 CALL: list[Event] = [CallBegin(0, "read", "a"), CallArgs(0, '{"path":'), CallArgs(0, ' "x"}'), CallEnd(0)]
 

@@ -152,3 +152,44 @@ def _no_constant(name: str) -> Any:
 
 _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_constant)
 """Standard JSON: no NaN, and numbers of any length."""
+
+
+def partial_object(text: str) -> dict[str, Any]:
+    """The members of a JSON object that was cut off, as far as they are complete.
+
+    The SDKs read the same from a stream that ends there.
+    """
+    closers: list[str] = []
+    best, in_string, is_key, escaped = "", False, False, False
+    for place, char in enumerate(text):
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                in_string = False
+                if not is_key:
+                    best = text[: place + 1] + "".join(reversed(closers))
+        elif char == '"':
+            in_string = True
+            before = text[:place].rstrip()[-1:]
+            is_key = bool(closers) and closers[-1] == "}" and before in "{,"
+        elif char in "{[":
+            closers.append("}" if char == "{" else "]")
+            best = text[: place + 1] + "".join(reversed(closers))
+        elif char in "}]" and closers:
+            closers.pop()
+            best = text[: place + 1] + "".join(reversed(closers))
+        elif char == ",":
+            best = text[:place] + "".join(reversed(closers))
+    for candidate in (
+        text + "".join(reversed(closers)),
+        best,
+    ):  # the first one ends in a whole number, or not
+        try:
+            found = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,16 +1,21 @@
 """The judge of wire streams: independent of the encoders, standard library only.
 
-It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own API may
-send and nothing else, and reports every departure with its position. `toolwire conform` and the tests use it.
+It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own APIs, or
+Anthropic's, may send and nothing else, and reports every departure with its position. `toolwire conform` and
+the tests use it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Unpack
 
 from toolwire.conform.judge.chat import ChatJudge, check_completion
 from toolwire.conform.judge.fold import DONE, Frame, fold, frames_of, split_sse
+from toolwire.conform.judge.messages import ERROR as ANTHROPIC_ERROR
+from toolwire.conform.judge.messages import ERROR_BODY as ANTHROPIC_ERROR_BODY
+from toolwire.conform.judge.messages import MessagesJudge, check_message
 from toolwire.conform.judge.responses import ResponsesJudge, check_response
 from toolwire.conform.judge.shape import ERROR, ERROR_BODY, Findings, JudgeOptions, Options, Problem
 from toolwire.core.turn import Api
@@ -31,14 +36,25 @@ __all__ = [
 ]
 
 
+_JUDGES: dict[Api, Callable[[Options, Findings], ChatJudge | ResponsesJudge | MessagesJudge]] = {
+    "chat": ChatJudge,
+    "responses": ResponsesJudge,
+    "messages": MessagesJudge,
+}
+_BODIES: dict[Api, Callable[[Findings, Options, dict[str, Any]], None]] = {
+    "chat": check_completion,
+    "responses": check_response,
+    "messages": check_message,
+}
+
+
 class OrderJudge:
-    """Judges one stream of either API, frame by frame. The options are those of `JudgeOptions`."""
+    """Judges one stream of any API, frame by frame. The options are those of `JudgeOptions`."""
 
     def __init__(self, api: Api, **options: Unpack[JudgeOptions]) -> None:
         self._api = api
         self._findings = Findings()
-        judge = ChatJudge if api == "chat" else ResponsesJudge
-        self._judge = judge(Options(**options), self._findings)
+        self._judge = _JUDGES[api](Options(**options), self._findings)
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
         """The problems of the next frame: an object, its JSON text, or `[DONE]`.
@@ -87,7 +103,7 @@ def judge_sse(
     judge = OrderJudge(api, **options)
     frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):
-        if api == "responses" and frame.event is None and frame.data != DONE:
+        if api != "chat" and frame.event is None and frame.data != DONE:
             problems.append(Problem("event_name", "an event has no name", position))
         problems += judge.feed(frame.data, frame.event)
     return problems + judge.finish()
@@ -96,15 +112,15 @@ def judge_sse(
 def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
     """Judges an answer that was not streamed; options about streams change nothing."""
     findings = Findings()
-    check = check_completion if api == "chat" else check_response
-    check(findings, Options(**options), body)
+    _BODIES[api](findings, Options(**options), body)
     return findings.take()
 
 
-def judge_error(status: int, body: dict[str, Any]) -> list[Problem]:
-    """Judges an HTTP error: the status and OpenAI's error object."""
+def judge_error(status: int, body: dict[str, Any], api: Api = "chat") -> list[Problem]:
+    """Judges an HTTP error: the status, and OpenAI's or Anthropic's error object."""
     findings = Findings()
     findings.check(400 <= status <= 599, "status", f"an error object came with HTTP status {status}")
-    if findings.fits(ERROR_BODY, body):
-        findings.fits(ERROR, body["error"])
+    outer, inner = (ANTHROPIC_ERROR_BODY, ANTHROPIC_ERROR) if api == "messages" else (ERROR_BODY, ERROR)
+    if findings.fits(outer, body):
+        findings.fits(inner, body["error"])
     return findings.take()

@@ -19,10 +19,11 @@ from toolwire.conform.judge.channels import (
     ITEM_DONE,
     TERMINALS,
 )
+from toolwire.conform.judge.messages import fold_messages
 from toolwire.conform.judge.shape import Problem
 from toolwire.core.turn import Api
 
-# --- server-sent events as the two APIs use them ---
+# --- server-sent events as the APIs use them ---
 #
 # An event is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
 # `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside.
@@ -134,8 +135,16 @@ def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
     """Accumulates a stream as a client would, with an error under `error`. `api` None: any."""
     frames = frames_of(raw)
     if api is None:
-        api = "responses" if any("sequence_number" in frame for frame in frames) else "chat"
+        api = _api_of(frames)
+    if api == "messages":
+        return fold_messages(frames)
     return fold_chat(frames) if api == "chat" else _fold_responses(frames)
+
+
+def _api_of(frames: list[dict[str, Any]]) -> Api:
+    if any("sequence_number" in frame for frame in frames):
+        return "responses"
+    return "messages" if any(frame.get("type") == "message_start" for frame in frames) else "chat"
 
 
 def _object(value: Any) -> dict[str, Any]:
