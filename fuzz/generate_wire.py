@@ -47,6 +47,8 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
             events.append(["Text", _short(rng)])
         elif kind == 3:
             events.append(["Thought", _short(rng), rng.random() < 0.5])
+            if rng.random() < 0.3:
+                events.append(["Signature", _short(rng), rng.random() < 0.3])
         elif kind == 4 and rng.random() < 0.3:
             events.append(["Refusal", _short(rng)])
         elif kind == 5:
@@ -57,7 +59,8 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
             events += call_events(rng, calls, custom)
             calls += 1
     if rng.random() < 0.9:
-        events.append(["Finish", rng.choice(("stop", "stop", "tool_calls", "length", "content_filter"))])
+        reason = rng.choice(("stop", "stop", "tool_calls", "length", "content_filter"))
+        events.append(["Finish", reason, rng.choice((None, None, "END")), rng.random() < 0.2])
     elif rng.random() < 0.8:
         events.append(
             ["Failure", rng.choice(("backend", "timeout", "rate_limit", "server")), "!" + _short(rng)]
@@ -190,6 +193,63 @@ RESPONSES_BODY: Case = {
     "store": True,
     "stream": True,
     "metadata": {},
+}
+MESSAGES_BODY: Case = {
+    "model": "demo",
+    "max_tokens": 100,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Hi"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}},
+            ],
+        },
+        {"role": "system", "content": "Now.", "output_config": {"effort": "low"}},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "So."},
+                {"type": "tool_use", "id": "call_1", "name": "look", "input": {"q": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "call_1",
+                    "is_error": True,
+                    "content": [
+                        {"type": "text", "text": "no"},
+                        {"type": "tool_reference", "tool_name": "later"},
+                    ],
+                },
+                {"type": "search_result", "title": "T", "source": "s", "content": [{"text": "x"}]},
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+    ],
+    "tools": [
+        {"name": "look", "description": "Looks.", "input_schema": _FUNCTION["parameters"], "strict": True},
+        {"type": "custom", "name": "later", "input_schema": {"type": "object"}, "defer_loading": True},
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+    ],
+    "tool_choice": {"type": "tool", "name": "look", "disable_parallel_tool_use": True},
+    "stop_sequences": ["END"],
+    "temperature": 0.5,
+    "top_p": 1,
+    "top_k": 4,
+    "thinking": {"type": "enabled", "budget_tokens": 2000, "display": "updates"},
+    "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": _FORMAT["schema"]}},
+    "metadata": {"user_id": "u"},
+    "context_management": {"edits": []},
+    "stream": True,
 }
 _STRANGE: list[Any] = [
     *(None, True, False, 0, -1, 1, 2.5, 1e308, 2**70),

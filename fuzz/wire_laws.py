@@ -16,11 +16,14 @@ from toolwire.core.assemble import CallAssembler, Fragment
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event
 from toolwire.core.ids import counting_ids
-from toolwire.core.turn import Turn
+from toolwire.core.turn import Api, Turn
 from toolwire.wire import body
 from toolwire.wire.aggregator import ToolCallAggregator, extract_use_tool_blocks
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
+from toolwire.wire.messages import decode as messages
+from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder
+from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.obsidian import to_obsidian_xml
 from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
@@ -124,6 +127,26 @@ def judge_responses_run(case: Case) -> None:
     _accepted("the judge accepts the stream", judge_sse(stream, "responses"), case["wild"])
     _accepted("the judge accepts the body", judge_body(answer, "responses"), case["wild"])
     _accepted("the stream folds to the body", same(stream, answer, "responses"), False)
+
+
+def judge_messages_run(case: Case) -> None:
+    run = events_of(case["runs"][0]) if case["runs"] else []
+    options: dict[str, Any] = {"id": "msg_1", "thoughts": not case["legacy"]}
+    encoder = MessagesEncoder("m", ids=counting_ids(), **options)
+    stream = b"".join(encoder.feed(batch) for batch in generate.batches(run, case["cuts"]))
+    stream += encoder.finish(case["comment"])
+    fold = MessagesBody("m", ids=counting_ids(), **options)
+    fold.feed(run)
+    _accepted("the judge accepts the stream", judge_sse(stream, "messages"), case["wild"])
+    try:
+        answer = json.loads(fold.finish())
+    except ToolwireError as error:
+        answer = json.loads(encode(messages_error(error.failure)))
+        status = status_of(error.failure, "messages")
+        _accepted("the judge accepts the error", judge_error(status, answer, "messages"), False)
+    else:
+        _accepted("the judge accepts the body", judge_body(answer, "messages"), case["wild"])
+    _accepted("the stream folds to the body", same(stream, answer, "messages"), False)
 
 
 # --- fragments ----------------------------------------------------------------------------------------------
@@ -256,17 +279,22 @@ def draw_responses_request(rng: Random) -> Case:
     return _draw_request(rng, generate_wire.RESPONSES_BODY)
 
 
+def draw_messages_request(rng: Random) -> Case:
+    return _draw_request(rng, generate_wire.MESSAGES_BODY)
+
+
 def _draw_request(rng: Random, valid: Case) -> Case:
     raw = json.dumps(generate_wire.strange_body(rng, valid)).encode()
     return {"raw": generate_wire.strange_bytes(rng, raw) if rng.random() < 0.3 else raw}
 
 
-def _judge_request(case: Case, decode: Any) -> None:
+def _judge_request(case: Case, decode: Any, api: Api = "chat") -> None:
     try:
         turn = decode(body.parse(case["raw"]))
     except ToolwireError as error:
-        answer = error_object(error.failure)
-        _accepted("a refusal is an OpenAI error", judge_error(status_of(error.failure), answer), False)
+        answer = (messages_error if api == "messages" else error_object)(error.failure)
+        problems = judge_error(status_of(error.failure, api), answer, api)
+        _accepted("a refusal is an error of the API", problems, False)
         holds("a refusal is one printable line", True, answer["error"]["message"].isprintable())
         return
     holds("a request is a turn", True, isinstance(turn, Turn))
@@ -279,6 +307,10 @@ def judge_chat_request(case: Case) -> None:
 
 def judge_responses_request(case: Case) -> None:
     _judge_request(case, responses.decode)
+
+
+def judge_messages_request(case: Case) -> None:
+    _judge_request(case, messages.decode, "messages")
 
 
 # --- SSE, and calls as XML ----------------------------------------------------------------------------------
@@ -357,6 +389,9 @@ LAWS: dict[str, Law] = {
         "any run is a legal Responses stream that folds to its body",
         RUN,
     ),
+    "messages_encoder": Law(
+        draw_chat_run, judge_messages_run, "any run is a legal Messages stream that folds to its body", RUN
+    ),
     "aggregator": Law(draw_fragments, judge_aggregator, "any split of arguments adds up again", PIECES),
     "assembler": Law(
         draw_fragments,
@@ -371,6 +406,12 @@ LAWS: dict[str, Law] = {
         draw_responses_request,
         judge_responses_request,
         "a strange Responses request is a turn or an OpenAI error",
+        RAW,
+    ),
+    "decode_messages": Law(
+        draw_messages_request,
+        judge_messages_request,
+        "a strange Messages request is a turn or an Anthropic error",
         RAW,
     ),
     "sse_reader": Law(

@@ -283,6 +283,7 @@ _API_OF: dict[Any, Api] = {"response": "responses", "chat.completion": "chat"}
 IGNORED = {
     "chat": ("id", "created", "system_fingerprint", "metadata"),
     "responses": ("id", "created_at", "completed_at", "call_id"),
+    "messages": ("id",),
 }
 
 
@@ -292,7 +293,7 @@ def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) 
         api = _API_OF.get(body.get("object"))
     folded = fold(stream_raw, api)
     api = api or ("responses" if "created_at" in folded else "chat")
-    if set(body) == {"error"}:
+    if "error" in body and set(body) <= {"error", "type"}:
         sent, due = (_mapping(error).get("message") for error in (folded.get("error"), body["error"]))
         return [] if sent == due else [Problem("stream_differs", f"error: stream {sent!r}, body {due!r}")]
     if "usage" not in folded and api == "chat":

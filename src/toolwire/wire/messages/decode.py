@@ -341,9 +341,8 @@ class _Reader:
         if kind == "document":
             return _document(block, path)
         if kind == "search_result":
-            texts = [part.get("text") for part in optional(block, "content", path, array) or () if part]
-            head = f"{optional(block, 'title', path) or ''}\n{optional(block, 'source', path) or ''}"
-            return [TextPart("\n".join([head, *filter(None, texts)]).strip())]
+            head = [optional(block, name, path) for name in ("title", "source")]
+            return [TextPart("\n".join(filter(None, [*head, _text_of(block.get("content"))])))]
         if kind == "tool_reference":
             name = required_string(block, "tool_name", path)
             self.loaded.add(name)
@@ -381,18 +380,24 @@ def _data_url(source: dict[str, Any], path: str) -> str:
     )
 
 
+def _text_of(content: Any) -> str:
+    """A text, or the texts of blocks. Blocks of other kinds have none."""
+    if type(content) is str:
+        return content
+    blocks = content if type(content) is list else ()
+    texts = [block.get("text") for block in blocks if type(block) is dict]
+    return "\n".join(text for text in texts if type(text) is str)
+
+
 def _document(block: dict[str, Any], path: str) -> list[Part]:
     source = required(block, "source", path, object_)
     path = f"{path}.source"
     kind = required(source, "type", path, one_of("base64", "text", "content", "url", "file"))
     title = block.get("title") if type(block.get("title")) is str else None
     if kind in ("text", "content"):
-        content = source.get("data") if kind == "text" else source.get("content")
-        if type(content) is list:
-            content = "\n".join(part["text"] for part in content if type(part.get("text")) is str)
-        if type(content) is not str:
-            raise missing(f"{path}.{'data' if kind == 'text' else 'content'}")
-        return [TextPart("\n".join(filter(None, (title, block.get("context"), content))))]
+        content = _text_of(source.get("data" if kind == "text" else "content"))
+        texts = (title, optional(block, "context", path), content)
+        return [TextPart("\n".join(filter(None, texts)))]
     file: dict[str, Any] = {"filename": title or "document.pdf"}
     if kind == "base64":
         file["file_data"] = _data_url(source, path)

@@ -165,7 +165,7 @@ class _MessagesAnswer:
         return None
 
     def _fail(self, failure: Failure) -> None:
-        self.failure = failure
+        self.failure = self.failure or failure
         self._order.stop()
 
 
@@ -307,6 +307,8 @@ class MessagesBody(_MessagesAnswer):
                 self._content[-1][member] = step.text
             elif type(step) is Close:
                 self._close(step)
+                if self.failure is not None:
+                    break
             elif type(step) is End:
                 self._ended(step)
             elif type(step) is Fail:
