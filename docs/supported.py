@@ -104,6 +104,7 @@ def fields_of(api: Api) -> dict[str, Body]:
     """For each field, the part of a request that uses it."""
     tools_beside = {"tools": [function(api)]}
     functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
+    logprobs = {"include": ["message.output_text.logprobs"]}
     plain: Body = {
         "stream": True,
         "n": 2,
@@ -125,7 +126,6 @@ def fields_of(api: Api) -> dict[str, Body]:
         "frequency_penalty": 0.5,
         "logit_bias": {"50256": -100},
         "logprobs": True,
-        "top_logprobs": 2,
         "reasoning_effort": "low",
         "reasoning": {"effort": "low"},
         "verbosity": "low",
@@ -162,6 +162,8 @@ def fields_of(api: Api) -> dict[str, Body]:
             for name in ("summary", "generate_summary", "context", "mode")
         },
         "text.verbosity": {"text": {"verbosity": "low"}},
+        "top_logprobs": {**({"logprobs": True} if api == "chat" else logprobs), "top_logprobs": 2},
+        "include.message.output_text.logprobs": logprobs,
         "stream_options": {
             "stream": True,
             "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False},
@@ -600,8 +602,10 @@ server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE)
 servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store`
 and `metadata` of a Responses request.
 
-`logprobs` and `top_logprobs` are ignored everywhere, because the text is scanned for calls and no longer
-matches the model's tokens.
+Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
+the model's tokens. They are ignored with emulated and constrained tools, because the text is scanned for
+calls. If Toolwire separates `<think>` reasoning from the text, they are dropped, and the report says
+`ignored`. In a Responses request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
 
 Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them.
 Names that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed

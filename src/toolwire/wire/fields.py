@@ -18,7 +18,7 @@ from toolwire.core.turn import Api, Reasoning, Turn
 from toolwire.wire.checks import MOST_NOTES, is_safe
 
 Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused", "passed"]
-Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend"]
+Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend", "tokens"]
 
 _SERVED: tuple[tuple[Rule, Api | None, str], ...] = (
     ("gateway", None, "model stream stream_options parallel_tool_calls"),
@@ -35,25 +35,26 @@ _SERVED: tuple[tuple[Rule, Api | None, str], ...] = (
     ("choice", "chat", "function_call"),
     ("format", "chat", "response_format"),
     ("format", "responses", "text"),
-    (
-        "backend",
-        None,
-        "stream_options.include_obfuscation temperature top_p top_logprobs user safety_identifier",
-    ),
+    ("backend", None, "stream_options.include_obfuscation temperature top_p user safety_identifier"),
     ("backend", None, "prompt_cache_key prompt_cache_retention prompt_cache_options service_tier moderation"),
     ("backend", "chat", "max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty"),
-    ("backend", "chat", "logit_bias logprobs reasoning_effort verbosity modalities audio prediction"),
+    ("backend", "chat", "logit_bias reasoning_effort verbosity modalities audio prediction"),
     ("backend", "chat", "web_search_options"),
     ("backend", "responses", "max_output_tokens reasoning reasoning.summary reasoning.generate_summary"),
     ("backend", "responses", "reasoning.context reasoning.mode text.verbosity truncation include"),
     ("backend", "responses", "max_tool_calls context_management access_programs image"),
+    ("tokens", None, "top_logprobs"),
+    ("tokens", "chat", "logprobs"),
+    ("tokens", "responses", "include.message.output_text.logprobs"),
 )
 FIELDS = {name: (rule, api) for rule, api, names in _SERVED for name in names.split()}
 """How each known field is served, and the only API that has it; the other API ignores it.
 
 `gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
 `tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
+`tokens`: by a backend that lists `logprobs`, if the text is not scanned for calls.
 """
+TOKENS = frozenset(name for name, (rule, _) in FIELDS.items() if rule == "tokens")
 ALIKE = {"text.verbosity": "verbosity", "reasoning.generate_summary": "reasoning.summary"}
 """A backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
@@ -141,6 +142,11 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
     return ()
 
 
+def keeps_logprobs(capabilities: Capabilities, strategy: Strategy) -> bool:
+    """Whether the backend returns log probabilities and the answer's text stays as the model wrote it."""
+    return "logprobs" in capabilities.fields and strategy not in ("emulated", "constrained")
+
+
 @lru_cache(1024)
 def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     """The fields that are not simply honoured. Cached, because most requests send the same fields."""
@@ -158,6 +164,8 @@ def _disposition(name: str, case: _Case) -> Disposition:
         return "ignored"
     if rule == "backend" or (rule == "stored" and case.api == "chat"):
         return "honoured" if ALIKE.get(name, name) in can.fields else "ignored"
+    if rule == "tokens":
+        return "honoured" if keeps_logprobs(can, strategy) else "ignored"
     if rule == "tools" and strategy in ("emulated", "constrained"):
         return strategy
     if rule == "choice":
