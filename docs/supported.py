@@ -604,8 +604,9 @@ and `metadata` of a Responses request.
 
 Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
 the model's tokens. They are ignored with emulated and constrained tools, because the text is scanned for
-calls. If Toolwire separates `<think>` reasoning from the text, they are dropped, and the report says
-`ignored`. In a Responses request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
+calls. If Toolwire separates `<think>` reasoning from the text, they are dropped. The report says `ignored`,
+and so does the comment at the end of a stream, whose headers may have been sent before. In a Responses
+request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
 
 Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them.
 Names that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed

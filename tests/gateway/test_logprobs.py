@@ -273,6 +273,7 @@ async def test_a_thought_in_the_text_drops_them_and_the_report_says_so(
 ) -> None:
     async with serving(table, reply(said("<th", "ink>", "hm</think>", "Hello", " you"))):
         body, report = await both(table, judge, api, question(api))
+        assert b'"logprobs":"ignored"}' in await table.stream(api, question(api))
     assert logprobs_of(body, api) == [None if api == "chat" else []]
     field = "logprobs" if api == "chat" else "include.message.output_text.logprobs"
     assert set(report.split("; ")) == {f"{field}=ignored", "top_logprobs=ignored"}

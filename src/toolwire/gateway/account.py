@@ -112,7 +112,8 @@ class Account:
         count, truncated, mode = self.called()
         cut = "true" if truncated else "false"
         calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
-        return f'{{{calls},"stop_after_tools_mode":"{mode}"}}'
+        dropped = ',"logprobs":"ignored"' if self.drops_logprobs else ""
+        return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}}}'
 
     def headers(self) -> Headers:
         """The response headers that report the calls."""

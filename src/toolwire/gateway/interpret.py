@@ -95,7 +95,7 @@ class Interpreter:
         self._is_fresh = self._native and plan.thoughts  # a native answer may begin with a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
-        self._scanned = 0  # characters that the scanner holds, and below their log probabilities
+        self._scanned = 0  # characters that the scanner holds; `_tokens` are theirs
         self._tokens: list[TokenLogprob] = []
         self.splits = False
         """A thought was separated from the text of a native answer."""

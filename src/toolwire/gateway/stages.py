@@ -192,8 +192,13 @@ class Stages:
         """A burst of calls may end here, if the backend stays silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
-            self._alone and is_open and policy.passes_text and self._xml is None and not self._parks
-        ) and not self._has_logprobs  # the shortcut carries text alone
+            self._alone
+            and is_open
+            and policy.passes_text
+            and self._xml is None
+            and not self._parks
+            and not self._has_logprobs  # the shortcut carries text alone
+        )
         self.is_direct = self._rest_passes and self._interpreter.as_it_is
 
     def _remember(self, events: list[Event]) -> None:

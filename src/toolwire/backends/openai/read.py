@@ -184,7 +184,8 @@ class AnswerReader:
                 self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
             whole = choice.message is not None and (choice.delta is None or self._is_body)
             delta = choice.message if whole else choice.delta
-            if self._most_logprobs is not None and choice.logprobs:
+            if self._most_logprobs is not None:
+                rough = True  # the shortcut in `_say` adds no log probabilities
                 self._take_logprobs(choice.logprobs, self._most_logprobs, delta)
             if delta is not None:
                 self._take_delta(delta, whole or self._is_body, rough, out)
@@ -229,7 +230,7 @@ class AnswerReader:
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
         self._has_content = True
-        if not (rough or self._half or self._calls.calls or self._tokens):  # nearly always
+        if not (rough or self._half or self._calls.calls):  # nearly always
             out.append(kind(text))
             return
         if self._half and kind is not self._half_of:
@@ -257,7 +258,8 @@ class AnswerReader:
             out += self._calls.settle()
             if self._calls.open:
                 self._deferred.append(event)
-                self._deferred_size += size + 100  # the event itself needs memory too
+                tokens = len(getattr(event, "logprobs", ()))
+                self._deferred_size += size + 100 * (1 + tokens)  # the event itself needs memory too
                 self._limit(out)
                 return
         out.append(event)
