@@ -92,6 +92,7 @@ def fields_of(api: Api) -> dict[str, Body]:
     """For each field, the part of a request that uses it."""
     tools_beside = {"tools": [function(api)]}
     functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
+    logprobs = {"include": ["message.output_text.logprobs"]}
     plain: Body = {
         "stream": True,
         "n": 2,
@@ -113,7 +114,6 @@ def fields_of(api: Api) -> dict[str, Body]:
         "frequency_penalty": 0.5,
         "logit_bias": {"50256": -100},
         "logprobs": True,
-        "top_logprobs": 2,
         "reasoning_effort": "low",
         "reasoning": {"effort": "low"},
         "verbosity": "low",
@@ -169,6 +169,8 @@ def fields_of(api: Api) -> dict[str, Body]:
         "output_config.format": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         "output_config.effort": {"output_config": {"effort": "low"}},
         "metadata.user_id": {"metadata": {"user_id": "someone"}},
+        "top_logprobs": {**({"logprobs": True} if api == "chat" else logprobs), "top_logprobs": 2},
+        "include.message.output_text.logprobs": logprobs,
         "stream_options": {
             "stream": True,
             "stream_options": {"include_usage": True} if api == "chat" else {"include_obfuscation": False},
@@ -610,8 +612,11 @@ server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE)
 servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store`
 and `metadata` of a Responses request.
 
-`logprobs` and `top_logprobs` are ignored everywhere, because the text is scanned for calls and no longer
-matches the model's tokens.
+Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
+the model's tokens. They are ignored with emulated and constrained tools, because the text is scanned for
+calls. If Toolwire separates `<think>` reasoning from the text, they are dropped. The report says `ignored`,
+and so does the comment at the end of a stream, whose headers may have been sent before. In a Responses
+request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
 
 Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them.
 Names that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed

@@ -412,6 +412,75 @@ def test_frames_are_judged_one_by_one_as_objects_or_text() -> None:
     assert judge.finish() == []
 
 
+# --- log probabilities ---
+
+BRIEF: dict[str, Any] = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1}]}
+TOKEN: dict[str, Any] = {
+    **BRIEF,
+    "bytes": [97],
+    "top_logprobs": [{"token": "b", "logprob": -1, "bytes": None}],
+}
+WRONG_TOKENS: dict[str, Any] = {
+    "no list": {},
+    "no object": ["a"],
+    "no token": [{**TOKEN, "token": None}],
+    "no number": [{**TOKEN, "logprob": "-1"}],
+    "a wrong alternative": [{**TOKEN, "top_logprobs": [{"token": "b"}]}],
+    "an unknown key": [{**TOKEN, "id": 3}],
+}
+
+
+def chat_with_logprobs(logprobs: Any) -> bytes:
+    text = chunk({"content": "a"})
+    text["choices"][0]["logprobs"] = logprobs
+    return render([chunk(ROLE), text, chunk({}, "stop"), DONE])
+
+
+def response_with_logprobs(delta: Any, done: Any, part: Any) -> bytes:
+    frames = json.loads(json.dumps(respond(message(0, "a"))))
+    for frame in frames:
+        if frame["type"].startswith("response.output_text."):
+            frame["logprobs"] = delta if frame["type"].endswith("delta") else done
+        if frame["type"] == "response.content_part.done":
+            frame["part"]["logprobs"] = part
+        for item in [frame.get("item", {}), *frame.get("response", {}).get("output", ())]:
+            for one in item.get("content", ()):
+                one["logprobs"] = part
+    return render(frames)
+
+
+def test_every_judge_accepts_log_probabilities(judge: Judge) -> None:
+    for logprobs in ({"content": [TOKEN], "refusal": None}, {"content": None, "refusal": [TOKEN]}):
+        raw = chat_with_logprobs(logprobs)
+        body = fold(raw, "chat")
+        assert body["choices"][0]["logprobs"] == logprobs
+        judge.stream(raw, "chat", body)
+        judge.body(body, "chat")
+    exact = {**TOKEN, "top_logprobs": [{"token": "b", "logprob": -1, "bytes": [98]}]}
+    raw = response_with_logprobs([BRIEF], [BRIEF], [exact])
+    judge.stream(raw, "responses")
+    judge.body(fold(raw, "responses"), "responses")
+
+
+@pytest.mark.parametrize("wrong", WRONG_TOKENS)
+def test_wrong_log_probabilities_are_a_problem(wrong: str) -> None:
+    tokens = WRONG_TOKENS[wrong]
+    raw = chat_with_logprobs({"content": tokens, "refusal": None})
+    assert codes(raw, "chat") == ["wrong_value"]
+    assert "wrong_value" in [problem.code for problem in judge_body(fold(raw, "chat"), "chat")] or wrong in (
+        "no list",
+        "no object",
+    )
+    assert "wrong_value" in codes(response_with_logprobs([BRIEF], [BRIEF], tokens), "responses")
+    assert "wrong_value" in codes(response_with_logprobs(tokens, tokens, [TOKEN]), "responses")
+
+
+def test_the_end_of_a_text_repeats_the_tokens_of_its_deltas() -> None:
+    other = {**BRIEF, "token": "x"}
+    assert codes(response_with_logprobs([BRIEF], [other], [TOKEN]), "responses") == ["text_differs"]
+    assert codes(response_with_logprobs([BRIEF], [BRIEF], []), "responses") == ["text_differs"]
+
+
 # --- bodies and errors ---
 
 

@@ -22,7 +22,7 @@ from toolwire.backends.base import Batch, frame_tap, frames
 from toolwire.backends.openai import OpenAIBackend
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Finish, Text, Usage
-from toolwire.core.turn import Result, TextPart, Turn
+from toolwire.core.turn import Api, Result, TextPart, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.observe import journal as journals
@@ -37,7 +37,7 @@ from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.testing.upstream import FakeUpstream, Reply, answer
+from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk, completion
 
 TOOL = {
     "type": "function",
@@ -814,3 +814,30 @@ async def test_frames_that_hold_a_secret_in_pieces_are_left_out() -> None:
         r'"content": ?"([^"]*)"', "".join(text for _, label, text in shown.frames if label == "read")
     )
     assert "key-of-the" not in "".join(deltas) and len(shown.frames) == len(recording.frames)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_log_probabilities_do_not_spell_a_secret(api: Api, stream: bool) -> None:
+    words = ["Take", " a", "-key", "-of", "-the", "-server", " and", " go", "."]
+    chunks = [chunk({"content": word}) for word in words]
+    for word, one in zip(words, chunks, strict=True):
+        token = {"token": word, "logprob": -1.0, "bytes": list(word.encode()), "top_logprobs": []}
+        one["choices"][0]["logprobs"] = {"content": [token], "refusal": None}
+    chunks.append(chunk({}, "stop"))
+    reply = Reply.stream(chunks) if stream else Reply.body(completion(chunks))
+    body: dict[str, Any] = {"model": "m", "stream": stream}
+    if api == "chat":
+        body |= {"messages": [{"role": "user", "content": "hi"}], "logprobs": True}
+    else:
+        body |= {"input": "hi", "include": ["message.output_text.logprobs"]}
+    async with FakeUpstream(reply) as upstream:
+        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "openai"})
+        gateway = Gateway(Settings(server=SECRETS.server), backends={"m": backend})
+        said = await gateway.respond(api, json.dumps(body).encode(), Caller("key", "r"))
+        sent = said.body if said.stream is None else b"".join([block async for block in said.stream])
+        _, recording = await last(gateway)
+        await gateway.close()
+    assert sent is not None and b'"-server"' in sent
+    shown = "".join(write(masked(recording, journal_of(gateway).mask)))
+    assert "-server" not in shown and str(list(b"-server")) not in shown

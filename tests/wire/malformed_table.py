@@ -167,6 +167,8 @@ chat("frequency-penalty-too-low", "frequency_penalty", VALUE, frequency_penalty=
 chat("logit-bias-an-array", "logit_bias", TYPE, logit_bias=[1])
 chat("logit-bias-too-strong", "logit_bias", VALUE, logit_bias={"50256": -101})
 chat("logprobs-a-number", "logprobs", TYPE, logprobs=1)
+chat("top-logprobs-alone", "top_logprobs", None, top_logprobs=2)
+chat("top-logprobs-without-logprobs", "top_logprobs", None, top_logprobs=2, logprobs=False)
 chat("effort-unknown", "reasoning_effort", VALUE, reasoning_effort="heroic")
 chat("verbosity-unknown", "verbosity", VALUE, verbosity="chatty")
 chat(

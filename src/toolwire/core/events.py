@@ -7,19 +7,26 @@ are legal. Standard library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+TokenLogprob = Mapping[str, Any]
+"""The log probability of a token, as in chat completions: `token`, `logprob`, `bytes`, `top_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the answer's text."""
+    """A piece of the answer's text. `logprobs` are those of its tokens, if the client asked for them.
+
+    A text without characters can have tokens: the last ones, which end inside a character.
+    """
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class Refusal:
     """A piece of the model's refusal, which OpenAI keeps apart from the text."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

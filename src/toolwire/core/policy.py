@@ -231,7 +231,7 @@ class Policy:
             if self.cut:
                 self._swallow(event, out)
                 return
-            out.append(replace(event, text=blank) if ordinary else event)
+            out.append(replace(event, text=blank, logprobs=()) if ordinary else event)
         if ordinary:
             self._complete(out)
             self._drop("tail", len(ordinary), out)

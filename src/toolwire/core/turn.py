@@ -156,6 +156,9 @@ class Sampling:
     effort: str | None = None
     summary: str | None = None
     verbosity: str | None = None
+    logprobs: int | None = None
+    """How many alternatives to each token to return with their log probabilities; None: no logprobs at all.
+    """
 
 
 NO_SAMPLING = Sampling()

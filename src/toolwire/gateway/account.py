@@ -17,7 +17,17 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """The account of one turn. `saw` receives each batch that is sent; `policies` has one per choice."""
 
-    __slots__ = ("_started", "_usages", "call_ids", "call_times", "contents", "finish", "policies", "ticket")
+    __slots__ = (
+        "_started",
+        "_usages",
+        "call_ids",
+        "call_times",
+        "contents",
+        "drops_logprobs",
+        "finish",
+        "policies",
+        "ticket",
+    )
 
     def __init__(self, started: float, contents: Contents | None) -> None:
         self._started = started
@@ -30,6 +40,8 @@ class Account:
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
+        self.drops_logprobs = False
+        """A thought was separated from the text, so that its log probabilities no longer match it."""
 
     @property
     def wants_text(self) -> bool:
@@ -100,7 +112,8 @@ class Account:
         count, truncated, mode = self.called()
         cut = "true" if truncated else "false"
         calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
-        return f'{{{calls},"stop_after_tools_mode":"{mode}"}}'
+        dropped = ',"logprobs":"ignored"' if self.drops_logprobs else ""
+        return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}}}'
 
     def headers(self) -> Headers:
         """The response headers that report the calls."""

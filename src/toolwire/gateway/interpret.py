@@ -20,6 +20,7 @@ from toolwire.core.events import (
     Finish,
     Text,
     Thought,
+    TokenLogprob,
     Usage,
 )
 from toolwire.core.ids import IdFactory
@@ -96,6 +97,10 @@ class Interpreter:
         self._is_fresh = self._native and plan.thoughts  # a native answer may begin with a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
+        self._scanned = 0  # characters that the scanner holds; `_tokens` are theirs
+        self._tokens: list[TokenLogprob] = []
+        self.splits = False
+        """A thought was separated from the text of a native answer."""
         self._held: list[Event] = []
         self._strange: dict[
             int, list[str]
@@ -119,6 +124,8 @@ class Interpreter:
                 self._scanner, self.as_it_is = None, self._only_scans
             if scanner.unknown and self._plan.unknown == "error":
                 batch = [_UNKNOWN]
+        elif self.splits:
+            batch = [Text(event.text) if isinstance(event, Text) else event for event in batch]
         if self._stops is not None:
             batch = self._stops.feed(batch)
         if self._plan.declared is not None and (self._strange or CallBegin in map(type, batch)):
@@ -154,9 +161,11 @@ class Interpreter:
         out: list[Event] = []
         for event in batch:
             if type(event) is Text:
-                out += scanner.feed(event.text)
+                self._scanned += len(event.text)
+                self._tokens += event.logprobs
+                out += self._counted(scanner.feed(event.text))
             elif isinstance(event, Finish):
-                ended = scanner.finish(_REASONS.get(event.reason, "eof"))
+                ended = self._counted(scanner.finish(_REASONS.get(event.reason, "eof")))
                 cut = event.reason in ("stop", "tool_calls") and any(
                     isinstance(one, CallEnd) and one.status == "truncated" for one in ended
                 )
@@ -166,15 +175,29 @@ class Interpreter:
                 ]  # whatever the backend says: a truncated call is not complete
             else:
                 if isinstance(event, Failure):
-                    out += scanner.finish("cancelled")
+                    out += self._counted(scanner.finish("cancelled"))
                 elif self._native and not isinstance(
                     event, Usage
                 ):  # the backend's own call, refusal or reasoning
-                    out += scanner.finish()
+                    out += self._counted(scanner.finish())
                 elif isinstance(event, Thought):
                     scanner.no_thoughts()
                 out.append(event)
         return self._without_given(out) if self._given else out
+
+    def _counted(self, found: list[Event]) -> list[Event]:
+        """What the scanner found, with the log probabilities of a native text that it left unchanged."""
+        scanner = self._scanner
+        if not self._native or scanner is None or not (found or scanner.transparent):
+            return found
+        texts = [event.text for event in found if isinstance(event, Text)]
+        # An empty thought is no event, but its markers are missing from the text.
+        if len("".join(texts)) != self._scanned or Thought in map(type, found):
+            self.splits = True
+        elif self._tokens and not self.splits:
+            found = [Text("".join(texts), tuple(self._tokens))]
+        self._scanned, self._tokens = 0, []
+        return found
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
         """Removes the prefilled beginning from the text: the backend did not write it."""

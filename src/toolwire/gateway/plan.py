@@ -39,7 +39,7 @@ from toolwire.emulate.schemas.constrain import exact
 from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
-from toolwire.wire.fields import passed, report, thoughts
+from toolwire.wire.fields import TOKENS, keeps_logprobs, passed, report, thoughts
 
 _NONE = ToolChoice("none")
 _NO_FORM = Form("sentinel", "")
@@ -103,6 +103,11 @@ class Plan:
             ),
         )
 
+    def without_logprobs(self) -> Plan:
+        """The same plan, whose report says that log probabilities were dropped."""
+        dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")
+        return replace(self, report=tuple({**dict(self.report), **dropped}.items()))
+
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """The turn for the second attempt: the model's answer, one corrective message, and only the permitted
         tools.
@@ -134,6 +139,8 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
     rules = _rules(turn, settings, as_text) if offered else NO_RULES
+    if turn.sampling.logprobs is not None and not keeps_logprobs(capabilities, strategy):
+        turn = replace(turn, sampling=replace(turn.sampling, logprobs=None))
     plan = Plan(
         strategy,
         turn,

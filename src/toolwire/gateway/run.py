@@ -433,8 +433,16 @@ class Run:
 
     # --- the end of a turn ---
 
+    def _final_report(self) -> str:
+        """The report, after the answer has shown whether its text has log probabilities."""
+        if self.account.drops_logprobs and self.plan is not None:
+            self._report = self.plan.without_logprobs().report_header()
+            if self.trace is not None:
+                self.trace.report = self._report
+        return self._report
+
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
-        report = self._report
+        report = self._final_report()
         if whole and self.answer is not None and not self.answer.stored:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
@@ -479,7 +487,7 @@ class Run:
             output_tokens=usage.output_tokens,
             first_byte_s=None if first_byte is None else first_byte - self._started,
             duration_s=took_s,
-            report=self._report,
+            report=self._final_report(),
             cancelled=cancelled,
             dropped=account.dropped,
             cached_tokens=usage.cached_tokens,

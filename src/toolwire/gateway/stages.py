@@ -60,6 +60,7 @@ class Stages:
         account.policies[choice] = self.policy
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
         self._say = self._say_and_count if account.wants_text else writer.say
+        self._has_logprobs = plan.turn.sampling.logprobs is not None
         self._attempts = 0
         self._used = Usage(0, 0)
         self.is_direct = False
@@ -86,6 +87,8 @@ class Stages:
             if _TEXT.issuperset(map(type, batch)):
                 return b"".join([self._say(piece.text) for piece in batch])  # type: ignore[union-attr]
         events = self._interpreter.feed(batch)
+        if self._has_logprobs and self._interpreter.splits:
+            self._account.drops_logprobs = True
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
@@ -105,7 +108,7 @@ class Stages:
     def slices(self, batch: list[Event]) -> Iterator[list[Event]]:
         """The batch in parts that are quick to read."""
         for event in batch:
-            if not isinstance(event, Text):
+            if not isinstance(event, Text) or event.logprobs:
                 yield [event]
                 continue
             for start in range(0, len(event.text), SLICE):
@@ -189,7 +192,12 @@ class Stages:
         """A burst of calls may end here, if the backend stays silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
-            self._alone and is_open and policy.passes_text and self._xml is None and not self._parks
+            self._alone
+            and is_open
+            and policy.passes_text
+            and self._xml is None
+            and not self._parks
+            and not self._has_logprobs  # the shortcut carries text alone
         )
         self.is_direct = self._rest_passes and self._interpreter.as_it_is
 
@@ -272,7 +280,8 @@ class RequiredCall:
                 self._waiting = False
             (self._held if self._waiting else out).append(event)
             if self._waiting:
-                self._size += EVENT_SIZE + len(getattr(event, "text", ""))
+                tokens = len(getattr(event, "logprobs", ()))
+                self._size += EVENT_SIZE * (1 + tokens) + len(getattr(event, "text", ""))
                 if self._size > HELD_LIMIT:
                     self._without_call = True
                     break

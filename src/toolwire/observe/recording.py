@@ -316,6 +316,8 @@ def _compute(recording: Recording, turn: Turn) -> None:
         rejected = stages[choice].rejected
         if rejected is not None and is_last and not stages[choice].may_ask_again:
             stages[choice].fail(rejected.failure)
+    if account.drops_logprobs:
+        recording.plans.append(_plan(plans[-1].without_logprobs(), turn))
 
 
 def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
@@ -458,21 +460,26 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
         changed, touched = mask.pieces(pieces)
         for number in touched:
             ms, who, event = rows[places[number]]
+            has_tokens = "logprobs" in event  # they spell the secret
+            event = {key: value for key, value in event.items() if key != "logprobs"}
             out[places[number]] = (ms, who, {**event, SAID[event["type"]]: changed[number]})
             held.add(ms)
-            if mask.text(pieces[number]) != changed[number]:
+            if has_tokens or mask.text(pieces[number]) != changed[number]:
                 partial.add(ms)
     whole = [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out]
     return whole, held, partial
 
 
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """The blocks of a stream, which follow their batch. Those with a part of a secret are left out."""
+    """The blocks of a stream, which follow their batch. Those with a part of a secret are left out, and all
+    log probabilities with them: the end of a response repeats them.
+    """
     times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
     out: list[tuple[float, str, str]] = []
     for ms, label, text in recording.wire:
         place = bisect_right(times, ms) - 1
         is_part = label == "stream" and place >= 0 and times[place] in parts
+        is_part = is_part or (bool(parts) and '"top_logprobs":[' in text)
         out.append((ms, label, MASK if is_part else mask.text(text)))
     return out
 

@@ -44,6 +44,8 @@ LONGEST = 4000
 LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
 """The time limit of a replay: a recording may come from anywhere."""
+MASKED_TOKEN = f'"token":"{MASK}"'
+"""A token of log probabilities in a recording without secrets: `token` is a secret's name too."""
 STALLED_S = 1.0
 """How long a turn may continue after the last recorded output of the backend."""
 
@@ -68,8 +70,10 @@ def replay(recording: Recording) -> Replay:
     """Runs the turn in its own event loop. Raises `RecordingError` if the recording is incomplete."""
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
-    if any(label == "stream" and text == MASK for _, label, text in recording.wire):
-        left_out = "a secret was sent in pieces, which were left out of the recording"
+    if any(text == MASK or MASKED_TOKEN in str(text) for _, _, text in recording.wire):
+        left_out = (
+            "a secret was sent in pieces, or tokens with log probabilities, and masked in the recording"
+        )
         raise RecordingError(f"{left_out}: it cannot be compared")
     try:
         return _judged(recording, *asyncio.run(_run(recording)))

@@ -73,6 +73,11 @@ def not_one_of(path: str, value: str, values: Sequence[str]) -> ToolwireError:
     return ToolwireError("invalid_value", message, param=path)
 
 
+def needs_logprobs() -> ToolwireError:
+    message = "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled."
+    return ToolwireError("invalid_request", message, param="top_logprobs")
+
+
 def empty(path: str, noun: str) -> ToolwireError:
     article = "an" if noun == "array" else "a"
     expected = f"Expected {article} {noun} with minimum length 1, but got an empty {noun} instead."

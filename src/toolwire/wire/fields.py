@@ -18,7 +18,7 @@ from toolwire.core.turn import Api, Reasoning, Turn
 from toolwire.wire.checks import MOST_NOTES, is_safe
 
 Disposition = Literal["honoured", "constrained", "emulated", "ignored", "refused", "passed"]
-Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend"]
+Rule = Literal["gateway", "stored", "tools", "choice", "format", "backend", "tokens"]
 
 ALL: tuple[Api, ...] = ("chat", "responses", "messages")
 OPENAI: tuple[Api, ...] = ("chat", "responses")
@@ -42,12 +42,12 @@ _SERVED: tuple[tuple[Rule, tuple[Api, ...], str], ...] = (
     ("format", ("responses",), "text"),
     ("format", ("messages",), "output_config.format output_format"),
     ("backend", ALL, "temperature top_p"),
-    ("backend", OPENAI, "stream_options.include_obfuscation top_logprobs user safety_identifier"),
+    ("backend", OPENAI, "stream_options.include_obfuscation user safety_identifier"),
     ("backend", OPENAI, "prompt_cache_key prompt_cache_retention prompt_cache_options moderation"),
     ("backend", OPENAI, "service_tier"),
     ("backend", ("chat", "messages"), "max_tokens"),
     ("backend", ("chat",), "max_completion_tokens stop seed presence_penalty frequency_penalty"),
-    ("backend", ("chat",), "logit_bias logprobs reasoning_effort verbosity modalities audio prediction"),
+    ("backend", ("chat",), "logit_bias reasoning_effort verbosity modalities audio prediction"),
     ("backend", ("chat",), "web_search_options"),
     ("backend", ("responses",), "max_output_tokens reasoning reasoning.summary reasoning.generate_summary"),
     ("backend", ("responses",), "reasoning.context reasoning.mode text.verbosity truncation include"),
@@ -56,13 +56,18 @@ _SERVED: tuple[tuple[Rule, tuple[Api, ...], str], ...] = (
     ("backend", ("messages",), "stop_sequences thinking output_config.effort metadata.user_id"),
     ("backend", ("messages",), "speed inference_geo container mcp_servers cache_control compaction"),
     ("backend", ("messages",), "fallbacks diagnostics safeguards user_profile_id workspace_id"),
+    ("tokens", OPENAI, "top_logprobs"),
+    ("tokens", ("chat",), "logprobs"),
+    ("tokens", ("responses",), "include.message.output_text.logprobs"),
 )
 FIELDS = {name: (rule, apis) for rule, apis, names in _SERVED for name in names.split()}
 """How each known field is served, and the APIs that have it; any other API ignores it.
 
 `gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
 `tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
+`tokens`: by a backend that lists `logprobs`, if the text is not scanned for calls.
 """
+TOKENS = frozenset(name for name, (rule, _) in FIELDS.items() if rule == "tokens")
 ALIKE = {
     "text.verbosity": "verbosity",
     "reasoning.generate_summary": "reasoning.summary",
@@ -162,6 +167,11 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
     return ()
 
 
+def keeps_logprobs(capabilities: Capabilities, strategy: Strategy) -> bool:
+    """Whether the backend returns log probabilities and the answer's text stays as the model wrote it."""
+    return "logprobs" in capabilities.fields and strategy not in ("emulated", "constrained")
+
+
 @lru_cache(1024)
 def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
     """The fields that are not simply honoured. Cached, because most requests send the same fields."""
@@ -179,6 +189,8 @@ def _disposition(name: str, case: _Case) -> Disposition:
         return "ignored"
     if rule == "backend" or (rule == "stored" and case.api == "chat"):
         return "honoured" if ALIKE.get(name, name) in can.fields else "ignored"
+    if rule == "tokens":
+        return "honoured" if keeps_logprobs(can, strategy) else "ignored"
     if rule == "tools" and strategy in ("emulated", "constrained"):
         return strategy
     if rule == "choice":

@@ -33,6 +33,7 @@ from toolwire.core.events import (
     Signature,
     Text,
     Thought,
+    TokenLogprob,
     Usage,
 )
 from toolwire.core.ids import IdFactory
@@ -69,6 +70,7 @@ class Open(msgspec.Struct, frozen=True, gc=False):
 class Delta(msgspec.Struct, frozen=True, gc=False):
     item: Item
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Sign(msgspec.Struct, frozen=True, gc=False):
@@ -177,7 +179,7 @@ class Order:
         for event in events:
             if type(event) is Text:
                 text = event.text
-                symbol = "text" if text else "nothing"
+                symbol = "text" if text or (event.logprobs and self.row is IN_TEXT) else "nothing"
             elif type(event) is Usage:
                 self.usage = event
                 continue
@@ -188,7 +190,8 @@ class Order:
                 symbol, text = self._read(event)
             for action in self.row[symbol]:
                 if action is DELTA:
-                    steps.append(Delta(self._item, text))
+                    tokens = event.logprobs if type(event) is Text or type(event) is Refusal else ()
+                    steps.append(Delta(self._item, text, tokens))
                     self._bare = False
                 elif action is OPEN:
                     steps.append(Open(self._opened(event, symbol)))

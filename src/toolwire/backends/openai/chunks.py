@@ -9,14 +9,18 @@ they become U+FFFD.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
+from toolwire.core.events import TokenLogprob
 from toolwire.wire.sse import scrub
 
 T = TypeVar("T")
+VERY_UNLIKELY = -9999.0
+"""What OpenAI sends for a token outside the most likely ones. Other servers send -Infinity or null."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -55,6 +59,7 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     index: int = 0
     message: ChunkDelta | None = None
+    logprobs: Any = None
 
 
 class Details(msgspec.Struct, gc=False):
@@ -109,7 +114,8 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _choice(value: dict[str, Any]) -> Choice:
     reason, index = _name(value.get("finish_reason")), _int(value.get("index")) or 0
-    return Choice(_object(value, "delta", _delta), reason, index, _object(value, "message", _delta))
+    delta, message = _object(value, "delta", _delta), _object(value, "message", _delta)
+    return Choice(delta, reason, index, message, value.get("logprobs"))
 
 
 def _delta(value: dict[str, Any]) -> ChunkDelta:
@@ -149,6 +155,29 @@ def _tool_call(value: dict[str, Any]) -> ChunkToolCall:
         name=_name(value.get("name")),
         arguments=value.get("arguments"),
     )
+
+
+def token_logprobs(entries: Any, most: int) -> list[TokenLogprob]:
+    """The tokens of `choices[].logprobs.content` or `.refusal`, each with at most `most` alternatives."""
+    return [
+        {**found, "top_logprobs": list(filter(None, map(_token, _dicts(entry.get("top_logprobs")))))[:most]}
+        for entry in _dicts(entries)
+        if (found := _token(entry)) is not None
+    ]
+
+
+def _token(entry: dict[str, Any]) -> dict[str, Any] | None:
+    token, logprob, data = entry.get("token"), entry.get("logprob"), entry.get("bytes")
+    if not isinstance(token, str):
+        return None
+    token = scrub(token)
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
+    is_data = isinstance(data, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in data)
+    return {
+        "token": token,
+        "logprob": logprob if is_number else VERY_UNLIKELY,
+        "bytes": data if is_data else list(token.encode()),
+    }
 
 
 def _function(value: dict[str, Any]) -> Function:

@@ -69,6 +69,7 @@ class ServerProfile:
       continues the last assistant message.
     - `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`:
       fields that OpenAI does not have and that it may read.
+    - `streams_logprobs`: it streams log probabilities with tools too.
     - `deviations`: where it differs from OpenAI, for the documentation. Toolwire handles all of them.
     """
 
@@ -97,6 +98,7 @@ class ServerProfile:
     ignores: frozenset[str] = field(default_factory=frozenset)
     takes: frozenset[str] = frozenset()
     vendor: frozenset[str] = VENDOR
+    streams_logprobs: bool = True
     deviations: tuple[str, ...] = ()
 
 
@@ -156,8 +158,9 @@ _ROWS = (
     ),
     ServerProfile(
         # lmstudio.ai docs api-changelog (0.3.15: tool_choice strings only; 0.3.16: capabilities),
-        # developer/openai-compat/chat-completions (fields), lmstudio-bug-tracker issues 670 ("Supported
-        # string values: none, auto, required"), 830 (empty id), 649 (empty name in each piece);
+        # developer/openai-compat/chat-completions (fields), lms issue 60 (no logprobs),
+        # lmstudio-bug-tracker issues 670 ("Supported string values: none, auto, required"), 830 (empty id),
+        # 649 (empty name in each piece);
         # "'response_format.type' must be 'json_schema' or 'text'"
         "lmstudio",
         "LM Studio",
@@ -167,7 +170,7 @@ _ROWS = (
         choices=frozenset({"none", "required"}),
         firm=False,
         json_object=False,
-        ignores=frozenset({"user", "verbosity"}),
+        ignores=frozenset({"logprobs", "user", "verbosity"}),
         deviations=(
             "a named `tool_choice` is refused; `required` works for GGUF models only",
             "`json_object` is refused",
@@ -222,11 +225,13 @@ _ROWS = (
         grammar="lark",
         prefill=True,
         ignores=frozenset({"user", "verbosity"}),
+        streams_logprobs=False,
         deviations=(
             "a template without tools drops them silently",
             "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",
             "a response that its parser does not recognise is HTTP 500",
+            "`logprobs` are refused in a stream with tools",
         ),
     ),
     ServerProfile(

@@ -15,6 +15,8 @@ Rules:
   - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
     ends. A call that stays incomplete ends the response with `length`. Arguments that arrive after their
     call was sent without any are a failure.
+  - Log probabilities are read if the turn asks for them. They belong to the text or refusal of their chunk;
+    those of an empty text, to the next one.
   - Half of a surrogate pair waits for the other half until something else arrives.
   - What waits, and what is kept of calls, is limited.
 """
@@ -22,6 +24,7 @@ Rules:
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from toolwire.backends.openai.chunks import (
     NOT_AS_EXPECTED,
@@ -33,6 +36,7 @@ from toolwire.backends.openai.chunks import (
     decode,
     details_text,
     parse,
+    token_logprobs,
 )
 from toolwire.backends.openai.failures import stream_failure
 from toolwire.core.assemble import CallAssembler, Fragment
@@ -46,6 +50,7 @@ from toolwire.core.events import (
     Refusal,
     Text,
     Thought,
+    TokenLogprob,
     Usage,
 )
 from toolwire.core.partial_call import NOT_JSON, join_surrogates
@@ -99,6 +104,8 @@ class AnswerReader:
         self.finishing = False
         self._reason = ""
         self._usage: Usage | None = None
+        self._most_logprobs = turn.sampling.logprobs
+        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # of the next text and refusal
         self._half = ""  # of a surrogate pair
         self._half_of: type[Text | Thought | Refusal] = Text
         self._has_content = self._has_broken_call = self._is_body = False
@@ -177,12 +184,26 @@ class AnswerReader:
                 self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
             whole = choice.message is not None and (choice.delta is None or self._is_body)
             delta = choice.message if whole else choice.delta
+            if self._most_logprobs is not None:
+                rough = True  # the shortcut in `_say` adds no log probabilities
+                self._take_logprobs(choice.logprobs, self._most_logprobs, delta)
             if delta is not None:
                 self._take_delta(delta, whole or self._is_body, rough, out)
             if self.ended:
                 return
             if word and not self._reason:
                 self._close(word, out)
+
+    def _take_logprobs(self, logprobs: Any, most: int, delta: ChunkDelta | None) -> None:
+        """Keeps tokens for the text that they belong to. Those of reasoning and calls are dropped."""
+        if delta is None or (
+            not delta.content and (delta.reasoning_content or delta.reasoning or delta.tool_calls)
+        ):
+            return
+        for kind, key in ((Text, "content"), (Refusal, "refusal")):
+            found = token_logprobs(logprobs.get(key), most) if isinstance(logprobs, dict) else []
+            if found:
+                self._tokens.setdefault(kind, []).extend(found)
 
     def _take_delta(self, delta: ChunkDelta, whole: bool, rough: bool, out: list[Event]) -> None:
         thought = delta.reasoning_content or delta.reasoning
@@ -218,7 +239,11 @@ class AnswerReader:
             text, self._half = join_surrogates(self._half, text, more=not self._is_body)
             self._half_of = kind
         if text:
-            self._put(kind(text), len(text), out)
+            self._put(self._with_logprobs(kind, text), len(text), out)
+
+    def _with_logprobs(self, kind: type[Text | Thought | Refusal], text: str) -> Event:
+        tokens = tuple(self._tokens.pop(kind, ()))
+        return kind(text, tokens) if tokens and (kind is Text or kind is Refusal) else kind(text)
 
     def _drop_half(self, out: list[Event]) -> None:
         """Sends a half whose other half cannot follow any more as U+FFFD."""
@@ -233,7 +258,8 @@ class AnswerReader:
             out += self._calls.settle()
             if self._calls.open:
                 self._deferred.append(event)
-                self._deferred_size += size + 100  # the event itself needs memory too
+                tokens = len(getattr(event, "logprobs", ()))
+                self._deferred_size += size + 100 * (1 + tokens)  # the event itself needs memory too
                 self._limit(out)
                 return
         out.append(event)
@@ -312,6 +338,8 @@ class AnswerReader:
             self._end_calls(out)
         if self.ended:
             return out
+        if Text in self._tokens and not self._calls.calls:
+            out.append(self._with_logprobs(Text, ""))
         if self._usage is not None:
             out.append(self._usage)
         self.ended = True
@@ -384,6 +412,7 @@ class PrefillEcho:
     def __init__(self, prefill: str) -> None:
         self._prefill = prefill
         self._held = ""
+        self._tokens: tuple[TokenLogprob, ...] = ()
 
     def feed(self, batch: list[Event]) -> list[Event]:
         if not self._prefill:
@@ -392,6 +421,7 @@ class PrefillEcho:
         for at, event in enumerate(batch):
             if isinstance(event, Text):
                 self._held += event.text
+                self._tokens += event.logprobs
                 if len(self._held) < len(self._prefill) and self._prefill.startswith(self._held):
                     continue
                 out += self._release(self._held.removeprefix(self._prefill))
@@ -401,4 +431,4 @@ class PrefillEcho:
 
     def _release(self, text: str) -> list[Event]:
         self._prefill = self._held = ""
-        return [Text(text)] if text else []
+        return [Text(text, self._tokens)] if text else []

@@ -9,7 +9,8 @@
   unchanged if the plan left them in the turn; they never replace a field that is set here.
 - What the server does not read or refuses (`profiles.py`) is expressed differently where that is possible:
   a named `tool_choice` as `required` with that tool alone, `none` without tools, `json_object` as a schema,
-  several texts as one. A constraint replaces the response format.
+  several texts as one. A constraint replaces the response format. Where log probabilities and tools do not
+  stream together, the whole body is requested.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SAMPLING_FIELDS = tuple(
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 PASSED_ON = frozenset(SAMPLING_FIELDS) | frozenset(
-    "model messages input instructions stream stream_options n user stop reasoning_effort reasoning "
+    "model messages input instructions stream stream_options n user stop reasoning_effort reasoning logprobs "
     "max_tokens max_completion_tokens max_output_tokens response_format text".split()
 )
 """Request fields, of both APIs, that always reach the server or decide how the turn runs."""
@@ -77,8 +78,9 @@ def render(
         body["user"] = turn.user
     for name, value in turn.rest.items():
         body.setdefault(name, value)  # never replaces what is set here
-    body["stream"] = turn.stream
-    if turn.stream and options.stream_usage:
+    is_whole = "logprobs" in body and "tools" in body and not profile.streams_logprobs
+    body["stream"] = turn.stream and not is_whole
+    if body["stream"] and options.stream_usage:
         body["stream_options"] = {"include_usage": True}
     return body
 
@@ -95,6 +97,10 @@ def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profil
         body["stop"] = list(sampling.stop)
     if sampling.effort is not None:
         body["reasoning_effort"] = sampling.effort
+    if sampling.logprobs is not None:
+        body["logprobs"] = True
+        if sampling.logprobs:  # llama.cpp takes 0 for no logprobs
+            body["top_logprobs"] = sampling.logprobs
 
 
 # --- messages -----------------------------------------------------------------------------------------------

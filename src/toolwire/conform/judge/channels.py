@@ -11,7 +11,16 @@ import json
 from dataclasses import dataclass
 from typing import NoReturn
 
-from toolwire.conform.judge.shape import COUNT, FILLED, LIST, OBJECT, TEXT, ObjectShape, ValueCheck, or_null
+from toolwire.conform.judge.shape import (
+    BRIEF_LOGPROBS,
+    COUNT,
+    FILLED,
+    OBJECT,
+    TEXT,
+    ObjectShape,
+    ValueCheck,
+    or_null,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ def _events() -> dict[str, ObjectShape]:
         if channel.index:
             where[channel.index] = COUNT
         if channel.logprobs:
-            where["logprobs"] = LIST
+            where["logprobs"] = BRIEF_LOGPROBS
         named: dict[str, ValueCheck] = {"name": FILLED} if channel.name else {}
         shapes[channel.delta] = ObjectShape(channel.delta, {**where, "delta": TEXT}, {"obfuscation": TEXT})
         shapes[channel.done] = ObjectShape(channel.done, {**where, **named, channel.field: TEXT})

@@ -178,9 +178,17 @@ def fold_chat(frames: Iterable[dict[str, Any]]) -> dict[str, Any]:
             new = {"index": choice.get("index"), "message": message, "logprobs": None, "finish_reason": None}
             held = choices.setdefault(index, new)
             _add_delta(held["message"], _object(choice.get("delta")), places.setdefault(index, {}))
+            _add_logprobs(held, _object(choice.get("logprobs")))
             held["finish_reason"] = choice.get("finish_reason") or held["finish_reason"]
     body["choices"] = list(choices.values())
     return body
+
+
+def _add_logprobs(held: dict[str, Any], logprobs: dict[str, Any]) -> None:
+    for key, tokens in logprobs.items():
+        held["logprobs"] = held["logprobs"] or {"content": None, "refusal": None}
+        if isinstance(tokens, list):
+            held["logprobs"][key] = (held["logprobs"].get(key) or []) + tokens
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:

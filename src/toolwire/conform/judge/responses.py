@@ -139,6 +139,7 @@ class OpenText:
         self.index = index
         self.part = part
         self.growing = Growing()
+        self.tokens: list[str] = []  # of the log probabilities
         self.done = False
 
 
@@ -337,6 +338,7 @@ class ResponsesJudge:
         if text is not None:
             self._check(not text.done, "delta_after_done", f"{frame['type']} after the text was done")
             text.growing.add(frame["delta"])
+            text.tokens += [one["token"] for one in frame.get("logprobs", ())]
 
     def _text_done(self, channel: Channel, frame: dict[str, Any]) -> None:
         text = self._text_of(channel, frame)
@@ -344,6 +346,7 @@ class ResponsesJudge:
             return
         self._check(not text.done, "done_repeated", f"{frame['type']} comes twice")
         self._same_text(frame[channel.field], text, frame["type"])
+        self._same_tokens(frame, text, frame["type"])
         if channel.name:
             same = frame["name"] == self._open.item["name"]
             self._check(same, "item_changed", f"{frame['type']} names {frame['name']!r}")
@@ -362,6 +365,7 @@ class ResponsesJudge:
         part = frame["part"]
         if check_part(self._findings, text.channel, part):
             self._same_text(part[text.channel.field], text, frame["type"])
+            self._same_tokens(part, text, frame["type"])
         self._open.lists[text.channel.list].append(part)
         self._open.text = None
 
@@ -385,3 +389,7 @@ class ResponsesJudge:
         streamed = text.growing.text
         differs = f"{where} says {whole[:60]!r}, the deltas were {streamed[:60]!r}"
         self._check(whole == streamed, "text_differs", differs)
+
+    def _same_tokens(self, holder: dict[str, Any], text: OpenText, where: str) -> None:
+        same = [one["token"] for one in holder.get("logprobs", ())] == text.tokens
+        self._check(same, "text_differs", f"{where} has other log probabilities than the deltas")

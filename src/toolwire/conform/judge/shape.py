@@ -95,6 +95,24 @@ OBJECT = ValueCheck("an object", lambda found: isinstance(found, dict))
 LIST = ValueCheck("a list", lambda found: isinstance(found, list))
 FILLED_LIST = ValueCheck("a non-empty list", lambda found: isinstance(found, list) and len(found) > 0)
 
+
+def list_of(shape: ObjectShape) -> ValueCheck:
+    return ValueCheck(
+        f"a list of {shape.name}s",
+        lambda found: isinstance(found, list) and not any(any(misfits(shape, one)) for one in found),
+    )
+
+
+# --- log probabilities, in both APIs ---
+
+_LOGPROB: dict[str, ValueCheck] = {"token": TEXT, "logprob": NUMBER}
+_TOP = list_of(ObjectShape("top logprob", {**_LOGPROB, "bytes": or_null(LIST)}))
+LOGPROBS = list_of(ObjectShape("logprob", {**_LOGPROB, "bytes": or_null(LIST), "top_logprobs": _TOP}))
+BRIEF_LOGPROBS = list_of(
+    ObjectShape("logprob", _LOGPROB, {"top_logprobs": list_of(ObjectShape("top logprob", {}, _LOGPROB))})
+)
+"""Without `bytes`, as in the events of a Responses stream."""
+
 # --- errors, in both APIs ---
 
 ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
@@ -114,10 +132,15 @@ CHUNK = ObjectShape(
     {**_CHAT_ENVELOPE, "object": only("chat.completion.chunk"), "choices": LIST},
     {"usage": or_null(OBJECT), "obfuscation": TEXT, **_CHAT_EXTRAS},
 )
+_OF_CHOICE = ObjectShape("logprobs", {"content": or_null(LOGPROBS), "refusal": or_null(LOGPROBS)})
+_CHOICE_LOGPROBS = ValueCheck(
+    "null or an object with the tokens of content and refusal",
+    lambda found: found is None or not any(misfits(_OF_CHOICE, found)),
+)
 CHUNK_CHOICE = ObjectShape(
     "choice",
     {"index": COUNT, "delta": OBJECT, "finish_reason": or_null(only(*FINISH_REASONS))},
-    {"logprobs": or_null(OBJECT)},
+    {"logprobs": _CHOICE_LOGPROBS},
 )
 DELTA = ObjectShape(
     "delta",
@@ -138,7 +161,7 @@ COMPLETION = ObjectShape(
 )
 COMPLETION_CHOICE = ObjectShape(
     "choice",
-    {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": or_null(OBJECT)},
+    {"index": COUNT, "message": OBJECT, "finish_reason": only(*FINISH_REASONS), "logprobs": _CHOICE_LOGPROBS},
 )
 MESSAGE = ObjectShape(
     "message",
@@ -294,7 +317,7 @@ ITEMS = _shapes(
     ObjectShape("reasoning", {"id": FILLED, "type": ANY, "summary": LIST}, _REASONING),
 )
 PARTS = _shapes(
-    ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LIST}),
+    ObjectShape("output_text", {"type": ANY, "text": TEXT, "annotations": LIST, "logprobs": LOGPROBS}),
     ObjectShape("refusal", {"type": ANY, "refusal": TEXT}),
     ObjectShape("summary_text", {"type": ANY, "text": TEXT}),
     ObjectShape("reasoning_text", {"type": ANY, "text": TEXT}),

@@ -43,6 +43,7 @@ from toolwire.wire.checks import (
     members,
     missing,
     model,
+    needs_logprobs,
     number,
     object_,
     one_of,
@@ -81,7 +82,7 @@ FIELDS: dict[str, Rule] = {
 }
 SAMPLED = frozenset(
     "temperature top_p max_tokens max_completion_tokens stop seed presence_penalty frequency_penalty "
-    "logit_bias reasoning_effort verbosity".split()
+    "logit_bias reasoning_effort verbosity logprobs top_logprobs".split()
 )
 TOOLED = frozenset({"tools", "functions", "tool_choice", "function_call"})
 READ = (
@@ -146,6 +147,9 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
 
 def _sampling(body: Mapping[str, Any]) -> Sampling:
     limit, stops = body.get("max_completion_tokens"), body.get("stop") or ()
+    logprobs, top = body.get("logprobs") is True, body.get("top_logprobs") or 0
+    if top and not logprobs:
+        raise needs_logprobs()
     return Sampling(
         temperature=body.get("temperature"),
         top_p=body.get("top_p"),
@@ -157,6 +161,7 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
         logit_bias=body.get("logit_bias"),
         effort=body.get("reasoning_effort"),
         verbosity=body.get("verbosity"),
+        logprobs=top if logprobs else None,
     )
 
 

@@ -20,11 +20,11 @@ JSON and a prepared suffix.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolwire.core.errors import ToolwireError, error_object
-from toolwire.core.events import Event, Failure, Text, Usage
+from toolwire.core.events import Event, Failure, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined
@@ -59,6 +59,17 @@ def usage_object(usage: Usage) -> dict[str, Any]:
             "rejected_prediction_tokens": 0,
         },
     }
+
+
+def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, Any]:
+    """The `logprobs` of a choice. `tokens` are those of its `content` and its `refusal`."""
+    return {"content": tokens.get("content"), "refusal": tokens.get("refusal")}
+
+
+def _with_logprobs(after: bytes, step: Delta) -> bytes:
+    """The bytes after a delta's text, with the log probabilities of its tokens."""
+    logprobs = encode(logprobs_object({DELTA_FIELDS[step.item.kind]: step.logprobs}))
+    return after.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
 
 
 class _ChatAnswer:
@@ -167,7 +178,7 @@ class ChatEncoder(_ChatAnswer):
         before, after = self._around[choice]
         for step in steps:
             if type(step) is Delta:
-                frames += (before, encode(step.text), after)
+                frames += (before, encode(step.text), _with_logprobs(after, step) if step.logprobs else after)
             elif type(step) is Open:
                 self._open(step.item, choice, frames)
                 before, after = self._around[choice]
@@ -220,6 +231,8 @@ class ChatBody(_ChatAnswer):
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
         self._reasons = ["stop"] * choices
+        self._logprobs: list[dict[str, list[TokenLogprob]]] = [{} for _ in range(choices)]
+        """Per choice, the tokens of its text and of its refusal."""
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         """Returns nothing: the body is sent whole."""
@@ -238,8 +251,11 @@ class ChatBody(_ChatAnswer):
         choices = []
         for index, items in enumerate(self._items):
             reason = self._wire_reason(self._reasons[index])
-            message = self._message(items)
-            choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
+            message, tokens = self._message(items), self._logprobs[index]
+            logprobs = logprobs_object(tokens) if tokens else None
+            choices.append(
+                {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+            )
         body: dict[str, Any] = {**self._envelope, "choices": choices}
         if (usage := self.usage) is not None:
             body["usage"] = usage_object(usage)
@@ -256,6 +272,8 @@ class ChatBody(_ChatAnswer):
         for step in steps:
             if type(step) is Delta:
                 items[-1][1].append(step.text)
+                if step.logprobs:
+                    self._logprobs[choice].setdefault(DELTA_FIELDS[step.item.kind], []).extend(step.logprobs)
             elif type(step) is Open:
                 items.append((step.item, []))
             elif type(step) is End:

@@ -68,6 +68,8 @@ FIELDS: dict[str, Rule] = {
     "reasoning": members({"effort": EFFORT, "summary": SUMMARY, "generate_summary": SUMMARY}),
     "text": members({"format": object_, "verbosity": VERBOSITY}),
 }
+LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for log probabilities."""
 ECHOED = (
     "truncation",
     "max_tool_calls",
@@ -79,7 +81,7 @@ ECHOED = (
 READ_HERE = frozenset(
     "model input instructions previous_response_id tools tool_choice parallel_tool_calls text reasoning "
     "temperature top_p max_output_tokens stream stream_options store generate metadata user include "
-    "truncation".split()
+    "truncation top_logprobs".split()
 )
 """The fields that this module or the gateway reads. The others are kept in `Turn.rest`."""
 _OF_ANY = frozenset({"type", "id", "status"})
@@ -214,7 +216,12 @@ def decode(
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     parallel = aliased(body, "parallel_tool_calls")
     n = body.get("n")  # the Responses API has no `n` and returns one answer
-    extra = () if n is None or (type(n) is int and n == 1) else (("n", "ignored"),)
+    extra = [] if n is None or (type(n) is int and n == 1) else [("n", "ignored")]
+    include, top = body.get("include") or (), body.get("top_logprobs") or 0
+    if LOGPROBS in include:
+        sent = sent - ({"include"} if set(include) == {LOGPROBS} else set()) | {f"include.{LOGPROBS}"}
+    elif top:
+        extra.append(("top_logprobs", "ignored"))
 
     echo: dict[str, Any] = {key: body[key] for key in ECHOED if body.get(key) is not None}
     if box.echo:
@@ -246,6 +253,7 @@ def decode(
             effort=effort,
             summary=summary,
             verbosity=verbosity,
+            logprobs=top if LOGPROBS in include else None,
         ),
         stream=body.get("stream") is True,
         store=body.get("store") is not False,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.core.errors import response_error
-from toolwire.core.events import Event, Failure, Text, Usage
+from toolwire.core.events import Event, Failure, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.turn import Turn
 from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
@@ -174,6 +174,12 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
     return response
 
 
+def _brief(token: TokenLogprob) -> dict[str, Any]:
+    """A token in the events of a text, which have no `bytes`, unlike its part."""
+    top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
+    return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
+
+
 # --- encoder ---
 
 
@@ -198,6 +204,7 @@ class ResponsesEncoder:
         self._item: dict[str, Any] = {}  # the open item's object; below, its shape and text so far
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
         self._around = (b"", b"", b"")  # the bytes around sequence number and text of the open item's deltas
 
     @property
@@ -239,6 +246,9 @@ class ResponsesEncoder:
         for step in steps:
             if type(step) is Delta:
                 frames += self._delta(step.text)
+                if step.logprobs and self._shape.also:  # a refusal has none in this API
+                    self._logprobs += step.logprobs
+                    frames[-1] = frames[-1].replace(b"[]", encode(list(map(_brief, step.logprobs))), 1)
             elif type(step) is Open:
                 self._open(step.item, frames)
             elif type(step) is Close:
@@ -275,7 +285,7 @@ class ResponsesEncoder:
         if not self._sequence:
             self._begin(frames)
         shape = self._shape = SHAPES[item.kind]
-        self._parts = []
+        self._parts, self._logprobs = [], []
         self._item = {**shape.item, "id": self._ids(shape.id_prefix)}
         if item.name or item.call_id:
             self._item.update(call_id=item.call_id, name=item.name)
@@ -298,12 +308,16 @@ class ResponsesEncoder:
         text = joined(self._parts)
         name = {"name": item.name} if shape.names_call else {}
         whole = {**where, **name, shape.text_field: text, **(shape.also or {})}
+        if self._logprobs:
+            whole["logprobs"] = list(map(_brief, self._logprobs))
         frames.append(self._frame(f"{shape.events}.done", whole))
         done = dict(self._item)
         if shape.part is None:
             done[shape.text_field] = text
         else:
             part = {**shape.part.part, shape.part.field: text}
+            if self._logprobs:
+                part["logprobs"] = self._logprobs
             frames.append(self._frame(f"{shape.part.events}.done", {**where, "part": part}))
             done[shape.holder] = [part]
         if "status" in done or step.status == "incomplete":
