@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from toolwire.conform.checks_both import Check
+from toolwire.conform.checks_shared import Check
 from toolwire.conform.engine import CATALOGUE
 
 PAGE = Path(__file__).with_name("conform.md")
 BEGIN, END = "<!-- checks: written by docs/conform.py -->", "<!-- end of the checks -->"
-FAMILIES = {"http": "Other routes", "chat": "Chat completions", "responses": "Responses"}
+FAMILIES = {
+    "http": "Other routes",
+    "chat": "Chat completions",
+    "responses": "Responses",
+    "messages": "Messages",
+}
 
 
 def section() -> str:

@@ -19,6 +19,7 @@ from doubles.damage import (
     DROP,
     Mutate,
     cumulative_arguments,
+    doubled,
     field,
     finish_wrong,
     is_terminal,
@@ -225,6 +226,19 @@ FLAT_CALL = {
     "name": "get_weather",
     "arguments": '{"city":"Paris"}',
 }
+TOOL_USE = {"type": "tool_use", "id": "toolu_new", "name": "get_weather", "input": {"city": "Paris"}}
+MESSAGE = {
+    "id": "msg_new",
+    "type": "message",
+    "role": "assistant",
+    "model": "native",
+    "content": [TOOL_USE],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+MISFIT = {"town": 1}
+DECLINED = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}
 MARKUP = '<tool_call>{"name": "get_weather"}</tool_call>'
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
@@ -235,6 +249,8 @@ def calling(api: Api, legacy: bool = False) -> Damage:
     def change(value: dict[str, Any]) -> None:
         if api == "responses":
             value["output"] = [*value.get("output", ()), FLAT_CALL]
+        elif api == "messages":
+            value["content"] = [*value.get("content", ()), TOOL_USE]
         elif "choices" in value:
             message = value["choices"][0]["message"]
             message |= (
@@ -250,6 +266,8 @@ def without_calls(api: Api) -> Damage:
     def change(value: dict[str, Any]) -> None:
         if api == "responses":
             value["output"] = [item for item in value.get("output", ()) if item["type"] != "function_call"]
+        elif api == "messages":
+            value["content"] = [block for block in value.get("content", ()) if block["type"] != "tool_use"]
         elif "choices" in value:
             value["choices"][0]["message"].pop("tool_calls", None)
 
@@ -262,6 +280,9 @@ def saying(api: Api, words: str) -> Damage:
     def change(value: dict[str, Any]) -> None:
         if api == "chat":
             at("choices.0.message.content", words)(value)
+        elif api == "messages":
+            calls = [block for block in value.get("content", ()) if block["type"] == "tool_use"]
+            value["content"] = [{"type": "text", "text": words}, *calls]
         else:
             part = {"type": "output_text", "text": words, "annotations": [], "logprobs": []}
             message = {
@@ -301,34 +322,44 @@ def says(passing: Passing, *words: str) -> bool:
     return all(word in json.dumps(passing.asked) for word in words)
 
 
+def declining(*words: str) -> Damage:
+    """Declines requests that hold all these words, with Anthropic's error object."""
+    return where(lambda passing: says(passing, *words), 400, DECLINED)
+
+
 def alike(api: Api) -> dict[str, Damage]:
-    """The faults of both APIs."""
-    chat = api == "chat"
-    result = '"role": "tool"' if chat else "function_call_output"
+    """The faults that every API can have."""
+    arguments: tuple[tuple[str, Any], ...] = (("arguments", "city=Paris"), ("arguments", '{"town": 1}'))
+    broken: Mutate = structural(without(typed("content_part.added")))
+    as_clients_do = ("function_call_output", "input_text")
+    everything = "developer"
+    if api == "chat":
+        broken, as_clients_do = finish_wrong, ('"role": "tool"', '"type": "text"')
+    elif api == "messages":
+        arguments = (("input", "city=Paris"), ("input", MISFIT))
+        broken, as_clients_do = without(typed("content_block_stop")), ("tool_result", '"is_error": false')
+        everything = "context_management"
     return {
         "answers": where(lambda passing: passing.method == "POST" and "tools" not in passing.asked, 500),
         "tools.answers": where(lambda passing: "tools" in passing.asked, 400),
         "body.content-type": header("content-type", "text/plain", streamed=False),
         "stream.content-type": header("content-type", "application/json", streamed=True),
         "stream.sse": raw(b"data: {", b"data: x{", 1),
-        "call.arguments": body(every("arguments", "city=Paris")),
-        "call.arguments-fit": body(every("arguments", '{"town": 1}')),
+        "call.arguments": body(every(*arguments[0])),
+        "call.arguments-fit": body(every(*arguments[1])),
         "call.declared": body(every("name", "run_shell")),
         "call.no-markup": saying(api, MARKUP),
-        "call.ids-fresh": body(every("id" if chat else "call_id", "call_0")),
+        "call.ids-fresh": body(every("call_id" if api == "responses" else "id", "call_0")),
         "parallel": body(every("id", "call_0")),
         "parallel.off": calling(api),
-        "text-and-call": stream(finish_wrong if chat else structural(without(typed("content_part.added")))),
+        "text-and-call": stream(broken),
         "choice.none": calling(api),
         "choice.auto": calling(api),
         "choice.required": without_calls(api),
         "choice.named": body(every("name", "get_weather")),
-        "choice.allowed": body(every("name", "get_weather")),
         "loop": saying(api, "I do not know."),
-        "loop.clients": where(
-            lambda passing: says(passing, result, '"type": "text"' if chat else "input_text"), 400
-        ),
-        "request.clients": where(lambda passing: says(passing, "developer"), 400),
+        "loop.clients": where(lambda passing: says(passing, *as_clients_do), 400),
+        "request.clients": where(lambda passing: says(passing, everything), 400),
         "structured": saying(api, "Paris has many inhabitants."),
         "stream-is-body": without_calls(api),
         "errors.bad-json": NO_OBJECT,
@@ -349,6 +380,7 @@ DAMAGES: dict[str, Damage] = {
     "http.cors.errors": header("access-control-allow-origin", "https://elsewhere.example"),
     "http.errors.no-key": where(lambda passing: passing.status == 401, 401, b"no", "text/plain"),
     **{f"chat.{name}": damage for name, damage in alike("chat").items()},
+    "chat.choice.allowed": body(every("name", "get_weather")),
     "chat.body.shape": body(at("choices.0.logprobs", DROP)),
     "chat.body.calls": body(at("choices.0.message.tool_calls.0.id", DROP)),
     "chat.body.finish": body(at("choices.0.finish_reason", "stop")),
@@ -376,6 +408,7 @@ DAMAGES: dict[str, Damage] = {
     "chat.legacy.none": calling("chat", legacy=True),
     "chat.legacy.loop": where(lambda passing: says(passing, '"role": "function"'), 400),
     **{f"responses.{name}": damage for name, damage in alike("responses").items()},
+    "responses.choice.allowed": body(every("name", "get_weather")),
     "responses.input.string": where(lambda passing: isinstance(passing.asked.get("input"), str), 400),
     "responses.body.shape": body(at("metadata", DROP)),
     "responses.body.status": body(at("status", "in_progress")),
@@ -407,6 +440,41 @@ DAMAGES: dict[str, Damage] = {
     "responses.store.off": where(
         lambda passing: passing.method == "GET" and passing.status == 404, 200, {"id": "resp_1"}
     ),
+    **{f"messages.{name}": damage for name, damage in alike("messages").items()},
+    "messages.body.shape": body(at("stop_sequence", DROP)),
+    "messages.body.stop": body(at("stop_reason", "end_turn")),
+    "messages.body.usage": body(at("usage.input_tokens", DROP)),
+    "messages.body.no-extras": body(at("provider", "other")),
+    "messages.call.ids": body(every("id", "toolu_0")),
+    "messages.stream.event-names": raw(b"event: content_block_delta\n", b""),
+    "messages.stream.events": stream(field("type", "content_block", at=2)),
+    "messages.stream.start": stream(doubled(typed("message_start"))),
+    "messages.stream.blocks": stream(without(typed("content_block_stop"))),
+    "messages.stream.deltas": stream(field("content_block", {"type": "text", "text": ""})),
+    "messages.stream.content": stream(field("content_block.input", {"city": "Paris"})),
+    "messages.stream.increments": stream(field("delta.partial_json", "x")),
+    "messages.stream.stop": stream(field("delta.stop_reason", "end_turn")),
+    "messages.stream.finish-once": stream(doubled(typed("message_delta"))),
+    "messages.stream.end": stream(without(typed("message_stop"))),
+    "messages.stream.usage": stream(field("usage", DROP)),
+    "messages.stream.no-extras": stream(field("provider", "other", at=1, add=True)),
+    "messages.thinking": saying("messages", "<think>Clouds are light.</think>"),
+    "messages.thinking.returned": declining('"type": "thinking"'),
+    "messages.system.inline": declining('"role": "system"'),
+    "messages.cache": declining("cache_control"),
+    "messages.cache.counted": body(at("usage.cache_read_input_tokens", DROP)),
+    "messages.result.failed": declining('"is_error": true'),
+    "messages.tools.deferred": declining("defer_loading"),
+    "messages.tools.server": declining("web_search_20250305"),
+    "messages.threads": declining('"thread"'),
+    "messages.key.bearer": where(
+        lambda passing: "authorization" in passing.sent_headers,
+        401,
+        {"type": "error", "error": {"type": "authentication_error", "message": "x-api-key is missing"}},
+    ),
+    "messages.errors.no-key": where(lambda passing: passing.status == 401, 401, b"no", "text/plain"),
+    "messages.count": where(lambda passing: passing.path.endswith("/count_tokens"), 200, {"tokens": 9}),
+    "messages.models": body(at("data.0.display_name", DROP), "GET"),
 }
 """For each check, the fault that it must find."""
 
@@ -457,6 +525,28 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
     "an empty stream": ("chat.answers", in_streams(b""), "empty"),
     "chat arguments as objects": ("chat.call.arguments", body(objects), "arguments must be a string"),
     "arguments as objects": ("responses.call.arguments", body(objects), "arguments must be a string"),
+    "an error event of Messages": (
+        "messages.answers",
+        in_streams(b"event: error\ndata: " + json.dumps(DECLINED).encode() + b"\n\n"),
+        "ends in an error: no",
+    ),
+    "no content": ("messages.answers", body(at("content", [])), "holds no content"),
+    "arguments lost on Messages": ("messages.call.arguments-fit", body(every("input", {})), "do not fit"),
+    "arguments lost in a stream": (
+        "messages.call.arguments-fit",
+        stream(without(typed("content_block_delta"), every=True)),
+        "do not fit",
+    ),
+    "thoughts in a text block": (
+        "messages.thinking",
+        stream(field("content_block", {"type": "text", "text": ""})),
+        "a thinking_delta in a text block",
+    ),
+    "a thread that is ignored": (
+        "messages.threads",
+        where(lambda passing: says(passing, '"thread"', '"create"'), 200, MESSAGE),
+        "HTTP 400",
+    ),
     "items of another request": (
         "responses.store.items",
         where(lambda passing: passing.path.endswith("/input_items"), 200, OTHER_ITEMS),
@@ -472,6 +562,10 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
     "chat.call.arguments",
     "responses.call.arguments",
     "responses.store.items",
+    "messages.answers",
+    "messages.call.arguments-fit",
+    "messages.thinking",
+    "messages.threads",
 )
 @pytest.mark.parametrize("name", OTHER_FAULTS)
 async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
@@ -486,6 +580,8 @@ async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, nam
     "chat.errors.in-stream",
     "responses.stream.terminal",
     "responses.errors.in-stream",
+    "messages.stream.end",
+    "messages.errors.in-stream",
 )
 async def test_rules_of_streams_do_not_pass_where_no_stream_came(relay: DamagingRelay) -> None:
     relay.damage = in_streams(b"")
@@ -497,7 +593,10 @@ async def test_rules_of_streams_do_not_pass_where_no_stream_came(relay: Damaging
     outcome = await outcome_of(relay.base_url, "native", *rules)
     assert outcome.count("pass") == 0
     failed = {finding.check.id for finding in outcome.findings if finding.verdict.result == "fail"}
-    assert failed == {"chat.stream.done", "chat.stream.shape", "responses.stream.terminal"}
+    assert failed == {
+        *("chat.stream.done", "chat.stream.shape", "responses.stream.terminal"),
+        *("messages.stream.end", "messages.stream.finish-once"),
+    }
 
 
 def stops_if_named(passing: Passing) -> None:

@@ -117,7 +117,7 @@ async def test_an_api_that_answers_with_foreign_objects_counts_as_missing(name: 
     assert (
         none.returncode == 2
         and none.stdout == ""
-        and "neither API can be judged: the endpoint has no" in none.stderr
+        and "no API can be judged: the endpoint has no" in none.stderr
         and none.stderr.count("\n") == 1
     )
 
@@ -142,7 +142,7 @@ async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path:
         "question",
         "excerpt",
     }
-    assert report["model"] == "fake" and set(report["absent"]) == {"responses"}
+    assert report["model"] == "fake" and set(report["absent"]) == {"responses", "messages"}
     assert sum(report["summary"][result] for result in ("pass", "fail", "not-run")) == len(CATALOGUE)
     suites = XML.parse(file).getroot()
     assert len(suites.findall(".//testcase")) == len(CATALOGUE)
@@ -333,6 +333,10 @@ def closed_port() -> int:
             "the environment variable NOT_SET_ANYWHERE is not set",
         ),
         (("http://127.0.0.1:1/v1", "--only", "chat.nothing"), "no check is called 'chat.nothing'"),
+        (
+            ("http://127.0.0.1:1/v1", "--api", "messages", "--only", "chat.stream"),
+            "no check of messages is called 'chat.stream'",
+        ),
         (("http://127.0.0.1:1/v1", "--timeout", "0"), "--timeout"),
         (("http://user:pass-word@127.0.0.1:CLOSED/v1",), "could not connect"),
     ],
@@ -359,6 +363,7 @@ async def test_an_endpoint_without_models_needs_one_named() -> None:
         ("http://h:1/", "http://h:1/v1"),
         ("https://h/openai/v1/", "https://h/openai/v1"),
         ("http://h/v1/chat/completions", "http://h/v1"),
+        ("http://h/v1/messages", "http://h/v1"),
         ("http://h/v1?x=1", "http://h/v1"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolwire.conform.engine import BY_ID, CATALOGUE, chosen
+from toolwire.conform.exchange import FAMILIES
 from toolwire.conform.judging import OF_ERRORS, OF_USAGE, WireVerdict
 from toolwire.conform.problems import SHAPE, SUBJECTS, UNREADABLE
 from toolwire.conform.questions import QUESTIONS
@@ -81,7 +82,7 @@ def marks(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def rows_of(path: Path, table: str) -> set[str]:
-    """The literal keys of a test module's table; those of `alike` count for both APIs."""
+    """The literal keys of a test module's table; those of `alike` count for every API."""
     tree = ast.parse(path.read_text("utf-8"))
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -100,7 +101,7 @@ def rows_of(path: Path, table: str) -> set[str]:
             shared = [key for inner in ast.walk(node) if isinstance(inner, ast.Dict) for key in inner.keys]
             found |= {
                 f"{api}.{key.value}"
-                for api in ("chat", "responses")
+                for api in FAMILIES[1:]
                 for key in shared
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)
             }
@@ -192,7 +193,7 @@ def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
 def test_a_check_states_its_demand_its_source_and_the_harm() -> None:
     for check in CATALOGUE:
         assert check.demands and check.source and check.fails and check.asks
-        assert re.fullmatch(r"(http|chat|responses)(\.[a-z-]+){1,2}", check.id)
+        assert re.fullmatch(r"(http|chat|responses|messages)(\.[a-z-]+){1,2}", check.id)
         assert not check.demands.endswith(".") and len(check.demands) < 160
 
 
@@ -222,8 +223,15 @@ def test_checks_are_chosen_by_id_and_by_the_beginning_of_one() -> None:
         )
     }
     assert chosen("") == CATALOGUE
+    assert {check.family for check in chosen("", "messages")} == {"messages"}
+    assert [check.id for check in chosen("messages.cache", "messages")] == [
+        "messages.cache",
+        "messages.cache.counted",
+    ]
     with pytest.raises(KeyError):
         chosen("chat.nothing")
+    with pytest.raises(KeyError):
+        chosen("chat.stream", "messages")
 
 
 def test_the_page_lists_the_checks_as_they_are() -> None:

@@ -30,6 +30,8 @@ class Passing:
     method: str
     path: str
     asked: dict[str, Any]
+    sent_headers: frozenset[str]
+    """The names of the request's headers, in lower case."""
     status: int
     headers: dict[str, str]
     raw: bytes
@@ -95,6 +97,7 @@ class DamagingRelay:
                 request.method,
                 request.path.removeprefix("/v1"),
                 _loaded(raw),
+                frozenset(name.lower() for name in headers),
                 answer.status,
                 kept,
                 await answer.read(),

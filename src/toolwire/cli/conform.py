@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from toolwire.conform.engine import CATALOGUE, CheckFinding, ConformOutcome
+from toolwire.conform.exchange import FAMILIES
 from toolwire.conform.probe import shown
 from toolwire.core.display import one_line
 from toolwire.settings.load import secret
 from toolwire.settings.types import ConfigError
 
 if TYPE_CHECKING:
-    from toolwire.conform.checks_both import Check
+    from toolwire.conform.checks_shared import Check
     from toolwire.conform.probe import Probe
 
 LIMIT_S = 60.0
@@ -35,6 +36,8 @@ def conform_arguments(parser: argparse.ArgumentParser) -> None:
     add("url", metavar="URL", help="the endpoint's base, such as http://127.0.0.1:8788/v1")
     add("--model", metavar="M", default="", help="the model to ask; default: the first one listed")
     add("--api-key", metavar="K", default="", help="the key, env:NAME or file:PATH; never shown")
+    api = "only the checks of this API; default: all of them, and the other routes"
+    add("--api", choices=FAMILIES[1:], default="", help=api)
     only = "only these checks, by id or its beginning: chat.stream,http.cors"
     add("--only", metavar="IDS", default="", help=only)
     timeout = "seconds that one answer may take; default: 60"
@@ -51,9 +54,10 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from toolwire.conform.probe import AddressError, Probe, base_of
 
     try:
-        base, checks = base_of(arguments.url), chosen(arguments.only)
+        base, checks = base_of(arguments.url), chosen(arguments.only, arguments.api)
     except KeyError as error:
-        raise ConfigError(f"no check is called {error.args[0]!r}; docs/conform.md lists them") from None
+        of = f" of {arguments.api}" if arguments.api else ""
+        raise ConfigError(f"no check{of} is called {error.args[0]!r}; docs/conform.md lists them") from None
     except AddressError as error:
         raise ConfigError(str(error)) from None
     key = secret(arguments.api_key, "--api-key", os.environ) or arguments.api_key
@@ -189,7 +193,7 @@ def _row(finding: CheckFinding) -> dict[str, Any]:
 def junit(outcome: ConformOutcome) -> str:
     """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
     root = Element("testsuites", name=_plain(f"toolwire conform {shown(outcome.base)}"))
-    for family in ("http", "chat", "responses"):
+    for family in FAMILIES:
         own = [finding for finding in outcome.findings if finding.check.family == family]
         if own:
             results = Counter(finding.verdict.result for finding in own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolwire.conform import judging as say
-from toolwire.conform.checks_both import SCHEMAS, Check, bodies, streams
+from toolwire.conform.checks_shared import SCHEMAS, Check, allowed, bodies, streams
 from toolwire.conform.problems import UNREADABLE
 
 CHUNK = f"{SCHEMAS}CreateChatCompletionStreamResponse"
@@ -12,6 +12,7 @@ _BODIES, _STREAMS = bodies("chat"), streams("chat")
 _CALLS = _STREAMS[1:]
 
 CHAT = [
+    allowed("chat", "ChatCompletionAllowedToolsChoice"),
     Check(
         "chat.body.shape",
         "a completion has id, object, created, model and choices; a choice index, message, logprobs and "

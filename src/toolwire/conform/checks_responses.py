@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolwire.conform import judging as say
 from toolwire.conform import keeping
-from toolwire.conform.checks_both import SCHEMAS, Check, bodies, streams
+from toolwire.conform.checks_shared import SCHEMAS, Check, allowed, bodies, streams
 from toolwire.conform.problems import UNREADABLE
 
 RESPONSE = f"{SCHEMAS}Response"
@@ -12,6 +12,7 @@ EVENT = f"{SCHEMAS}ResponseStreamEvent"
 _BODIES, _STREAMS = bodies("responses"), streams("responses")
 
 RESPONSES = [
+    allowed("responses", "ToolChoiceAllowed"),
     Check(
         "responses.input.string",
         "input may be a string",

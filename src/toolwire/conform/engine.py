@@ -12,13 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolwire.conform.checks_both import HTTP, Check, alike
+from toolwire.conform.asking import request
 from toolwire.conform.checks_chat import CHAT
+from toolwire.conform.checks_http import HTTP
+from toolwire.conform.checks_messages import MESSAGES
 from toolwire.conform.checks_responses import RESPONSES
-from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, mapping, mappings, text_of
+from toolwire.conform.checks_shared import Check, alike
+from toolwire.conform.exchange import ProbeExchange, ProbeRequest, mapping, mappings, text_of
 from toolwire.conform.judging import Verdict
 from toolwire.conform.probe import Probe
-from toolwire.conform.questions import PATHS, QUESTIONS, Question
+from toolwire.conform.questions import QUESTIONS, Question
+from toolwire.core.turn import Api
 
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
@@ -149,12 +153,14 @@ async def conform(
     probe: Probe, model: str, checks: Sequence[Check], found: Callable[[CheckFinding], Any] | None = None
 ) -> ConformOutcome:
     """Judges the endpoint by the checks, in their order. `found` is called with each finding."""
-    wanted = sorted({check.family for check in checks} - {"http"})
-    absences = {family: absence for family in wanted if (absence := await _absent(probe, family, model))}
+    wanted: list[Api] = sorted({check.family for check in checks if check.family != "http"})
+    absences: dict[str, Absence] = {
+        family: absence for family in wanted if (absence := await _absent(probe, family, model))
+    }
     absent: dict[str, str] = {family: absence.why for family, absence in absences.items()}
     refused = next((absence.why for absence in absences.values() if absence.refused), "")
-    if wanted and len(absent) == len(wanted) and (refused or len(wanted) == 2):
-        raise NothingToJudge(refused or f"neither API can be judged: {'; '.join(absent.values())}")
+    if wanted and len(absent) == len(wanted) and (refused or len(wanted) > 1):
+        raise NothingToJudge(refused or f"no API can be judged: {'; '.join(absent.values())}")
     engine = ConformEngine(probe, model)
     findings = []
     for check in checks:
@@ -170,19 +176,19 @@ async def conform(
     return ConformOutcome(probe.base, model, tuple(findings), absent, probe.requests)
 
 
-async def _absent(probe: Probe, family: Family, model: str) -> Absence | None:
+async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
     """Why the API is absent; None: it exists.
 
     Two invalid requests and a valid one must all say that it is absent.
     """
     absence = None
-    for request in (
-        ProbeRequest(PATHS[family], {"model": model}),
-        ProbeRequest(PATHS[family], {}),
-        QUESTIONS[f"{family}.text.body"].build(model, {}),
+    for asked in (
+        request(api, {"model": model}),
+        request(api, {}),
+        QUESTIONS[f"{api}.text.body"].build(model, {}),
     ):
-        assert request is not None
-        absence = _absence(probe, await probe.ask(f"{family}.there", request))
+        assert asked is not None
+        absence = _absence(probe, await probe.ask(f"{api}.there", asked))
         if absence is None:
             return None
     return absence
@@ -210,24 +216,30 @@ def _refused(probe: Probe, exchange: ProbeExchange) -> str:
 
 # --- the catalogue: every check has a test that it passes and a test that it can fail ---
 
-CATALOGUE: tuple[Check, ...] = (*HTTP, *alike("chat"), *CHAT, *alike("responses"), *RESPONSES)
+CATALOGUE: tuple[Check, ...] = (
+    *HTTP,
+    *(*alike("chat"), *CHAT),
+    *(*alike("responses"), *RESPONSES),
+    *(*alike("messages"), *MESSAGES),
+)
 BY_ID = {check.id: check for check in CATALOGUE}
 assert len(BY_ID) == len(CATALOGUE)
 assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
-def chosen(patterns: str) -> tuple[Check, ...]:
-    """The checks with these ids or beginnings of ids: `chat.stream,http`.
+def chosen(patterns: str, api: str = "") -> tuple[Check, ...]:
+    """The checks of this API with these ids or beginnings of ids: `chat.stream,http`.
 
     Raises KeyError if one matches none.
     """
+    checks = tuple(check for check in CATALOGUE if api in ("", check.family))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
-        if not any(_matches(check.id, pattern) for check in CATALOGUE):
+        if not any(_matches(check.id, pattern) for check in checks):
             raise KeyError(pattern)
     if not wanted:
-        return CATALOGUE
-    return tuple(check for check in CATALOGUE if any(_matches(check.id, pattern) for pattern in wanted))
+        return checks
+    return tuple(check for check in checks if any(_matches(check.id, pattern) for pattern in wanted))
 
 
 def _matches(id: str, pattern: str) -> bool:

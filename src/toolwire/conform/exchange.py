@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,11 +15,12 @@ from typing import Any, Literal
 from toolwire.conform.judge import Frame, fold, split_sse
 from toolwire.core.turn import Api
 
-Family = Literal["http", "chat", "responses"]
-FAMILIES: tuple[Family, ...] = ("http", "chat", "responses")
+Family = Literal["http", "chat", "responses", "messages"]
+FAMILIES: tuple[Family, ...] = ("http", "chat", "responses", "messages")
 EXCERPT = 160
-BUSY = (429, 503)
-HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output"}
+BUSY = (429, 503, 529)
+"""Anthropic's API is overloaded with 529."""
+HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output", "messages": "content"}
 """The key without which an object is not an answer of the API."""
 
 
@@ -30,7 +31,10 @@ def family_of(name: str) -> Family:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """`body`: a JSON value, or bytes. `leave`: disconnect after the first bytes. `bare`: no key."""
+    """`body`: a JSON value, or bytes. `leave`: disconnect after the first bytes.
+
+    `x_api_key`: the key is sent in this header instead of `Authorization`; `bare`: no key is sent.
+    """
 
     path: str
     body: Any = None
@@ -38,6 +42,8 @@ class ProbeRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     leave: bool = False
     bare: bool = False
+    x_api_key: bool = False
+    query: str = ""
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -67,7 +73,7 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What the answer means to a client, in either API, streamed or not."""
+    """What the answer means to a client, in any API, streamed or not."""
 
     text: str
     calls: tuple[SeenCall, ...]
@@ -111,7 +117,7 @@ class ProbeExchange:
 
     @property
     def api(self) -> Api:
-        return "responses" if self.family == "responses" else "chat"
+        return "chat" if self.family == "http" else self.family
 
     @property
     def legacy(self) -> bool:
@@ -172,7 +178,7 @@ class ProbeExchange:
 
     @cached_property
     def answer(self) -> ClientAnswer:
-        return _read_chat(self.body) if self.api == "chat" else _read_responses(self.body)
+        return _READERS[self.api](self.body)
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -249,3 +255,17 @@ def _read_responses(body: Mapping[str, Any]) -> ClientAnswer:
     calls = [_call(item.get("call_id"), item) for item in items if item.get("type") in kinds]
     text = "".join(text_of(part.get("text")) for part in parts)
     return ClientAnswer(text, tuple(calls), text_of(body.get("status")), text_of(body.get("id")))
+
+
+def _read_messages(body: Mapping[str, Any]) -> ClientAnswer:
+    blocks = mappings(body.get("content"))
+    calls = [_call(block.get("id"), block) for block in blocks if block.get("type") == "tool_use"]
+    text = "".join(text_of(block.get("text")) for block in blocks if block.get("type") == "text")
+    return ClientAnswer(text, tuple(calls), text_of(body.get("stop_reason")), text_of(body.get("id")))
+
+
+_READERS: Mapping[Api, Callable[[Mapping[str, Any]], ClientAnswer]] = {
+    "chat": _read_chat,
+    "responses": _read_responses,
+    "messages": _read_messages,
+}

@@ -2,8 +2,8 @@
 
 - A departure that is seen is a failure, with what was seen and in which frame.
 - What could not be seen is not run: the model did not do it, the answer is empty, the endpoint is busy, or it
-  declines the request with OpenAI's error object.
-- An exchange that broke, or an error without OpenAI's error object, fails every check that needs it.
+  declines the request with the API's error object, OpenAI's or Anthropic's.
+- An exchange that broke, or an error without that object, fails every check that needs it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Literal
 
 import jsonschema_rs
 
+from toolwire.conform.asking import CITY, SCHEMA, SECRET
 from toolwire.conform.exchange import ProbeExchange, mapping
 from toolwire.conform.judge import judge_error
 from toolwire.conform.problems import UNREADABLE, problems_of
-from toolwire.conform.questions import CITY, SCHEMA, SECRET
 
 Result = Literal["pass", "fail", "not-run"]
 Seen = Sequence[ProbeExchange]
@@ -74,9 +74,10 @@ def broken(exchange: ProbeExchange) -> Verdict | None:
         return not_run(exchange, exchange.wanting or "it was not asked")
     if exchange.busy:
         return busy(exchange)
-    if isinstance(exchange.json, dict) and not judge_error(exchange.status, exchange.json):
+    if isinstance(exchange.json, dict) and not judge_error(exchange.status, exchange.json, exchange.api):
         return not_run(exchange, f"the endpoint declines: {exchange.refusal}")
-    return failed(exchange, f"HTTP {exchange.status} without OpenAI's error object")
+    whose = "Anthropic's" if exchange.api == "messages" else "OpenAI's"
+    return failed(exchange, f"HTTP {exchange.status} without {whose} error object")
 
 
 def _declined(exchange: ProbeExchange) -> Verdict:
@@ -129,7 +130,7 @@ class WireVerdict:
         return each(self._judge, lenient=True)(seen)
 
     def _concerns(self, exchange: ProbeExchange) -> bool:
-        may_call = b"tool_calls" in exchange.raw or b"function_call" in exchange.raw
+        may_call = any(mark in exchange.raw for mark in (b"tool_calls", b"function_call", b"tool_use"))
         return not exchange.ok or bool(exchange.answer.calls) or may_call
 
     def _judge(self, exchange: ProbeExchange) -> Verdict:
@@ -208,7 +209,8 @@ GRAVE = tuple(
     """call_shape call_id call_index call_repeated call_id_repeated cumulative_arguments invalid_arguments
     empty_arguments untruthful_finish finish_missing after_finish wrong_dialect undeclared_tool
     terminal_missing item_open not_open text_open text_differs output id_repeated output_index item_id
-    done_missing null_content""".split()
+    done_missing null_content start_missing start_repeated block_index block_open block_content
+    delta_type""".split()
 )
 
 
@@ -221,7 +223,7 @@ def clean(exchange: ProbeExchange) -> Verdict:
 
 
 def refused(*statuses: int) -> Judge:
-    """An HTTP error of one of these statuses, with OpenAI's error object and nothing before it."""
+    """An HTTP error of one of these statuses, with the API's error object and nothing before it."""
     expected = " or ".join(map(str, statuses))
 
     def judge(exchange: ProbeExchange) -> Verdict:
@@ -233,7 +235,7 @@ def refused(*statuses: int) -> Judge:
             return failed(exchange, f"HTTP {exchange.status}, expected {expected}")
         if not isinstance(exchange.json, dict):
             return failed(exchange, f"HTTP {exchange.status}, but the body is no JSON object")
-        for problem in judge_error(exchange.status, exchange.json):
+        for problem in judge_error(exchange.status, exchange.json, exchange.api):
             if problem.code != "unknown_key":
                 return failed(exchange, problem.message)
         return _has_type(exchange, "application/json")
@@ -251,13 +253,14 @@ def needs_key(seen: Seen) -> Verdict:
 # --- what models do with tools ---
 
 
-def calls(*names: str) -> Judge:
+def calls(*names: str, may_decline: bool = True) -> Judge:
     """At least one call, and only of these tools."""
+    missed = unanswered if may_decline else unmet
 
     def judge(exchange: ProbeExchange) -> Verdict:
         wrong = [name for name in exchange.called if name not in names]
         fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer holds no call"
-        return unanswered(exchange) or _clean_if(bool(exchange.called) and not wrong, exchange, fault)
+        return missed(exchange) or _clean_if(bool(exchange.called) and not wrong, exchange, fault)
 
     return each(judge)
 
@@ -300,6 +303,17 @@ def no_markup(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in MARKUP if mark in exchange.answer.text]
     fault = f"the text of the answer holds {next(iter(found), '')!r}"
     return missing(exchange) or unseen(exchange) or expect(not found, exchange, fault)
+
+
+THOUGHT_MARKUP = ("<think", "</think", "<reasoning", "<|channel|>")
+
+
+def thinks_apart(exchange: ProbeExchange) -> Verdict:
+    found = [mark for mark in THOUGHT_MARKUP if mark in exchange.answer.text]
+    if found:
+        return failed(exchange, f"the text of the answer holds {found[0]!r}")
+    misplaced = WireVerdict(("delta_type",))([exchange])
+    return misplaced if misplaced.result == "fail" else done_well(exchange)
 
 
 def fresh_ids(seen: Seen) -> Verdict:

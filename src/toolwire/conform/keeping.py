@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from toolwire.conform.asking import ASKED_HEADERS, ORIGIN
 from toolwire.conform.exchange import ProbeExchange, mapping, mappings, text_of
 from toolwire.conform.judging import (
     PASS,
@@ -24,26 +25,43 @@ from toolwire.conform.judging import (
     unmet,
     unseen,
 )
-from toolwire.conform.questions import ASKED_HEADERS, ORIGIN
 
 _OF_A_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
+_OF_ANTHROPICS_MODEL = {"id": str, "type": str, "display_name": str, "created_at": str}
 
 
 def lists_models(seen: Seen) -> Verdict:
     exchange = seen[0]
-    fault = _fault_of_list(exchange.body)
+    fault = _fault_of_list(exchange.body, _OF_A_MODEL)
+    if not fault and exchange.body.get("object") != "list":
+        fault = "the body has no object: list"
     return unmet(exchange) or expect(not fault, exchange, fault)
 
 
-def _fault_of_list(body: Mapping[str, Any]) -> str:
+def lists_anthropics_models(seen: Seen) -> Verdict:
+    exchange = seen[0]
+    fault = _fault_of_list(exchange.body, _OF_ANTHROPICS_MODEL)
+    if not fault and not isinstance(exchange.body.get("has_more"), bool):
+        fault = "the list lacks has_more"
+    return unmet(exchange) or expect(not fault, exchange, fault)
+
+
+def _fault_of_list(body: Mapping[str, Any], members: Mapping[str, type]) -> str:
     entries = body.get("data")
-    if body.get("object") != "list" or not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list) or not entries:
         return "the body is no list of models with at least one of them"
     for entry in map(mapping, entries):
-        lacking = [key for key, kind in _OF_A_MODEL.items() if not isinstance(entry.get(key), kind)]
+        lacking = [key for key, kind in members.items() if not isinstance(entry.get(key), kind)]
         if lacking:
             return f"a model lacks {', '.join(lacking)}"
     return ""
+
+
+def counts_tokens(seen: Seen) -> Verdict:
+    exchange = seen[0]
+    count = exchange.body.get("input_tokens")
+    counted = isinstance(count, int) and count > 0
+    return unmet(exchange) or expect(counted, exchange, "the body has no input_tokens above 0")
 
 
 def returns_model(seen: Seen) -> Verdict:
@@ -81,7 +99,7 @@ def preflight_allows(seen: Seen) -> Verdict:
     return expect(not lacking, exchange, f"access-control-allow-headers leaves out {', '.join(lacking)}")
 
 
-# --- stored responses ---
+# --- stored responses, and threads of messages ---
 
 
 def _unstored(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
@@ -162,3 +180,15 @@ def continues_after_disconnect(seen: Seen) -> Verdict:
     if verdict is None and not left.raw:
         return not_run(left, left.hollow)
     return verdict or answered(after)
+
+
+NO_THREADS = "thread_unsupported_request"
+
+
+def serves_threads(seen: Seen) -> Verdict:
+    """The thread continues with the result alone, or its first request is refused in the SDKs' words."""
+    first, after = seen
+    if first.status == 400 and not first.trouble:
+        code = mapping(mapping(mapping(first.json).get("error")).get("details")).get("error_code")
+        return expect(code == NO_THREADS, first, f"error_code is {str(code)[:60]!r}, not {NO_THREADS!r}")
+    return unseen(first) or result_reached_model(after)

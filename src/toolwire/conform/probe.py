@@ -44,7 +44,7 @@ def base_of(address: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise AddressError(f"{shown(address)}: expected an address such as http://127.0.0.1:8788/v1")
     path = parts.path.rstrip("/")
-    for tail in ("/chat/completions", "/responses", "/models"):
+    for tail in ("/chat/completions", "/responses", "/messages", "/models"):
         path = path.removesuffix(tail)
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
 
@@ -137,12 +137,16 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         assert self._session is not None
         headers = dict(request.headers)
         if self._key and not request.bare:
-            headers["Authorization"] = f"Bearer {self._key}"
+            if request.x_api_key:
+                headers["x-api-key"] = self._key
+            else:
+                headers["Authorization"] = f"Bearer {self._key}"
         data = None
         if request.body is not None:
             headers["Content-Type"] = "application/json"
             data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
-        url = URL(self.base + quote(request.path, safe="/:@"), encoded=True)
+        query = f"?{request.query}" if request.query else ""
+        url = URL(self.base + quote(request.path, safe="/:@") + query, encoded=True)
         async with self._session.request(
             request.method, url, data=data, headers=headers, allow_redirects=False
         ) as response:

@@ -24,7 +24,7 @@ SUBJECTS = {
     "usage": "usage_shape",
     **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"), "usage_details"),
     **dict.fromkeys(("input_tokens_details", "output_tokens_details"), "usage_details"),
-    **dict.fromkeys(("error", "error body", "response.error"), "error_shape"),
+    **dict.fromkeys(("error", "error body", "error event", "response.error"), "error_shape"),
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
 """The topic of a misfit by the object it is found in; the rest is `shape`."""
@@ -44,7 +44,7 @@ def problems_of(exchange: ProbeExchange) -> Found:
     options = Options(
         include_usage=mapping(asked.get("stream_options")).get("include_usage") is True,
         legacy="functions" in asked,
-        tools=_declared(asked),
+        tools=_declared(asked, exchange.api),
         allow_done_on_responses=True,
         may_stop=any(_names_tool(asked.get(key)) for key in ("tool_choice", "function_call")),
     )
@@ -61,10 +61,11 @@ def _names_tool(choice: Any) -> bool:
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
 
-def _declared(asked: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _declared(asked: Mapping[str, Any], api: Api) -> tuple[str, ...] | None:
     """The names that may be called; None: any, because a request declares more than plain functions."""
     tools = mappings(asked.get("tools"))
-    if not tools or any(tool.get("type") != "function" for tool in tools):
+    plain = None if api == "messages" else "function"
+    if not tools or any(tool.get("type") != plain for tool in tools):
         return None
     return tuple(str(mapping(tool.get("function", tool)).get("name")) for tool in tools)
 
@@ -116,7 +117,9 @@ def topic(problem: Problem) -> str:
         return problem.code
     if problem.subject in ("call opener", "call") and problem.key == "id":
         return "call_id"
-    if problem.code == "wrong_value" and problem.key == "arguments":
+    if problem.code == "wrong_value" and problem.key in ("arguments", "input"):
         return "invalid_arguments"
+    if problem.key == "usage":
+        return "usage_shape"
     inner = SUBJECTS.get(problem.key) if problem.subject == "usage" else None
     return inner or SUBJECTS.get(problem.subject, "shape")

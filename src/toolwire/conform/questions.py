@@ -1,9 +1,8 @@
-"""What an endpoint is asked: requests as data, for both APIs.
+"""The questions: every request that an endpoint is asked.
 
 A question builds its request from the model's name and the answers to earlier questions. Where a model must
 do something, the question says so in plain words, lists `variants` (fields laid over the request, tried in
-order) and knows whether it was `done`. The words spell calls out (`Call the tool NAME with the arguments
-{…}`): any model understands that, and a scripted one can read it.
+order) and knows whether it was `done`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,52 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolwire.conform.asking import (
+    ANTHROPIC,
+    CACHED,
+    CALL_TIME,
+    CITY,
+    DESCRIBE,
+    GREET,
+    LOST_ID,
+    NO_MODEL,
+    ONE_CALL,
+    ORIGIN,
+    PATHS,
+    PREFLIGHT,
+    REMINDER,
+    RESULT,
+    SAY_AND_CALL,
+    THEN_REPEAT,
+    THINK,
+    TIME,
+    TWO_CALLS,
+    WEATHER,
+    Build,
+    Earlier,
+    allowed,
+    ask,
+    asking,
+    called,
+    called_twice,
+    choice,
+    continued,
+    in_thread,
+    legacy_with_result,
+    named,
+    one_at_a_time,
+    repeats_result,
+    request,
+    said_and_called,
+    sending,
+    stored,
+    structured,
+    thought_and_called,
+    tools,
+    with_results,
+)
 from toolwire.conform.exchange import Family, ProbeExchange, ProbeRequest, family_of
 from toolwire.core.turn import Api
-
-Earlier = Mapping[str, ProbeExchange]
-Build = Callable[[str, Earlier], ProbeRequest | None]
-"""From the model's name and the exchanges named in `after`; None: an earlier answer lacks what is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,190 +75,6 @@ class Question:
         return family_of(self.name)
 
 
-def _object(**properties: str) -> dict[str, Any]:
-    kinds = {name: {"type": kind} for name, kind in properties.items()}
-    return {"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}
-
-
-CITY = _object(city="string")
-WEATHER = {"name": "get_weather", "description": "Looks up the weather code of a city.", "parameters": CITY}
-TIME = {"name": "get_time", "description": "Looks up the clock code of a city.", "parameters": CITY}
-SCHEMA = _object(city="string", inhabitants="integer")
-SECRET = "ZEPHYR-4711"
-RESULT = f"The weather code of Paris is {SECRET}."
-LOST_ID = "resp_0123456789abcdef0123456789abcdef0123456789abcdef"
-NO_MODEL = "no-such-model-of-toolwire-conform"
-ORIGIN = "app://obsidian.md"
-_COMMON_HEADERS = ("authorization", "content-type", "x-stainless-os", "x-stainless-retry-count")
-ASKED_HEADERS = (*_COMMON_HEADERS, "x-a-header-of-tomorrow")
-PREFLIGHT = {
-    "Origin": ORIGIN,
-    "Access-Control-Request-Method": "POST",
-    "Access-Control-Request-Headers": ", ".join(ASKED_HEADERS),
-}
-
-GREET = "Reply with one short sentence that greets me."
-CALL_WEATHER = 'Call the tool get_weather with the arguments {"city": "Paris"}.'
-CALL_TIME = 'Call the tool get_time with the arguments {"city": "Tokyo"}.'
-ONE_CALL = f"{CALL_WEATHER} Call it once, and write nothing."
-TWO_CALLS = (
-    f"{CALL_WEATHER} {CALL_TIME} Make both calls at once, in this one turn, before any result is there."
-)
-SAY_AND_CALL = f'First write the sentence "Let me look that up." Then, in the same turn: {CALL_WEATHER}'
-THEN_REPEAT = f"{CALL_WEATHER} When its result is there, repeat the code that it holds."
-DESCRIBE = (
-    "Describe Paris as a JSON object: its name as city, "
-    "and how many inhabitants it has as inhabitants, a whole number."
-)
-
-# --- requests of both APIs ---
-
-PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-
-
-def tools(api: Api, **more: Any) -> list[dict[str, Any]]:
-    return [_of_kind(api, "function", {**tool, **more}) for tool in (WEATHER, TIME)]
-
-
-def named(api: Api, name: str) -> dict[str, Any]:
-    return _of_kind(api, "function", {"name": name})
-
-
-def allowed(api: Api, name: str) -> dict[str, Any]:
-    return _of_kind(api, "allowed_tools", {"mode": "required", "tools": [named(api, name)]})
-
-
-def _of_kind(api: Api, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Chat nests the fields under the kind, Responses has them beside it."""
-    return {"type": kind, kind: dict(fields)} if api == "chat" else {"type": kind, **fields}
-
-
-def structured(api: Api) -> dict[str, Any]:
-    form = _of_kind(api, "json_schema", {"name": "city", "schema": SCHEMA, "strict": True})
-    return {"response_format": form} if api == "chat" else {"text": {"format": form}}
-
-
-def ask(api: Api, model: str, words: str, **more: Any) -> ProbeRequest:
-    """A request of one user message. The endpoint stores nothing of it unless the question is about that."""
-    messages = [{"role": "user", "content": words}]
-    own = {"messages": messages} if api == "chat" else {"input": messages, "store": False}
-    return ProbeRequest(PATHS[api], {"model": model, **own, **more})
-
-
-def asking(api: Api, words: str, **more: Any) -> Build:
-    return lambda model, earlier: ask(api, model, words, **more)
-
-
-def _body(api: Api, body: Mapping[str, Any]) -> Build:
-    return lambda model, earlier: ProbeRequest(PATHS[api], {"model": model, **body})
-
-
-def called(exchange: ProbeExchange) -> bool:
-    return bool(exchange.answer.calls)
-
-
-def called_twice(exchange: ProbeExchange) -> bool:
-    return len(exchange.answer.calls) > 1
-
-
-def said_and_called(exchange: ProbeExchange) -> bool:
-    return called(exchange) and bool(exchange.answer.text.strip())
-
-
-def repeats_result(exchange: ProbeExchange) -> bool:
-    return SECRET in exchange.answer.text
-
-
-# --- the second step ---
-
-
-def with_results(api: Api, first: str, *, as_clients_do: bool = False) -> Build:
-    """The conversation with the results: as documented, or in the other shapes that clients send."""
-    extend = _chat_with_results if api == "chat" else _responses_with_results
-
-    def build(model: str, earlier: Earlier) -> ProbeRequest | None:
-        exchange = earlier[first]
-        changes = extend(exchange, as_clients_do)
-        return exchange.request.but(tool_choice=None, **changes) if called(exchange) else None
-
-    return build
-
-
-def _chat_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
-    calls = first.answer.calls
-    made = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in calls
-    ]
-    assistant = {"role": "assistant", "content": "" if as_clients_do else None, "tool_calls": made}
-    results: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": call.id, "content": RESULT} for call in calls
-    ]
-    if as_clients_do:
-        for call, result in zip(calls, results, strict=True):
-            result.update(name=call.name, content=[{"type": "text", "text": RESULT}])
-    return {"messages": [*first.request.asked["messages"], assistant, *results]}
-
-
-def _responses_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
-    items = first.body.get("output", [])
-    result: Any = [{"type": "input_text", "text": RESULT}] if as_clients_do else RESULT
-    if as_clients_do:  # some clients return only what the call was, not the whole item
-        items = [_call_alone(item) for item in items]
-    return {"input": [*first.request.asked["input"], *items, *_outputs(first, result)]}
-
-
-def _call_alone(item: Any) -> Any:
-    if not isinstance(item, dict) or item.get("type") != "function_call":
-        return item
-    return {key: item.get(key) for key in ("type", "call_id", "name", "arguments")}
-
-
-def _outputs(first: ProbeExchange, result: Any) -> list[dict[str, Any]]:
-    return [
-        {"type": "function_call_output", "call_id": call.id, "output": result} for call in first.answer.calls
-    ]
-
-
-def _legacy_with_result(model: str, earlier: Earlier) -> ProbeRequest | None:
-    first = earlier["chat.legacy.body"]
-    if not first.answer.calls:
-        return None
-    call = first.answer.calls[0]
-    function_call = {"name": call.name, "arguments": call.arguments}
-    assistant = {"role": "assistant", "content": None, "function_call": function_call}
-    result = {"role": "function", "name": call.name, "content": RESULT}
-    messages = [*first.request.asked["messages"], assistant, result]
-    return first.request.but(function_call=None, messages=messages)
-
-
-# --- stored responses ---
-
-
-def _id_of(exchange: ProbeExchange) -> str | None:
-    return exchange.answer.id or None if exchange.ok else None
-
-
-def stored(name: str, method: str = "GET", tail: str = "") -> Build:
-    def build(model: str, earlier: Earlier) -> ProbeRequest | None:
-        id = _id_of(earlier[name])
-        return None if id is None else ProbeRequest(f"{PATHS['responses']}/{id}{tail}", method=method)
-
-    return build
-
-
-def _continued(model: str, earlier: Earlier) -> ProbeRequest | None:
-    first = earlier["responses.kept.call"]
-    id = _id_of(first)
-    if id is None or not called(first):
-        return None
-    body = {"model": model, "previous_response_id": id, "input": _outputs(first, RESULT), "store": True}
-    return ProbeRequest(PATHS["responses"], {**body, "tools": tools("responses")})
-
-
-# --- the questions ---
-
-
 def _both_forms(name: str, build: Build, **more: Any) -> list[Question]:
     """The same question, streamed and not."""
 
@@ -235,20 +90,22 @@ def _choices(*choices: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _one_call(api: Api) -> dict[str, Any]:
-    variants = _choices(named(api, "get_weather"), "required", "auto")
+    variants = _choices(named(api, "get_weather"), choice(api, "required"), choice(api, "auto"))
     return {"variants": variants, "done": called, "wants": "call the tool"}
 
 
 def _shared(api: Api) -> list[Question]:
-    """The questions that both APIs are asked."""
+    """The questions that every API is asked."""
     both = tools(api)
+    auto, required = choice(api, "auto"), choice(api, "required")
+    explicit = {} if api == "messages" else {"parallel_tool_calls": True}
     two_calls: dict[str, Any] = {
-        "variants": (*_choices("required", "auto"), {"tool_choice": "auto", "parallel_tool_calls": True}),
+        "variants": (*_choices(required, auto), {"tool_choice": auto, **explicit}),
         "done": called_twice,
         "wants": "make two calls in one turn",
     }
     text_and_call: dict[str, Any] = {
-        "variants": _choices("auto", "auto", "required"),
+        "variants": _choices(auto, auto, required),
         "done": said_and_called,
         "wants": "write and call in one turn",
     }
@@ -257,10 +114,11 @@ def _shared(api: Api) -> list[Question]:
         "done": repeats_result,
         "wants": "repeat what the tool's result said",
     }
-    choices = {"none": "none", "required": "required", "named": named(api, "get_time")}
-    choices["allowed"] = allowed(api, "get_time")
+    choices = {"none": choice(api, "none"), "required": required, "named": named(api, "get_time")}
+    if api != "messages":
+        choices["allowed"] = allowed(api, "get_time")
     first = f"{api}.loop.first"
-    single = asking(api, TWO_CALLS, tools=both, tool_choice="required", parallel_tool_calls=False)
+    single = asking(api, TWO_CALLS, tools=both, **one_at_a_time(api))
     return [
         *_both_forms(f"{api}.text", asking(api, GREET)),
         *_both_forms(f"{api}.call", asking(api, ONE_CALL, tools=both), **_one_call(api)),
@@ -268,21 +126,21 @@ def _shared(api: Api) -> list[Question]:
         *_both_forms(f"{api}.both", asking(api, SAY_AND_CALL, tools=both), **text_and_call),
         *_both_forms(f"{api}.structured", asking(api, DESCRIBE, **structured(api))),
         Question(f"{api}.single.body", single),
-        Question(f"{api}.choice.auto", asking(api, GREET, tools=both, tool_choice="auto")),
+        Question(f"{api}.choice.auto", asking(api, GREET, tools=both, tool_choice=auto)),
         *(
-            Question(f"{api}.choice.{name}", asking(api, ONE_CALL, tools=both, tool_choice=choice))
-            for name, choice in choices.items()
+            Question(f"{api}.choice.{name}", asking(api, ONE_CALL, tools=both, tool_choice=chosen))
+            for name, chosen in choices.items()
         ),
         Question(first, asking(api, THEN_REPEAT, tools=both), **_one_call(api)),
         *_both_forms(f"{api}.loop.second", with_results(api, first), after=(first,), **repeat),
         Question(f"{api}.loop.clients", with_results(api, first, as_clients_do=True), after=(first,)),
-        Question(f"{api}.bad-json", lambda model, earlier: ProbeRequest(PATHS[api], b'{"model": "x", ')),
+        Question(f"{api}.bad-json", lambda model, earlier: request(api, b'{"model": "x", ')),
         Question(f"{api}.unknown-model", lambda model, earlier: ask(api, NO_MODEL, GREET)),
         Question(
             f"{api}.unknown-model.stream", lambda model, earlier: ask(api, NO_MODEL, GREET, stream=True)
         ),
         Question(f"{api}.bad-field", asking(api, GREET, tools="none at all")),
-        Question(f"{api}.missing-field", _body(api, {"stream": True})),
+        Question(f"{api}.missing-field", sending(api, {"stream": True})),
         Question(
             f"{api}.left", lambda model, earlier: replace(ask(api, model, GREET, stream=True), leave=True)
         ),
@@ -342,15 +200,15 @@ _CHAT = [
         wants="call the function",
     ),
     Question("chat.legacy.none", asking("chat", ONE_CALL, **FUNCTIONS, function_call="none")),
-    Question("chat.legacy.second", _legacy_with_result, after=("chat.legacy.body",)),
-    Question("chat.clients", _body("chat", _CHAT_CLIENTS)),
+    Question("chat.legacy.second", legacy_with_result, after=("chat.legacy.body",)),
+    Question("chat.clients", sending("chat", _CHAT_CLIENTS)),
 ]
 
 _NOTE = {"type": "custom", "name": "note", "description": "Takes down a text, word by word."}
 _KEPT = "responses.kept.call"
 _RESPONSES = [
-    Question("responses.string", _body("responses", {"input": GREET, "store": False})),
-    Question("responses.clients", _body("responses", _RESPONSES_CLIENTS)),
+    Question("responses.string", sending("responses", {"input": GREET, "store": False})),
+    Question("responses.clients", sending("responses", _RESPONSES_CLIENTS)),
     Question(
         "responses.custom.stream",
         asking("responses", "Call the tool note with the text: It rains.", tools=[_NOTE], stream=True),
@@ -365,7 +223,7 @@ _RESPONSES = [
     ),
     Question(
         "responses.kept.next",
-        _continued,
+        continued,
         after=(_KEPT,),
         variants=({}, {}),
         done=repeats_result,
@@ -383,6 +241,142 @@ _RESPONSES = [
     Question("responses.lost-id", asking("responses", GREET, previous_response_id=LOST_ID)),
 ]
 
+# --- Messages, as Claude Code and Anthropic's SDKs use it ---
+
+_SEARCH = {"name": "ToolSearch", "description": "Loads tools.", "input_schema": CITY}
+_SYSTEM = [
+    {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.326; cc_entrypoint=cli;"},
+    {"type": "text", "text": "You are a kind assistant.", "cache_control": CACHED},
+]
+_INLINE = [
+    {"role": "user", "content": [{"type": "text", "text": REMINDER}, {"type": "text", "text": GREET}]},
+    {
+        "role": "system",
+        "content": [{"type": "text", "text": "The platform is Linux.", "cache_control": CACHED}],
+    },
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": GREET},
+    {"role": "system", "content": "The date is 2026-11-18.", "output_config": {"effort": "medium"}},
+    {"role": "system", "content": [], "output_config": {"effort": "low"}},
+]
+_MESSAGES_CLIENTS = {
+    "system": _SYSTEM,
+    "messages": [*_INLINE[:2]],
+    "tools": tools(
+        "messages", input_schema={"$schema": "https://json-schema.org/draft/2020-12/schema", **CITY}
+    ),
+    "metadata": {"user_id": '{"device_id":"d","account_uuid":"","session_id":"s"}'},
+    "max_tokens": 32000,
+    "thinking": {"type": "adaptive", "display": "updates"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "medium"},
+    "stream": True,
+}
+_BETAS = (
+    "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,effort-2025-11-24"
+)
+
+
+def _history(use: dict[str, Any], result: dict[str, Any], words: str) -> list[dict[str, Any]]:
+    """A question, a call of the assistant, and its result."""
+    call = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", **use}
+    content = [{"type": "tool_result", "tool_use_id": call["id"], **result}]
+    return [
+        {"role": "user", "content": words},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": content},
+    ]
+
+
+_WEATHER_CALL = {"name": "get_weather", "input": {"city": "Paris"}}
+_LOADED = _history(
+    {"name": "ToolSearch", "input": {"city": "get_time"}},
+    {
+        "content": [
+            {"type": "tool_reference", "tool_name": "get_time"},
+            {"type": "text", "text": "Tool loaded."},
+        ]
+    },
+    CALL_TIME,
+)
+_FAILED = _history(_WEATHER_CALL, {"content": "No such city.", "is_error": True}, ONE_CALL)
+_MARKED = _history(_WEATHER_CALL, {"content": RESULT, "cache_control": CACHED}, THEN_REPEAT)
+_PLAIN = {"max_tokens": 1024}
+_THINKING = {"max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+_THREAD = "messages.thread.first"
+_MESSAGES = [
+    Question(
+        "messages.clients",
+        sending(
+            "messages", _MESSAGES_CLIENTS, query="beta=true", headers={**ANTHROPIC, "anthropic-beta": _BETAS}
+        ),
+    ),
+    Question(
+        "messages.bearer", lambda model, earlier: replace(ask("messages", model, GREET), x_api_key=False)
+    ),
+    Question(
+        "messages.without-key", lambda model, earlier: replace(ask("messages", model, GREET), bare=True)
+    ),
+    Question("messages.system", sending("messages", {**_PLAIN, "system": _SYSTEM, "messages": _INLINE})),
+    Question(
+        "messages.cached",
+        sending(
+            "messages",
+            {
+                **_PLAIN,
+                "system": _SYSTEM,
+                "messages": _MARKED,
+                "tools": tools("messages", cache_control={**CACHED, "ttl": "1h"}),
+            },
+        ),
+        variants=({}, {}),
+        done=repeats_result,
+        wants="repeat what the tool's result said",
+    ),
+    Question(
+        "messages.failed", sending("messages", {**_PLAIN, "messages": _FAILED, "tools": tools("messages")})
+    ),
+    Question(
+        "messages.deferred",
+        sending(
+            "messages",
+            {
+                **_PLAIN,
+                "messages": _LOADED,
+                "tools": [_SEARCH, *tools("messages", defer_loading=True)],
+                "tool_choice": named("messages", "get_time"),
+            },
+        ),
+    ),
+    Question(
+        "messages.server-tool",
+        asking(
+            "messages", GREET, tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]
+        ),
+    ),
+    *_both_forms(
+        "messages.thinking",
+        asking("messages", f"{THINK} {THEN_REPEAT}", tools=tools("messages"), **_THINKING),
+        variants=({}, {"thinking": {"type": "adaptive"}}),
+        done=thought_and_called,
+        wants="think and call the tool",
+    ),
+    Question(
+        "messages.thinking.second",
+        with_results("messages", "messages.thinking.body"),
+        after=("messages.thinking.body",),
+        variants=({}, {}),
+        done=repeats_result,
+        wants="repeat what the tool's result said",
+    ),
+    Question(
+        _THREAD,
+        asking("messages", THEN_REPEAT, tools=tools("messages"), thread={"type": "create"}),
+        **_one_call("messages"),
+    ),
+    Question("messages.thread.next", in_thread(_THREAD), after=(_THREAD,)),
+]
+
 _HTTP = [
     Question("http.models", _get("/models")),
     Question("http.model", _get("/models/{model}")),
@@ -396,10 +390,23 @@ _HTTP = [
         "http.error-to-page",
         lambda model, earlier: ProbeRequest(PATHS["chat"], b"{", headers={"Origin": ORIGIN}),
     ),
+    Question(
+        "http.count-tokens",
+        sending("messages", {"messages": [{"role": "user", "content": GREET}]}, "/count_tokens"),
+    ),
+    Question("http.anthropics-models", _get("/models", headers=ANTHROPIC, x_api_key=True)),
     Question("http.without-key", lambda model, earlier: replace(ask("chat", model, GREET), bare=True)),
 ]
 
 QUESTIONS: dict[str, Question] = {
     question.name: question
-    for question in (*_HTTP, *_shared("chat"), *_CHAT, *_shared("responses"), *_RESPONSES)
+    for question in (
+        *_HTTP,
+        *_shared("chat"),
+        *_CHAT,
+        *_shared("responses"),
+        *_RESPONSES,
+        *_shared("messages"),
+        *_MESSAGES,
+    )
 }

@@ -3,7 +3,8 @@
 The judge stops looking at an object that lacks a key it needs, so an endpoint that leaves out `logprobs`
 would learn nothing about its calls. Here missing keys are filled in and empty ones removed. The shape is
 judged on the answer as it was sent, the order on the repaired one. What only repairing can see (`null_key`, a
-wrong index or sequence number) is reported here. Pure.
+wrong index or sequence number) is reported here. In Messages only missing keys are filled in: its blocks are
+numbered and nested, so the judge can continue after any other deviation. Pure.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ USAGE_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
     "output_tokens_details": {"reasoning_tokens": 0},
 }
+MESSAGE_DEFAULTS: Mapping[str, Any] = {
+    **{"id": "repaired", "type": "message", "role": "assistant", "model": "repaired", "content": []},
+    **dict.fromkeys(("stop_reason", "stop_sequence")),
+    "usage": {"input_tokens": 0, "output_tokens": 0},
+}
+BLOCK_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "text": {"text": ""},
+    "tool_use": {"input": {}},
+    "thinking": {"thinking": "", "signature": ""},
+}
 EVENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "response.output_text.delta": {"logprobs": []},
     "response.output_text.done": {"logprobs": []},
@@ -64,7 +75,7 @@ class Repaired:
 
 
 def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
-    repairer = _Chat() if api == "chat" else _Responses()
+    repairer = _REPAIRERS[api]()
     values = [_loaded(frame) for frame in frames]
     for repairer.position, value in enumerate(values):
         if value is not None:
@@ -94,7 +105,7 @@ def _in_order(places: Sequence[int | None]) -> list[int]:
 
 def repair_body(body: Mapping[str, Any], api: Api) -> tuple[dict[str, Any], list[Problem], Dropped]:
     value = copy.deepcopy(dict(body))
-    repairer = _Chat() if api == "chat" else _Responses()
+    repairer = _REPAIRERS[api]()
     repairer.body(value)
     return value, repairer.problems, repairer.dropped
 
@@ -110,10 +121,23 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
 
 
 class _Repairer:
+    mixed = ""
+    """The problem of calls or items that are interleaved."""
+
     def __init__(self) -> None:
         self.position = -1
         self.problems: list[Problem] = []
         self.dropped: Dropped = set()
+
+    def place(self, value: Mapping[str, Any]) -> int | None:
+        """The index of the call or item that a frame belongs to; None: the frame stays where it is."""
+        return None
+
+    def frame(self, value: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def body(self, value: dict[str, Any]) -> None:
+        raise NotImplementedError
 
     def say(self, code: str, message: str) -> None:
         self.problems.append(Problem(code, message, self.position))
@@ -330,3 +354,26 @@ class _Responses(_Repairer):
     def _part(self, part: Any) -> None:
         if isinstance(part, dict):
             _fill(part, PART_DEFAULTS.get(str(part.get("type")), {}))
+
+
+class _Messages(_Repairer):
+    def frame(self, value: dict[str, Any]) -> None:
+        kind = value.get("type")
+        if kind == "message_start":
+            self.body(value.get("message"))
+        elif kind == "content_block_start":
+            self._block(value.get("content_block"))
+        elif kind == "message_delta":
+            _fill(value, {"delta": {}, "usage": {"output_tokens": 0}})
+            _fill(value["delta"], {"stop_sequence": None})
+
+    def body(self, value: Any) -> None:
+        _fill(value, MESSAGE_DEFAULTS)
+        for block in mappings(mapping(value).get("content")):
+            self._block(block)
+
+    def _block(self, block: Any) -> None:
+        _fill(block, BLOCK_DEFAULTS.get(str(mapping(block).get("type")), {}))
+
+
+_REPAIRERS: Mapping[Api, type[_Repairer]] = {"chat": _Chat, "responses": _Responses, "messages": _Messages}

@@ -36,6 +36,9 @@ def demo(turn: Turn) -> Iterator[Step]:
     may_call = mode != "none" and not (results and mode == "auto")
     tool = _choose(turn, user) if may_call else None
     written = _written_calls(turn, user) if tool is not None else []
+    thought = _THINK_FIRST.search(user)
+    if thought and not results:
+        yield Step("think", thought[1])
     if written:
         first = _SAY_FIRST.search(user)
         if first:
@@ -85,6 +88,7 @@ def _choose(turn: Turn, user: str) -> ToolSpec | None:
     return next(fitting, tools[0] if tools and turn.tool_choice.mode == "required" else None)
 
 
+_THINK_FIRST = re.compile(r'Think the sentence "([^"\n]{1,200})"')
 _SAY_FIRST = re.compile(r'First write the sentence "([^"\n]{1,200})"')
 _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[^{}\n]{0,500}\})")
 

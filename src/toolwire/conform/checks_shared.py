@@ -1,9 +1,10 @@
-"""What a check is, and the checks that both APIs and the rest of HTTP share."""
+"""What a check is, and the checks that the APIs share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from toolwire.conform import judging as say
 from toolwire.conform import keeping
@@ -37,6 +38,84 @@ class Check:
 
 
 SCHEMAS = "OpenAPI #/components/schemas/"
+SDK = "Anthropic SDK "
+"""A type of the Anthropic SDKs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the demands of an API come from, and its words for what the APIs share."""
+
+    path: str
+    choice: str
+    choices: tuple[str, str, str]
+    """No call, as the model likes, at least one call."""
+    parallel: str
+    single: str
+    parameters: str
+    arguments: str
+    sent: str
+    """Who reads the arguments."""
+    results: str
+    clients: str
+    structured: str
+    whose: str
+    error: str
+    fields: str
+    """The members of the error object."""
+    ends: str
+
+
+_OF_BOTH: dict[str, Any] = {
+    "choices": ('"none"', '"auto"', '"required"'),
+    "parallel": f"{SCHEMAS}ParallelToolCalls",
+    "single": "parallel_tool_calls: false",
+    "parameters": f"{SCHEMAS}FunctionObject, parameters",
+    "arguments": "a string that holds JSON, {} where there are none",
+    "sent": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
+    "results": 'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
+    "status; results may be lists of parts",
+    "whose": "OpenAI's",
+    "error": f"{SCHEMAS}ErrorResponse",
+    "fields": "message, type, param, code",
+    "ends": "openai-python and AI SDK take a bare end of the stream for success; mistral.rs#1874; "
+    "tracker#544",
+}
+SOURCES: Mapping[Api, Sources] = {
+    "chat": Sources(
+        path="OpenAPI /chat/completions",
+        choice=f"{SCHEMAS}ChatCompletionToolChoiceOption",
+        clients="AI SDK and LangChain send $schema, developer messages, lists of parts",
+        structured=f"{SCHEMAS}ResponseFormatJsonSchema",
+        **_OF_BOTH,
+    ),
+    "responses": Sources(
+        path="OpenAPI /responses",
+        choice=f"{SCHEMAS}ToolChoiceParam",
+        clients="Codex sends namespace and web_search tools, include, prompt_cache_key, reasoning",
+        structured=f"{SCHEMAS}TextResponseFormatJsonSchema",
+        **_OF_BOTH,
+    ),
+    "messages": Sources(
+        path=f"{SDK}MessageCreateParams",
+        choice=f"{SDK}ToolChoice",
+        choices=("none", "auto", "any"),
+        parallel=f"{SDK}ToolUseBlock",
+        single="disable_parallel_tool_use",
+        parameters=f"{SDK}Tool, input_schema",
+        arguments="a JSON object, {} where there are none",
+        sent=f"{SDK}ToolUseBlock, input; BerriAI/litellm#25321, BerriAI/litellm#29491; openclaude#1259",
+        results="Claude Code sends lists of blocks, is_error, cache_control, and texts and system messages "
+        "after the results",
+        clients="Claude Code sends a billing block, $schema, thinking, context_management, output_config, "
+        "metadata, betas",
+        structured=f"{SDK}JSONOutputFormat",
+        whose="Anthropic's",
+        error=f"{SDK}ErrorResponse",
+        fields="type, message",
+        ends="anthropic-python takes a stream that is cut in a block for success",
+    ),
+}
 
 
 def asks(api: Api, *names: str) -> tuple[str, ...]:
@@ -61,11 +140,10 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """The checks of both APIs."""
-    chat = api == "chat"
-    path = f"OpenAPI /{'chat/completions' if chat else 'responses'}"
-    choice = f"{SCHEMAS}{'ChatCompletionToolChoiceOption' if chat else 'ToolChoiceParam'}"
-    error = f"{SCHEMAS}ErrorResponse"
+    """The checks that every API has."""
+    of = SOURCES[api]
+    path, choice, error, whose = of.path, of.choice, of.error, of.whose
+    none, auto, required = of.choices
     plain, tools = both(api, "text"), both(api, "call")
     everything, with_calls = both(api, *TURNS), both(api, *TURNS[1:])
     rows = [
@@ -112,8 +190,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "call.arguments",
-            "the arguments of a call are a string that holds JSON, {} where there are none",
-            "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
+            f"the arguments of a call are {of.arguments}",
+            of.sent,
             "the tool runs with nothing, or not at all",
             with_calls,
             say.wire_of_calls("invalid_arguments", "empty_arguments"),
@@ -121,7 +199,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "call.arguments-fit",
             "the arguments fit the schema that the tool was declared with",
-            f"{SCHEMAS}FunctionObject, parameters",
+            of.parameters,
             "the client's validation refuses the call",
             tools,
             say.each(say.arguments_fit, lenient=True),
@@ -153,15 +231,15 @@ def alike(api: Api) -> list[Check]:
         Check(
             "parallel",
             "two calls of one turn come whole, each with its own id, streamed and not",
-            f"{SCHEMAS}ParallelToolCalls; ollama#7881; openai/openai-python#2806",
+            f"{of.parallel}; ollama#7881; openai/openai-python#2806",
             "clients merge the calls into one, or run only the first",
             both(api, "parallel"),
             say.each(say.done_well),
         ),
         Check(
             "parallel.off",
-            "with parallel_tool_calls: false there is at most one call",
-            f"{SCHEMAS}ParallelToolCalls",
+            f"with {of.single} there is at most one call",
+            of.parallel if api != "messages" else choice,
             "a client that runs one tool at a time loses the others",
             asks(api, "single.body"),
             say.each(say.calls_once),
@@ -176,7 +254,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "choice.none",
-            'tool_choice "none": nothing is called, whatever the person asks for',
+            f"tool_choice {none}: nothing is called, whatever the person asks for",
             f"{choice}; ollama#8421",
             "a tool runs although the client said no",
             asks(api, "choice.none"),
@@ -184,7 +262,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "choice.auto",
-            'tool_choice "auto": a request that needs no tool is answered with text',
+            f"tool_choice {auto}: a request that needs no tool is answered with text",
             choice,
             "the client loops over unneeded calls",
             asks(api, "choice.auto"),
@@ -192,7 +270,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "choice.required",
-            'tool_choice "required": the answer holds a call',
+            f"tool_choice {required}: the answer holds a call",
             f"{choice}; ollama#8421; mlx-vlm#1045; LiteRT-LM#2471",
             "a client that counts on a call gets prose",
             asks(api, "choice.required"),
@@ -207,15 +285,6 @@ def alike(api: Api) -> list[Check]:
             say.calls("get_time"),
         ),
         Check(
-            "choice.allowed",
-            "tool_choice allowed_tools, required, with one tool: this tool is called and no other",
-            f"{SCHEMAS}{'ChatCompletionAllowedToolsChoice' if chat else 'ToolChoiceAllowed'}",
-            "a tool runs that the client excluded for this turn",
-            asks(api, "choice.allowed"),
-            say.calls("get_time"),
-            "optional",
-        ),
-        Check(
             "loop",
             "the result of a tool reaches the model: the second answer repeats what the result said, "
             "streamed and not",
@@ -227,8 +296,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "loop.clients",
             "calls and results are accepted in the shapes that clients send",
-            'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
-            "status; results may be lists of parts",
+            of.results,
             "the second step of these clients is refused",
             asks(api, "loop.clients"),
             say.each(say.clean),
@@ -236,9 +304,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "request.clients",
             "a request with everything that real clients send is answered",
-            "AI SDK and LangChain send $schema, developer messages, lists of parts"
-            if chat
-            else "Codex sends namespace and web_search tools, include, prompt_cache_key, reasoning",
+            of.clients,
             "the client does not work at all",
             asks(api, "clients"),
             say.each(say.clean),
@@ -246,8 +312,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "structured",
             "a strict json_schema is kept: the text is JSON that fits it, streamed and not",
-            f"{SCHEMAS}{'ResponseFormatJsonSchema' if chat else 'TextResponseFormatJsonSchema'}; "
-            "ollama#10001; llama.cpp#10732",
+            f"{of.structured}; ollama#10001; llama.cpp#10732",
             "the client parses prose",
             both(api, "structured"),
             say.each(say.fits_schema),
@@ -262,7 +327,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.bad-json",
-            "a body that is no JSON is HTTP 400 with OpenAI's error object: message, type, param, code",
+            f"a body that is no JSON is HTTP 400 with {whose} error object: {of.fields}",
             error,
             "the SDK raises an unreadable error",
             asks(api, "bad-json"),
@@ -270,7 +335,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.unknown-model",
-            "an unknown model is HTTP 404 or 400 with OpenAI's error object",
+            f"an unknown model is HTTP 404 or 400 with {whose} error object",
             error,
             "the client retries, or shows an empty answer",
             asks(api, "unknown-model"),
@@ -278,7 +343,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.bad-field",
-            "a field of a wrong type is HTTP 400 or 422 with OpenAI's error object",
+            f"a field of a wrong type is HTTP 400 or 422 with {whose} error object",
             error,
             "the field is ignored, and the client never learns of it",
             asks(api, "bad-field"),
@@ -286,7 +351,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.before-stream",
-            "an error before the first byte is an HTTP error with OpenAI's error object, also for a stream",
+            f"an error before the first byte is an HTTP error with {whose} error object, also for a stream",
             f"{error}; BerriAI/litellm#39748; opencode#39968",
             "the client takes an error for an empty answer",
             asks(api, "unknown-model.stream", "missing-field"),
@@ -294,9 +359,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.in-stream",
-            "a stream ends with its end mark or with OpenAI's error object; it is never just cut",
-            "openai-python and AI SDK take a bare end of the stream for success; mistral.rs#1874; "
-            "tracker#544",
+            f"a stream ends with its end mark or with {whose} error object; it is never just cut",
+            of.ends,
             "half an answer, or half a call, is taken for a whole one",
             (*streams(api), *both(api, "loop.second")[1:]),
             say.ends_in_band,
@@ -313,70 +377,14 @@ def alike(api: Api) -> list[Check]:
     return [replace(row, id=f"{api}.{row.id}") for row in rows]
 
 
-# --- beside the two APIs: models, CORS, keys ---
-
-HTTP = [
-    Check(
-        "http.models.list",
-        "GET /models lists at least one model with id, object, created and owned_by",
-        f"{SCHEMAS}ListModelsResponse; Obsidian Copilot verifies a provider by this list",
-        "the client shows no model and takes the endpoint for broken",
-        ("http.models",),
-        keeping.lists_models,
-    ),
-    Check(
-        "http.models.one",
-        "GET /models/ID returns that model",
-        f"OpenAPI /models/{{model}}; {SCHEMAS}Model",
-        "clients that look a model up before they use it stop",
-        ("http.model",),
-        keeping.returns_model,
+def allowed(api: Api, schema: str) -> Check:
+    """OpenAI's choice of one tool among several; Anthropic has none."""
+    return Check(
+        f"{api}.choice.allowed",
+        "tool_choice allowed_tools, required, with one tool: this tool is called and no other",
+        f"{SCHEMAS}{schema}",
+        "a tool runs that the client excluded for this turn",
+        asks(api, "choice.allowed"),
+        say.calls("get_time"),
         "optional",
-    ),
-    Check(
-        "http.models.unknown",
-        "GET /models/ID of an unknown model is HTTP 404 with OpenAI's error object",
-        f"OpenAPI /models/{{model}}; {SCHEMAS}Error",
-        "the client cannot tell a wrong name from a broken server",
-        ("http.no-model",),
-        say.refused(404),
-        "optional",
-    ),
-    Check(
-        "http.cors.preflight",
-        "a preflight from app://obsidian.md is answered 2xx without a key, allowing the origin and every "
-        "header that is asked for",
-        "Fetch standard; logancyang/obsidian-copilot#2810, logancyang/obsidian-copilot#2877; "
-        "bramses/chatgpt-md#176",
-        "no page and no Obsidian plugin reaches the endpoint",
-        ("http.preflight",),
-        keeping.preflight_allows,
-        "optional",
-    ),
-    Check(
-        "http.cors.answers",
-        "an answer allows the origin that asked",
-        "Fetch standard",
-        "the page cannot read the answer",
-        ("http.from-page",),
-        say.each(keeping.origin_allowed),
-        "optional",
-    ),
-    Check(
-        "http.cors.errors",
-        "an error allows the origin that asked",
-        "Fetch standard",
-        "the page shows a network failure instead of the error",
-        ("http.error-to-page",),
-        say.each(keeping.origin_allowed),
-        "optional",
-    ),
-    Check(
-        "http.errors.no-key",
-        "where a key is needed, a request without one is HTTP 401 or 403 with OpenAI's error object",
-        f"{SCHEMAS}Error; Obsidian Copilot reads 401 and 403 as a wrong key",
-        "the client cannot say that the key is wrong",
-        ("http.without-key",),
-        say.needs_key,
-    ),
-]
+    )
