@@ -1,8 +1,9 @@
 """`python -m bench.conform`: Toolwire and LiteLLM's proxy, judged by `toolwire conform`.
 
 Writes into docs/conform.md. Both have the same upstream, Toolwire's demo model, which passes every check
-itself: a failure is therefore the gateway's own. LiteLLM is tested twice: configured for an upstream with
-both APIs, and for one that has only chat completions, so that LiteLLM produces Responses itself.
+itself: a failure is therefore the gateway's own. LiteLLM is tested as configured for an upstream with both of
+OpenAI's APIs, and for one that has only chat completions, so that LiteLLM produces Responses itself. Messages
+are produced from Responses or from chat completions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +20,8 @@ from pathlib import Path
 from bench.process import HERE, WORK, Process, answers, free_port
 from bench.targets import ALL_CORES, AUTHORIZATION, KEY
 from toolwire.cli.conform import score, summary
-from toolwire.conform.engine import CATALOGUE, ConformOutcome, conform
+from toolwire.conform.checks_shared import Check
+from toolwire.conform.engine import CATALOGUE, ConformOutcome, chosen, conform
 from toolwire.conform.probe import Probe
 from toolwire.core.display import one_line
 
@@ -26,9 +29,13 @@ PAGE = HERE.parent / "docs" / "conform.md"
 BEGIN, END = "<!-- results: written by python -m bench.conform -->", "<!-- end of the results -->"
 CODEX = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
 MODELS = {"native": "native", "emulated": "emulated", "parked": "parked", "gpt-5.5": "native"}
+OPENAI = tuple(check for check in CATALOGUE if check.family != "messages")
+MESSAGES = chosen("", "messages")
 ROUTES = {
-    "LiteLLM, Responses passed on": "openai/native",
-    "LiteLLM, Responses made from chat": "deepseek/native",
+    "LiteLLM, Responses passed on": ("openai/native", OPENAI),
+    "LiteLLM, Responses made from chat": ("deepseek/native", OPENAI),
+    "LiteLLM, Messages made from Responses": ("openai/native", MESSAGES),
+    "LiteLLM, Messages made from chat": ("hosted_vllm/native", MESSAGES),
 }
 START_S = 120.0
 SEEN = 150
@@ -84,9 +91,9 @@ def _ready(process: Process, port: int) -> tuple[Process, int]:
     return process, port
 
 
-async def judged(port: int, model: str) -> ConformOutcome:
+async def judged(port: int, model: str, checks: Sequence[Check] = CATALOGUE) -> ConformOutcome:
     async with Probe(f"http://127.0.0.1:{port}/v1", KEY) as probe:
-        return await conform(probe, model, CATALOGUE)
+        return await conform(probe, model, checks)
 
 
 def run() -> list[Judged]:
@@ -118,17 +125,26 @@ def run() -> list[Judged]:
                     *toolwire("codex", model + provider, {"CONFORM_KEY": KEY}),
                 )
             )
+        model = (
+            f'[models.native]\nbackend = "openai"\nbase_url = "http://127.0.0.1:{port}/v1"\n'
+            f'api_key = "{KEY}"\nmodel = "native"\n'
+        )
+        out.append(
+            _one("Toolwire, Messages made from chat", own, "native", *toolwire("chat", model), MESSAGES)
+        )
         if (WORK / "litellm" / "bin" / "litellm").exists():
-            for title, route in ROUTES.items():
-                out.append(_one(title, _litellm_version(), "native", *litellm(port, route)))
+            for title, (route, checks) in ROUTES.items():
+                out.append(_one(title, _litellm_version(), "native", *litellm(port, route), checks))
     finally:
         upstream.stop()
     return out
 
 
-def _one(title: str, release: str, model: str, process: Process, port: int) -> Judged:
+def _one(
+    title: str, release: str, model: str, process: Process, port: int, checks: Sequence[Check] = CATALOGUE
+) -> Judged:
     try:
-        return Judged(title, release, asyncio.run(judged(port, model)))
+        return Judged(title, release, asyncio.run(judged(port, model, checks)))
     finally:
         process.stop()
 

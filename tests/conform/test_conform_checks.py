@@ -542,6 +542,7 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
         stream(field("content_block", {"type": "text", "text": ""})),
         "a thinking_delta in a text block",
     ),
+    "thoughts without a signature": ("messages.thinking", body(every("signature", None)), "signature"),
     "a thread that is ignored": (
         "messages.threads",
         where(lambda passing: says(passing, '"thread"', '"create"'), 200, MESSAGE),

@@ -163,14 +163,16 @@ CACHED = {"type": "ephemeral"}
 REMINDER = "<system-reminder>The task list is empty.</system-reminder>"
 
 
-def with_results(api: Api, first: str, *, as_clients_do: bool = False) -> Build:
+def with_results(
+    api: Api, first: str, *, as_clients_do: bool = False, needs: Callable[[ProbeExchange], bool] = called
+) -> Build:
     """The conversation with the results: as documented, or in the other shapes that clients send."""
     extend = _WITH_RESULTS[api]
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:
         exchange = earlier[first]
         changes = extend(exchange, as_clients_do)
-        return exchange.request.but(tool_choice=None, **changes) if called(exchange) else None
+        return exchange.request.but(tool_choice=None, **changes) if needs(exchange) else None
 
     return build
 

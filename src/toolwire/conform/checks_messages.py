@@ -19,7 +19,7 @@ MESSAGES = [
         f"{SDK}Message, ContentBlock",
         "typed clients raise",
         _BODIES,
-        say.wire("shape", UNREADABLE),
+        say.wire("shape", "thought_shape", UNREADABLE),
     ),
     Check(
         "messages.body.stop",
@@ -69,7 +69,7 @@ MESSAGES = [
         EVENT,
         "typed clients raise",
         _STREAMS,
-        say.wire("unknown_event", "shape"),
+        say.wire("unknown_event", "shape", "thought_shape"),
     ),
     Check(
         "messages.stream.start",

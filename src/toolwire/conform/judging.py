@@ -312,8 +312,8 @@ def thinks_apart(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in THOUGHT_MARKUP if mark in exchange.answer.text]
     if found:
         return failed(exchange, f"the text of the answer holds {found[0]!r}")
-    misplaced = WireVerdict(("delta_type",))([exchange])
-    return misplaced if misplaced.result == "fail" else done_well(exchange)
+    blocks = WireVerdict(("delta_type", "thought_shape"))([exchange])
+    return blocks if blocks.result == "fail" else done_well(exchange)
 
 
 def fresh_ids(seen: Seen) -> Verdict:

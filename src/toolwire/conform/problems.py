@@ -25,6 +25,7 @@ SUBJECTS = {
     **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"), "usage_details"),
     **dict.fromkeys(("input_tokens_details", "output_tokens_details"), "usage_details"),
     **dict.fromkeys(("error", "error body", "error event", "response.error"), "error_shape"),
+    "thinking": "thought_shape",
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
 """The topic of a misfit by the object it is found in; the rest is `shape`."""

@@ -363,7 +363,7 @@ _MESSAGES = [
     ),
     Question(
         "messages.thinking.second",
-        with_results("messages", "messages.thinking.body"),
+        with_results("messages", "messages.thinking.body", needs=thought_and_called),
         after=("messages.thinking.body",),
         variants=({}, {}),
         done=repeats_result,
