@@ -12,11 +12,14 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.breakages import STREAMS, Tried, table, tried
 from bench.process import HERE, WORK, Process, answers, free_port
 from bench.targets import ALL_CORES, AUTHORIZATION, KEY
 from toolwire.cli.conform import score, summary
@@ -31,12 +34,20 @@ CODEX = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "cod
 MODELS = {"native": "native", "emulated": "emulated", "parked": "parked", "gpt-5.5": "native"}
 OPENAI = tuple(check for check in CATALOGUE if check.family != "messages")
 MESSAGES = chosen("", "messages")
+FROM_CHAT = "hosted_vllm/native"
+"""LiteLLM sends Messages for this provider as chat completions."""
+LITELLM = WORK / "litellm" / "bin" / "litellm"
 ROUTES = {
     "LiteLLM, Responses passed on": ("openai/native", OPENAI),
     "LiteLLM, Responses made from chat": ("deepseek/native", OPENAI),
     "LiteLLM, Messages made from Responses": ("openai/native", MESSAGES),
-    "LiteLLM, Messages made from chat": ("hosted_vllm/native", MESSAGES),
+    "LiteLLM, Messages made from chat": (FROM_CHAT, MESSAGES),
 }
+WIDTH = 110
+SIX = """\
+These fill the trackers of gateways; the sources are with the checks. Here the upstream has only chat
+completions, and its streams deviate as those of real servers do. *Right* means: with every upstream. Whether
+`cache_control` reaches a Claude upstream is not visible here."""
 START_S = 120.0
 SEEN = 150
 
@@ -57,6 +68,12 @@ def toolwire(name: str, models: str, env: dict[str, str] | None = None) -> tuple
     return _ready(Process(command, core=ALL_CORES, log=f"conform-{name}", env=env, cwd=home), port)
 
 
+def before_chat(upstream: int) -> tuple[Process, int]:
+    """Toolwire in front of a server with chat completions."""
+    model = f'base_url = "http://127.0.0.1:{upstream}/v1"\napi_key = "{KEY}"\nmodel = "native"\n'
+    return toolwire("chat", f'[models.native]\nbackend = "openai"\n{model}')
+
+
 def litellm(upstream: int, model: str) -> tuple[Process, int]:
     parameters = {"model": model, "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": KEY}
     settings = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
@@ -64,11 +81,12 @@ def litellm(upstream: int, model: str) -> tuple[Process, int]:
         "model_list": [{"model_name": "native", "litellm_params": parameters}],
         "litellm_settings": settings,
         "general_settings": {"master_key": KEY, "disable_spend_logs": True},
+        "router_settings": {"disable_cooldowns": True},
     }
     path, port = WORK / "conform-litellm.json", free_port()
     path.write_text(json.dumps(config))  # JSON is YAML
     command = [
-        str(WORK / "litellm" / "bin" / "litellm"),
+        str(LITELLM),
         "--config",
         str(path),
         "--host",
@@ -125,14 +143,8 @@ def run() -> list[Judged]:
                     *toolwire("codex", model + provider, {"CONFORM_KEY": KEY}),
                 )
             )
-        model = (
-            f'[models.native]\nbackend = "openai"\nbase_url = "http://127.0.0.1:{port}/v1"\n'
-            f'api_key = "{KEY}"\nmodel = "native"\n'
-        )
-        out.append(
-            _one("Toolwire, Messages made from chat", own, "native", *toolwire("chat", model), MESSAGES)
-        )
-        if (WORK / "litellm" / "bin" / "litellm").exists():
+        out.append(_one("Toolwire, Messages made from chat", own, "native", *before_chat(port), MESSAGES))
+        if LITELLM.exists():
             for title, (route, checks) in ROUTES.items():
                 out.append(_one(title, _litellm_version(), "native", *litellm(port, route), checks))
     finally:
@@ -154,13 +166,16 @@ def _litellm_version() -> str:
     return folder.name.removeprefix("litellm-").removesuffix(".dist-info")
 
 
-def section(results: list[Judged]) -> str:
+def section(results: list[Judged], six: list[Tried]) -> str:
     lines = ["| endpoint | version | score | pass | fail | not run |", "|---|---|---|---|---|---|"]
     for one in results:
         counts = [one.outcome.count(result) for result in ("pass", "fail", "not-run")]
         lines.append(
             f"| {one.title} | {one.version} | {score(one.outcome)} % | {' | '.join(map(str, counts))} |"
         )
+    lines += ["", "### Six breakages of Messages gateways", "", SIX, "", *table(six), ""]
+    upstreams = ", ".join(f"`{name}`" for name in STREAMS)
+    lines += textwrap.wrap(f"Upstreams: {upstreams}.", WIDTH, break_on_hyphens=False)
     for one in results:
         rows = [finding for finding in one.outcome.findings if finding.verdict.result != "pass"]
         if rows:
@@ -199,9 +214,15 @@ def main() -> int:
         print("docs/conform.md lacks the marks of its results", file=sys.stderr)
         return 2
     results = run()
+    gateways: dict[str, Callable[[int], tuple[Process, int]]] = {
+        f"Toolwire {version('toolwire')}": before_chat
+    }
+    if LITELLM.exists():
+        gateways[f"LiteLLM {_litellm_version()}"] = partial(litellm, model=FROM_CHAT)
+    six = asyncio.run(tried(gateways))
     for one in results:
         print(f"{one.title} {one.version}: {summary(one.outcome)}")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results)}\n\n{END}{after}", "utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results, six)}\n\n{END}{after}", "utf-8")
     print(f"written: {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
     return 0
 
