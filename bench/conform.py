@@ -47,7 +47,8 @@ WIDTH = 110
 SIX = """\
 These fill the trackers of gateways; the sources are with the checks. Here the upstream has only chat
 completions, and its streams deviate as those of real servers do. *Right* means: with every upstream. Whether
-`cache_control` reaches a Claude upstream is not visible here."""
+`cache_control` reaches a Claude upstream is not visible here. For servers that repeat the arguments in every
+chunk, Toolwire has the setting `cumulative_arguments`; without it, the answer is an error."""
 START_S = 120.0
 SEEN = 150
 

@@ -1,1 +1,1 @@
-"""`toolwire conform`: judges the tool calling of any OpenAI-compatible endpoint, on both APIs."""
+"""`toolwire conform`: judges the tool calling of any endpoint, on OpenAI's and Anthropic's APIs."""

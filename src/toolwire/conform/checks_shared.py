@@ -54,8 +54,8 @@ class Sources:
     single: str
     parameters: str
     arguments: str
-    sent: str
-    """Who reads the arguments."""
+    readers: str
+    """Who reads the arguments, and how."""
     results: str
     clients: str
     structured: str
@@ -72,7 +72,7 @@ _OF_BOTH: dict[str, Any] = {
     "single": "parallel_tool_calls: false",
     "parameters": f"{SCHEMAS}FunctionObject, parameters",
     "arguments": "a string that holds JSON, {} where there are none",
-    "sent": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
+    "readers": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
     "results": 'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
     "status; results may be lists of parts",
     "whose": "OpenAI's",
@@ -100,11 +100,11 @@ SOURCES: Mapping[Api, Sources] = {
         path=f"{SDK}MessageCreateParams",
         choice=f"{SDK}ToolChoice",
         choices=("none", "auto", "any"),
-        parallel=f"{SDK}ToolUseBlock",
+        parallel=f"{SDK}ToolChoice, disable_parallel_tool_use",
         single="disable_parallel_tool_use",
         parameters=f"{SDK}Tool, input_schema",
         arguments="a JSON object, {} where there are none",
-        sent=f"{SDK}ToolUseBlock, input; BerriAI/litellm#25321, BerriAI/litellm#29491; openclaude#1259",
+        readers=f"{SDK}ToolUseBlock, input; BerriAI/litellm#25321, BerriAI/litellm#29491; openclaude#1259",
         results="Claude Code sends lists of blocks, is_error, cache_control, and texts and system messages "
         "after the results",
         clients="Claude Code sends a billing block, $schema, thinking, context_management, output_config, "
@@ -191,7 +191,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "call.arguments",
             f"the arguments of a call are {of.arguments}",
-            of.sent,
+            of.readers,
             "the tool runs with nothing, or not at all",
             with_calls,
             say.wire_of_calls("invalid_arguments", "empty_arguments"),
@@ -239,7 +239,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "parallel.off",
             f"with {of.single} there is at most one call",
-            of.parallel if api != "messages" else choice,
+            of.parallel,
             "a client that runs one tool at a time loses the others",
             asks(api, "single.body"),
             say.each(say.calls_once),
