@@ -207,6 +207,23 @@ async def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     assert KEY not in file.read_text()
 
 
+async def test_messages_requests_have_the_headers_of_its_clients() -> None:
+    def respond(request: Any) -> Reply:
+        return Reply.body({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}, 400)
+
+    async with FakeUpstream(respond) as upstream:
+        done = await run(
+            upstream.base_url, "--api", "messages", "--only", "messages.answers", "--api-key", KEY
+        )
+        sent = [request for request in upstream.requests if request.path == "/v1/messages"]
+    assert done.returncode == 1 and "messages.answers" in done.stdout and "HTTP 400: no" in done.stdout
+    for request in sent:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        assert headers["x-api-key"] == KEY and headers["anthropic-version"] == "2023-06-01"
+        assert "authorization" not in headers
+    assert sent and KEY not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("status", [200, 400, 401, 404])
 async def test_an_escaped_key_is_not_shown_either(status: int) -> None:
     spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)

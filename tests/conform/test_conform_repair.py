@@ -297,3 +297,43 @@ def call(index: int, name: str, arguments: str) -> tuple[dict[str, Any], list[di
         },
         {"type": "response.output_item.done", **place, "item": item},
     ]
+
+
+# --- Messages ---
+
+
+def messages_stream(stop_reason: str = "tool_use") -> list[dict[str, Any]]:
+    message = {
+        **{"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []},
+        **{"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 0}},
+    }
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
+    piece = {"type": "input_json_delta", "partial_json": '{"city": "Paris"}'}
+    ended = {"stop_reason": stop_reason, "stop_sequence": None}
+    return [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": call},
+        {"type": "content_block_delta", "index": 0, "delta": piece},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 3}},
+        {"type": "message_stop"},
+    ]
+
+
+@pytest.mark.check("messages.stream.events", "messages.stream.usage", "messages.stream.stop")
+@pytest.mark.parametrize(
+    ("at", "path"),
+    [(0, "message.usage"), (4, "usage"), (4, "delta.stop_sequence"), (1, "content_block.input")],
+)
+def test_a_missing_key_in_messages_is_one_fault_and_hides_nothing(at: int, path: str) -> None:
+    own = {"usage_shape"} if path.endswith("usage") else {"shape"}
+    faults: dict[str, set[str]] = {"tool_use": set(), "end_turn": {"untruthful_finish"}}
+    for stop_reason, hidden in faults.items():
+        frames = messages_stream(stop_reason)
+        *steps, last = path.split(".")
+        holder: Any = frames[at]
+        for step in steps:
+            holder = holder[step]
+        del holder[last]
+        assert topics(frames, "messages.call.stream") == own | hidden
+    assert topics(messages_stream(), "messages.call.stream") == set()
