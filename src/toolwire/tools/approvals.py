@@ -27,7 +27,7 @@ from toolwire.store.store import Store
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
 
-# --- the process that asks -----------------------------------------------------------------------
+# --- the process that asks ---
 #
 # A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
 # process can be closed. The host includes the namespace of process ids, which containers have.
@@ -108,7 +108,7 @@ class Approvals:
         """Set when a decision was stored, and then replaced."""
         self._deciding = asyncio.Lock()
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- asking ---
 
     async def ask(
         self, asking: Asking, questions: Sequence[Question], surface: Surface | None
@@ -215,7 +215,7 @@ class Approvals:
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
 
-    # --- deciding --------------------------------------------------------------------------------
+    # --- deciding ---
 
     async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
         """Decides what was shown, unless another surface did so a moment before."""
@@ -256,7 +256,7 @@ class Approvals:
         what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
         return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- looking ---
 
     async def pending(self) -> list[Approval]:
         await self.records.expire(self._clock(), self._line)

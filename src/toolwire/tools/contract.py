@@ -256,7 +256,7 @@ class Outcome:
     """Granted or missing paths that could not be read, each with its reason."""
 
 
-# --- texts that every surface shows with a question ----------------------------------------------
+# --- texts that every surface shows with a question ---
 
 WITH_TOOLS = (
     "You help a person with their vault, a folder of Markdown notes. Search and read it with the tools when "

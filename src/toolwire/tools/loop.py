@@ -38,7 +38,7 @@ class Budget:
     shared_bytes: int = 1_000_000
 
 
-# --- events of a turn ----------------------------------------------------------------------------
+# --- events of a turn ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class _Answer:
         return message
 
 
-# --- models --------------------------------------------------------------------------------------
+# --- models ---
 
 
 class GatewayModel:

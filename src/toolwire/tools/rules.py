@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from toolwire.settings.types import ConfigError
 from toolwire.tools.contract import Approval, Decision, Effect
 
-# --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts -------------
+# --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts ---
 
 _PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 

@@ -78,7 +78,7 @@ class VaultTool:
         return ran.value
 
 
-# --- what the index knows ------------------------------------------------------------------------
+# --- what the index knows ---
 
 
 class _IndexTool(VaultTool):

@@ -30,7 +30,7 @@ BASE_HASH = text(
 )
 
 
-# --- search and read -----------------------------------------------------------------------------
+# --- search and read ---
 
 
 class VaultSearch(VaultTool):
@@ -189,7 +189,7 @@ def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
     return {**shared, "truncated": True} if note.truncated else shared
 
 
-# --- changes -------------------------------------------------------------------------------------
+# --- changes ---
 
 _CHANGED = "the note has changed since the person was asked"
 

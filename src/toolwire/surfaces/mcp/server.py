@@ -93,7 +93,7 @@ class VaultServer:
     ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[listed(tool) for tool in self._toolbox.tools.values()])
 
-    # --- a call ----------------------------------------------------------------------------------
+    # --- a call ---
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Answer:
         arguments = json.dumps(params.arguments or {}, ensure_ascii=False)
@@ -205,7 +205,7 @@ def _is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-# --- forms ---------------------------------------------------------------------------------------
+# --- forms ---
 #
 # A question as an elicitation form, and its answer as a decision. Pure. Law 11: nothing is preselected, and
 # only a literal `true` approves the call or picks a thing. Anything else is a no.
@@ -260,7 +260,7 @@ def decision(approval: Approval, action: str, content: Mapping[str, Any] | None)
     return Decision(False, reason=clean(reason)[:MOST_REASON].strip() if isinstance(reason, str) else "")
 
 
-# --- results -------------------------------------------------------------------------------------
+# --- results ---
 
 
 def listed(tool: Tool) -> types.Tool:

@@ -135,7 +135,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
 }
 
 
-# --- arguments -----------------------------------------------------------------------------------
+# --- arguments ---
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
 
-# --- slash commands ------------------------------------------------------------------------------
+# --- slash commands ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class Chat:
         if self._turn is not None:
             self._turn.cancel()
 
-    # --- what the slash commands change ----------------------------------------------------------
+    # --- what the slash commands change ---
 
     def use_model(self, model: str) -> None:
         self.model = model

@@ -75,7 +75,7 @@ class TerminalSession:
         self._source = source
         self._tools = AsyncExitStack()
 
-    # --- the vault -------------------------------------------------------------------------------
+    # --- the vault ---
 
     async def open_vault(self, named: str | None) -> None:
         """Opens the vault of the command line, which is itself the opt-in, or the one in the settings."""
@@ -96,7 +96,7 @@ class TerminalSession:
         self.toolbox = self.vault = None
         await self._tools.aclose()
 
-    # --- the model -------------------------------------------------------------------------------
+    # --- the model ---
 
     def model(self, named: str | None) -> str:
         """The id of a model. Raises `ConfigError`, with the known ids, if there is none with this name."""
