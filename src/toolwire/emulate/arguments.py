@@ -63,7 +63,7 @@ class JsonFlow:
         self._quote = '"'
         self._word = ""
         self._number = ""
-        # a comma and the white space after it, until the next token shows whether the comma is trailing
+        # A comma and the white space after it, until the next token shows whether the comma is trailing.
         self._held: list[str] = []
         self._mark = 0  # the buffer up to here has been written
         self._in_key = False  # whether the string being read is a key

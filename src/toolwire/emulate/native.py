@@ -1,4 +1,4 @@
-"""Repairs the arguments that servers with native tools send, so that they are one JSON object.
+"""Repairs the arguments from servers with native tools, so that they are one JSON object.
 
 `NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
 These deviations are repaired:

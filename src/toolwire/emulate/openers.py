@@ -243,7 +243,7 @@ class Quotations:
 # line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
 # counts as code, which is safe: recovery dialects are ignored in code.
 
-# phases of a line: its prefix, the run of a fence, the text after that run, other text
+# Phases of a line: its prefix, the run of a fence, the text after that run, other text.
 _START, _RUN, _INFO, _REST = range(4)
 _PREFIX = frozenset(" \t\r>*+-0123456789.)")  # before a fence: white space, block quotes, list items
 _RUNS = re.compile("`+|[^`]+")

@@ -1,4 +1,4 @@
-"""Describes tools to a model that has no native tool calling: the instructions, and the history as text.
+"""Describes tools to a model without native tool calling, and writes the history as text.
 
 The instructions come from the turn's tools, tool choice, parallel calls and output format. The prompt teaches
 the dialect `sentinel`, whose marker contains a token that is new in each request (law 12). So nothing that
@@ -47,9 +47,10 @@ Small models copy it with mistakes, so a constrained decoder excludes it from te
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are written in one turn: in a dialect, or as a bare JSON object that is the whole answer.
+    """How calls are written in one turn.
 
-    The prompt teaches this form, the history uses it, and the scanner looks for it.
+    A call is written in a dialect, or as a bare JSON object that is the whole answer. The prompt teaches this
+    form, the history uses it, and the scanner looks for it.
     """
 
     dialect: str

@@ -73,7 +73,7 @@ class ToolCallParser(Scan):
         quotations = Quotations(quoted, self._openers.words)
         super().__init__(registry, limits or ScanLimits(), quotations, check)
         self._validated, self._unknown_tool = arguments == "validated", unknown_tool
-        # a chunk this short cannot exceed a limit before the next check
+        # A chunk this short cannot exceed a limit before the next check.
         self._small = self.limits.header - 2 * LONGEST
         self._at_answer_start = self._openers.has_answer_start
         self._fence = FenceTracker()

@@ -40,7 +40,10 @@ def this_process() -> str:
 
 
 def has_ended(requester: str) -> bool:
-    """Whether the process has certainly ended. `requester`: what it got from `this_process`."""
+    """Whether a process has certainly ended; False if that is unknown.
+
+    `requester`: the process as `this_process` describes it.
+    """
     host_and_process, _, started = requester.rpartition("/")
     host, _, process = host_and_process.rpartition("/")
     if not host or host != _host() or not process.isdigit():
@@ -134,7 +137,7 @@ class Approvals:
         try:
             return await self._asked(approvals, surface)
         except BaseException:
-            # no question stays pending if nobody waits for its decision
+            # No question stays pending if nobody waits for its decision.
             await asyncio.shield(self._lapse(approvals))
             raise
 

@@ -161,8 +161,8 @@ class Narrowing(Protocol):
 class Decision:
     """A person's decision.
 
-    `arguments`: the arguments that the person edited; None if they did not. `remember`: the scope of a new
-    grant.
+    `arguments`: the arguments as edited by the person; None if they are unchanged. `remember`: the scope of
+    a new grant.
     """
 
     approved: bool

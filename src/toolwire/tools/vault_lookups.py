@@ -48,7 +48,7 @@ class Library:
 async def in_thread(do: Callable[[], T]) -> T:
     """Runs `do` in a thread and returns its result. Turns a refused path into `ToolFailed`.
 
-    Only the person learns where the index is.
+    Only the person sees the path of the index, not the model.
     """
     try:
         return await asyncio.to_thread(do)

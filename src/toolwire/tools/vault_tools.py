@@ -156,7 +156,7 @@ class FileRead(VaultTool):
                 read[one.path] = note
                 if isinstance(note, NoteText):
                     left = 0 if note.truncated else left - len(note.text.encode("utf-8", "replace"))
-        # these could not be picked because they are unreadable; saying so shares no content
+        # These could not be picked because they are unreadable; saying so shares no content.
         for one in shown.touched:
             if one.missing and one.path not in read:
                 kind = "size" if one.reason else "missing"
@@ -209,7 +209,7 @@ class _ChangeTool(VaultTool):
     """Whether a call replaces the whole text."""
 
     def check(self, given: Arguments) -> None:
-        """Checks a call by its text alone. The model gets a refusal at once."""
+        """Checks a call by its text alone. Raises `PathRefused`; the model sees the reason at once."""
         raise NotImplementedError
 
     def plan(self, given: Arguments) -> Change:
@@ -318,7 +318,7 @@ def described() -> dict[str, Tool]:
 
 @asynccontextmanager
 async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
-    """Yields the tools of the vault at `root`. Its index follows the files meanwhile."""
+    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile."""
     library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude)
     watching = asyncio.ensure_future(watch(library.index))
     try:

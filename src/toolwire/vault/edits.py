@@ -1,4 +1,4 @@
-"""Changes notes in two steps: a plan, which changes nothing and can be shown, and its application.
+"""Changes notes in two steps: plans a change, which can be shown, and applies the plan.
 
 - A plan has the hash of the note that it was made from. If the note has changed since, the plan is refused,
   so that no other change is lost.

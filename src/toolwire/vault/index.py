@@ -354,7 +354,7 @@ async def watch(
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
-                # every query raises this error too
+                # Every query raises this error too.
                 known = isinstance(error, PathRefused) and error.kind == "index"
                 level = logging.INFO if known else logging.WARNING
                 log.log(level, "the index of the vault could not be updated: %s", error)

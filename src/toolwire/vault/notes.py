@@ -231,7 +231,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk
 def _cut(
     text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]
 ) -> None:
-    """Adds the text from `start` to `end` to `found`. A long text is split between lines."""
+    """Adds the text from `start` to `end` to `found` as chunks, split between lines if long."""
     while True:
         stop = end
         if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:
@@ -293,7 +293,7 @@ def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:
 def link_key(name: str) -> str:
     """Returns the target of a link for comparison.
 
-    It has no heading and no alias, no extension if it is a note's, and is folded in case.
+    The heading, the alias and a note's extension are removed, and case is ignored.
     """
     target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
     return target if extension(target) not in NOTES else target[: target.rfind(".")]

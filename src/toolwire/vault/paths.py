@@ -147,9 +147,9 @@ class Vault:
     # --- opening ---
 
     def open_folder(self, names: Sequence[str], path: str) -> tuple[int, list[str]]:
-        """Returns a descriptor of the folder, which the caller closes, and its names as on disk.
+        """Returns a descriptor of the folder, which the caller closes, and `names` as on disk.
 
-        `path`: the path that error messages show.
+        `names`: the folder's path, one name per level. `path`: the path that error messages show.
         """
         try:
             fd = os.open(".", OPEN_FOLDER, dir_fd=self._fd)

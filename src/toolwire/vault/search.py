@@ -227,7 +227,7 @@ class _Search:
 
     def _names(self, group: Group) -> None:
         """Adds notes whose name contains the text."""
-        # The SQLite index is far smaller than the table.
+        # SQLite's index on the names is far smaller than the table, so reading it is faster.
         names = "SELECT id FROM notes INDEXED BY notes_by_name WHERE instr(name_key, ?) > 0"
         query = f"SELECT id FROM notes WHERE id IN ({names}){self.where_note} ORDER BY length(name_key), path"
         for term in group:

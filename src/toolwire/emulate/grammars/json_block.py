@@ -1,4 +1,4 @@
-"""Grammars of calls in JSON: an object with the name in it, or arguments after a header with the name."""
+"""Grammars of calls in JSON: an object with the name in it, or a header with the name first."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Envelope:
         self.object = True  # whether the arguments are an object
         self.issues: list[str] = []
         self.other = False  # whether it has a key that is not in `known_keys`
-        # whether the arguments contain objects, so that a missing brace may be one of theirs
+        # Whether the arguments contain objects, so that a missing brace may be one of theirs.
         self.nested = False
 
 
 def json_block(scan: Scan, block: JsonBlock) -> Reading:
-    """Reads one or more envelopes, or an array of them, and the closer.
+    """Reads one or more envelopes (see `Envelope`), or an array of them, and the closer.
 
     Returns False if there is no closer.
     """
@@ -274,9 +274,9 @@ _FENCE = "```"
 
 
 def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
-    """Reads calls one after another and returns False.
+    """Reads calls one after another. Always returns False, because all closers are optional.
 
-    All closers may be missing, so the block ends after the last closer or call that was found.
+    The block ends after the last closer or call that was found.
     """
     calls = 0
     while (yield from peek(scan)):

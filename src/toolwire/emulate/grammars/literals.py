@@ -34,7 +34,7 @@ from toolwire.emulate.grammars.tag_values import escaped, property_schema, typed
 Emit = Callable[[str], None]
 
 _VALUE, _KEY, _MORE = range(3)  # what is expected next
-# how deep parentheses may nest while they are undecided; each level copies its content once
+# How deep parentheses may nest while they are undecided; each level copies its content once.
 _MOST_UNDECIDED = 16
 
 
@@ -62,7 +62,7 @@ class _Open:
 
 
 class _Nesting:
-    """The open containers. Writes them as JSON."""
+    """The containers that are open while a literal is read. Writes them as JSON."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -84,7 +84,7 @@ class _Nesting:
         return len(self.stack) >= MAX_DEPTH or len(self._waiting) >= _MOST_UNDECIDED
 
     def separate(self) -> None:
-        """Writes a comma if the container already has an item. For keys, and for items of lists."""
+        """Writes the comma before a key or a list item, unless it is the first one."""
         if self.stack[-1].count:
             self.write(", ")
         self.stack[-1].count += 1
@@ -205,7 +205,7 @@ def note_repair(scan: Scan, *issues: str) -> None:
 
 
 def streamed(scan: Scan, parts: list[str], reading: Reading) -> Reading:
-    """Runs `reading`, which emits into `parts`, and sends the JSON of each chunk as one piece.
+    """Runs the step `reading`, which appends JSON to `parts`. Sends that JSON once per chunk.
 
     Returns the result of `reading`.
     """

@@ -1,7 +1,7 @@
 """The grammar of Python calls with keyword arguments: `[f(a=1), g(b="x")]`.
 
 Calls may be in a list or follow each other. After the name and the parenthesis must come a keyword, `**{…}`
-or the closing parenthesis. Anything else is not a call, but for example a list, a link or a sum.
+or the closing parenthesis. Anything else, such as a list, a link or a sum, is not a call.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 def first_argument(scan: Scan) -> Reading:
     """Reads the first argument up to its value.
 
-    Returns `=` and the keyword, `**` before a dict, "" without arguments, or else CUT or FAIL.
+    Returns the keyword with a `=` before it, `**` before a dict, "" without arguments, or else CUT or FAIL.
     """
     char = yield from peek(scan)
     if char == ")":
@@ -302,7 +302,7 @@ def first_argument(scan: Scan) -> Reading:
 
 
 def keyword(scan: Scan) -> Reading:
-    """Consumes a keyword and its equals sign. Returns `=` and the keyword, or else CUT or FAIL."""
+    """Consumes a keyword and its `=`. Returns the keyword with `=` before it, or CUT or FAIL."""
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)
         if found is None:

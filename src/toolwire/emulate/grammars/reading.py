@@ -3,7 +3,7 @@
 A step is a generator. It reads the scanner's buffer and yields when it needs more text. It decides nothing
 before it has all characters that matter, so the cuts between chunks make no difference (law 4). It does not
 yield once the end of the text is known. If a grammar consumes text but makes no call, the scanner sends that
-text, because it knows where the block began.
+text as part of the answer, because it knows where the block began.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Check = Callable[[ToolSpec, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """How many characters and calls the scanner holds at most. A block that exceeds a limit is text."""
+    """The scanner's limits in characters and calls. A block that exceeds a limit is text."""
 
     header: int = 65_536
     """Characters from the marker to a known tool's name."""
@@ -207,7 +207,7 @@ class Scan:
 
 
 def peek(scan: Scan) -> Reading:
-    """Skips white space. Returns the next character, unconsumed; "" at the end of the text."""
+    """Skips white space. Returns the next character without consuming it; "" at the end."""
     while True:
         scan.position = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if scan.position < len(scan.buffer):
@@ -252,7 +252,7 @@ def bare_name(scan: Scan) -> Reading:
 def short_text(scan: Scan, closer: str) -> Reading:
     """Consumes the text up to `closer`, and the closer. Returns the text.
 
-    Returns None if that text is too long, or if the closer does not come.
+    Returns None if that text is too long, or if the whole text ends before the closer.
     """
     while (end := scan.buffer.find(closer, scan.position)) < 0:
         if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):

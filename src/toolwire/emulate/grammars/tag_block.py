@@ -238,7 +238,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Reads one call. Returns whether it is a call."""
+    """Reads one call `<NAME>…</NAME>`. Returns whether it is a call."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1

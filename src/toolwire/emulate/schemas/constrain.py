@@ -43,7 +43,7 @@ ANSWER, ARGUMENTS = "answer", "arguments"
 
 
 def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
-    """Returns one JSON schema of `{"name": …, "arguments": …}` for all the tools."""
+    """Returns one JSON schema of a call, `{"name": …, "arguments": …}`, of any of the tools."""
     definitions: Schema = {}
     calls: list[Schema] = []
     for index, tool in enumerate(constraint.tools):
@@ -156,7 +156,7 @@ _MOST_ISSUES = 3
 
 
 def _refuse(uri: str) -> Any:
-    # following a reference that leaves the schema would let a client make the gateway send requests
+    # To follow a reference out of the schema would allow a client to make the gateway send requests.
     raise ValueError("a schema may only refer to its own definitions")
 
 

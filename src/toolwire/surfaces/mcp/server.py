@@ -166,7 +166,7 @@ class VaultServer:
         return message(approval, self._toolbox.tools.get(approval.tool))
 
     def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
-        """Returns the question as the end of the request. The client calls again with the answer."""
+        """Returns the question as the result of this request. The client answers in the next one."""
         form = types.ElicitRequestFormParams(
             message=self._message(approval), requested_schema=schema(approval)
         )

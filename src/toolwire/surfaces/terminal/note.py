@@ -194,7 +194,7 @@ async def _answer(
 ) -> str:
     """Writes a turn into the note. Returns why the turn ended.
 
-    However it ends, a heading for the person's next text closes the answer.
+    Even if the turn fails or is stopped, a heading for the person's next text follows the answer.
     """
     guard, begun, ended = conversation_note.Guard(), False, "failed"
     gap = "\n" * max(0, 2 - (len(text) - len(text.rstrip("\n"))))

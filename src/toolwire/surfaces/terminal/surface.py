@@ -241,7 +241,7 @@ def _scope_text(scope: Scope, folder: str) -> str:
 class LineSurface(PersonSurface):
     """Asks by lines, without the extra `chat`.
 
-    The person writes `a`, `d REASON`, or numbers or `all` to pick.
+    The person writes `a` to approve, `d REASON` to deny, or numbers or `all` to approve these.
     """
 
     async def put(self, approval: Approval, question: str) -> None:
