@@ -185,7 +185,7 @@ _ENCODED = re.compile(r"\\u|&#|&\w+;")
 def as_read(text: str) -> str:
     """Returns the text as a person reads it, for a comparison.
 
-    Removes white space, escapes, entities and punctuation.
+    Removes white space, escapes, entities, and signs other than brackets, `:`, `=` and `/`.
     """
     for _ in range(_NESTED):
         if "\\" in text:

@@ -183,7 +183,7 @@ class Executor:
                     return await self._refused(call, share, asking)
                 chosen = share.decision.picked or ()
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
-                # A rule for a folder must not reveal how many results are outside of it. A person's decision may.
+                # A rule for a folder must not reveal how many results are outside of it. A person may do so.
                 found = len(chosen if share.decision.standing else ran.found.touched)
                 result |= {"result": tool.share(ran, chosen), "found": found, "shared": len(chosen)}
         except asyncio.CancelledError:  # the call may have run: a thread cannot be stopped

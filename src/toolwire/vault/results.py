@@ -73,7 +73,7 @@ def row_at(connection: sqlite3.Connection, note: int, position: int) -> int:
 
 
 def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: float) -> Hit:
-    """Returns the note of a chunk as a result.
+    """Returns the note that contains a chunk, as a search result.
 
     `row`: the chunk's row id. `patterns`: what counts as a match, in folded text.
     """

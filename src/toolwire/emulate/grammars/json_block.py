@@ -192,7 +192,7 @@ def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Re
 
 
 def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
-    """Returns the texts at which arguments that are not valid JSON end."""
+    """Returns the texts that end the arguments if they are not valid JSON."""
     return (*closers, "\n") if block.open_ended or not closers else closers
 
 

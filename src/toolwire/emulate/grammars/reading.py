@@ -218,7 +218,7 @@ def peek(scan: Scan) -> Reading:
 
 
 def more(scan: Scan, size: int = 1) -> Reading:
-    """Waits until `size` characters are in the buffer. Returns False if the text ends before."""
+    """Waits until `size` characters are in the buffer. Returns False if the text ends first."""
     while len(scan.buffer) - scan.position < size:
         if scan.ended:
             return False
@@ -368,7 +368,7 @@ def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
 def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Reads arguments that are one JSON object. Returns OK or CLOSED.
 
-    `closers`: the texts at which arguments that are not valid JSON end.
+    `closers`: the texts that end the arguments if they are not valid JSON.
     """
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
@@ -405,8 +405,8 @@ def cut_name(scan: Scan, name: str) -> bool:
 def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
     """Ends the call after its arguments. Returns whether it is a call.
 
-    `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts at which arguments
-    that are not valid end.
+    `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts that end the
+    arguments if they are not valid.
     """
     if read == CUT:
         cut_off(scan)

@@ -137,7 +137,7 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 
 
 def _then(text: str, rule: str) -> str:
-    """Returns a literal followed by a rule, or only the rule: Lark has no empty literal."""
+    """Returns a literal and a rule; without text only the rule, as Lark has no empty literal."""
     return f"{json.dumps(text)} {rule}" if text else rule
 
 

@@ -51,7 +51,7 @@ class Screen(Protocol):
         ...
 
     def pause(self) -> None:
-        """Ends the text so far; the next text begins a line."""
+        """Ends the text so far; the next text begins on a new line."""
         ...
 
 
