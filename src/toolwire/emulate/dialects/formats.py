@@ -78,8 +78,8 @@ ENVELOPED = (
 
 # --- the name in a header of markers, then the arguments as JSON ---
 #
-# Dialects with the same markers are read alike, whichever of them is on: the text after the marker decides.
-# They differ in how `render.py` writes calls.
+# Dialects with the same markers are read in the same manner, no matter which of them is enabled: the text
+# after the marker decides. They differ only in how `render.py` writes calls.
 
 _NAME_START = ascii_letters + digits + "_"
 _WORDS = re.compile(r'[^<>{}\[\]"]+')
@@ -253,7 +253,10 @@ _ELEMENT = ElementBlock(
 
 
 def _tagged(name: str, note: str, block: TagBlock, wrappers: tuple[str, ...], *tags: str) -> Dialect:
-    """`wrappers` come before the call's tag, `tags` are its beginning."""
+    """Makes a dialect of tags.
+
+    `wrappers`: markers that come before the call's tag. `tags`: how the call's tag itself begins.
+    """
     openers = [Opener(marker, block) for marker in wrappers]
     return Dialect(name, (*openers, *(Opener(marker, block, whole=True) for marker in tags)), note=note)
 
