@@ -1,10 +1,10 @@
-"""Access control: host names, origins, keys, and the CORS headers that follow from them.
+"""Access control: host names, origins, keys, and CORS headers.
 
 - A server bound to loopback accepts only loopback host names, so that a foreign page cannot reach it by DNS
   rebinding.
 - A foreign Origin is refused before anything runs.
-- Keys are found in constant time (`access/keyring.py`). Without keys only loopback clients are served, and no
-  request with signs of an untrusted proxy.
+- Keys are compared in constant time (`access/keyring.py`). If there are no keys, only loopback clients are
+  served, and requests with headers of an untrusted proxy are refused.
 - An allowed origin gets CORS headers on every response, including errors and streams. The preflight echoes
   the requested headers.
 """
@@ -91,7 +91,7 @@ PROXY_PREFIXES = (
 A proxy that adds none of them cannot be recognized.
 """
 REMEMBERED = 256
-"""How many distinct Host and Origin values are cached; beyond that the cache is cleared."""
+"""The most Host and Origin values that are cached. A full cache is cleared."""
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
@@ -112,17 +112,20 @@ def proxy_signs(headers: Headers) -> list[bytes]:
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises if a header that decides something was sent twice: readers could disagree about it."""
+    """Raises if a header that is used for a decision, such as Host, was sent twice.
+
+    Otherwise a proxy could check one of the values while this server uses the other.
+    """
     names = [name for name, _ in headers if name in SINGLE]
     if len(names) != len(set(names)):
         raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 class Gate:
-    """Checks requests against the server's settings. Verdicts on Host and Origin are cached."""
+    """Checks requests against the server's settings. Decisions about Host and Origin are cached."""
 
     def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
-        """`ring`: the keys, if there are more than those in the settings."""
+        """`ring`: all keys; None: only the keys in `server`."""
         self.ring = ring or KeyRing(server.keys, server.admin_keys)
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
@@ -159,11 +162,11 @@ class Gate:
         return verdict
 
     def origin_allowed(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether the origin is listed, on loopback, or this server itself (its own pages)."""
+        """Returns whether the origin is in the settings, on loopback, or this server's own origin."""
         verdict = self._origin_verdicts.get(origin)
         if verdict is None:
             verdict = self._judge_origin(origin.decode("latin-1"))
-            if verdict or not self._any_origin:  # with "*", the verdict changes when the first key is added
+            if verdict or not self._any_origin:  # with "*", the result changes when the first key is added
                 _remember(self._origin_verdicts, origin, verdict)
         return verdict or (
             host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
@@ -181,8 +184,9 @@ class Gate:
     # --- the caller ---
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """The holder of the caller's key. Raises if there is none. A key in the settings does not wait for
-        the store.
+        """Returns the holder of the caller's key. Raises if the caller has no valid key.
+
+        If the key is in the settings, this does not wait until the stored keys have been read again.
         """
         ring = self.ring
         is_due = ring.due
@@ -201,7 +205,7 @@ class Gate:
         return self.identify(headers, client)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
-        """The id of the caller's key, "" if no keys are configured. Raises if the caller has no valid key."""
+        """Returns the id of the caller's key, "" if the server has no keys. Raises if the key is invalid."""
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
@@ -210,7 +214,7 @@ class Gate:
             if client is not None and not is_loopback(client[0]):
                 local = "Without keys only clients on this machine are served"
                 raise ToolwireError("permission", f"{local}; set server.keys, or toolwire keys add.")
-            if proxy_signs(headers):  # a proxy on this machine connects from loopback, wherever its client is
+            if proxy_signs(headers):  # a proxy on this machine connects from loopback even for remote clients
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         token = _token(headers)
@@ -228,7 +232,7 @@ class Gate:
     # --- CORS ---
 
     def cors(self, headers: Headers) -> HeaderList:
-        """CORS headers for any response to this request. None without an allowed Origin."""
+        """Returns the CORS headers for any response to this request, none without an Origin header."""
         origin = headers.get(b"origin")
         if origin is None:
             return []
@@ -241,9 +245,9 @@ class Gate:
         ]
 
     def preflight(self, headers: Headers) -> HeaderList:
-        """The headers of the 204 that answers OPTIONS.
+        """Returns the headers of the 204 response to OPTIONS.
 
-        A foreign origin gets the 204 too, without the permission that a browser looks for.
+        A foreign origin gets the 204 too, but without the headers that would allow it to send requests.
         """
         vary = (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
         origin = headers.get(b"origin")
@@ -271,7 +275,7 @@ class Gate:
 
 
 def _token(headers: Headers) -> bytes:
-    """The caller's key as it was sent; empty if none was."""
+    """Returns the bearer token of the request, or b"" if it has none."""
     scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
@@ -307,7 +311,7 @@ class Pace:
         self._until = 0.0
 
     def wait_s(self, requester: str) -> float:
-        """Counts a refusal, and returns how long its response waits."""
+        """Counts a refusal and returns for how many seconds its response must be delayed."""
         now = self._clock()
         if now >= self._until:
             self._refused, self._until = Counter(), now + 1.0
@@ -328,14 +332,17 @@ class Pace:
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
 OWN = "toolwire.own"
-"""The scope's key with the scheme and address of this server's own socket, whatever a proxy says."""
+"""The scope's key for the scheme and address of this server's own socket.
+
+Unlike `scheme` and `server`, a proxy's headers do not change it.
+"""
 _FORWARDED_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _PORT = re.compile(r"^(?:\[([^\]]*)\](?::\d+)?|([0-9.]+):\d+)$")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """`trusted` are addresses, or networks such as 10.0.0.0/8."""
+    """The trusted proxies. `trusted`: addresses, or networks such as 10.0.0.0/8."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks = [_network(text) for text in trusted]
@@ -353,7 +360,11 @@ class Proxies:
         return verdict
 
     def seen(self, scope: Scope, headers: Headers) -> Scope:
-        """The scope as a trusted proxy reports it; `headers` are updated too."""
+        """Returns the scope with the client, scheme and host that a trusted proxy reports.
+
+        It also changes the host in `headers`. Returns the scope itself if the request is not from a trusted
+        proxy.
+        """
         client = scope.get("client")
         if client is None or not self.trusts(client[0]):
             return scope
@@ -382,8 +393,7 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Removes a trusted proxy's headers after this node, or the node that forwarded the request, has read
-    them.
+    """Deletes the proxy headers of a request from a trusted proxy or another node, once they have been used.
     """
     for name in proxy_signs(headers):
         del headers[name]
