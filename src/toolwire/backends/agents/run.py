@@ -281,7 +281,10 @@ class AgentRun:
 async def one_response(
     open: Callable[[Turn], LiveRun], turn: Turn, prepare: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncGenerator[Batch, None]:
-    """The first response of a run that is not parked. The run begins with the first read and ends with it."""
+    """Yields the events of a run's first response, for a turn whose run is not parked.
+
+    The run starts with the first read and is cancelled when the generator ends.
+    """
     if prepare is not None:
         await prepare()
     live = open(turn)
@@ -294,7 +297,10 @@ async def one_response(
 
 
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:
-    """The calls since the user's last message: an agent that starts afresh with each result may loop too."""
+    """Counts the calls since the user's last message.
+
+    Without them, an agent that starts a new run for each result could repeat a call without limit.
+    """
     seen: Counter[Entry] = Counter()
     for item in items:
         if isinstance(item, Message) and item.role == "user":
