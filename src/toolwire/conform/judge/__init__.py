@@ -1,7 +1,8 @@
-"""The judge of wire streams: independent of the encoders, standard library only.
+"""The judge: checks whether a stream or body follows OpenAI's format.
 
-It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own API may
-send and nothing else, and reports every departure with its position. `toolwire conform` and the tests use it.
+It is independent of Toolwire's encoders and imports the standard library only. It compares what a client
+asked for with the answer, frame by frame. It accepts exactly what OpenAI's own API may send, and reports
+every deviation with its position. `toolwire conform` and the tests use it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 
 class OrderJudge:
-    """Judges one stream of either API, frame by frame. The options are those of `JudgeOptions`."""
+    """Checks one stream of either API, frame by frame. The options are those of `JudgeOptions`."""
 
     def __init__(self, api: Api, **options: Unpack[JudgeOptions]) -> None:
         self._api = api
@@ -41,9 +42,9 @@ class OrderJudge:
         self._judge = judge(Options(**options), self._findings)
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
-        """The problems of the next frame: an object, its JSON text, or `[DONE]`.
+        """Returns the problems of the next frame, which is an object, its JSON text, or `[DONE]`.
 
-        `event` is the name on the SSE `event:` line, judged only if given.
+        `event`: the name on the SSE `event:` line. It is checked only if it is given.
         """
         self._findings.position += 1
         try:
@@ -74,7 +75,7 @@ class OrderJudge:
         self._judge.feed(frame)
 
     def finish(self) -> list[Problem]:
-        """The problems that only the end of the stream shows. Call it once."""
+        """Returns the problems that can only be seen at the end of the stream. Call it once."""
         self._findings.position += 1
         self._judge.end()
         return self._findings.take()
@@ -83,7 +84,7 @@ class OrderJudge:
 def judge_sse(
     raw: bytes | str, api: Api, *, whole_standard: bool = False, **options: Unpack[JudgeOptions]
 ) -> list[Problem]:
-    """Judges a whole stream including its SSE syntax; `whole_standard` as in `split_sse`."""
+    """Checks a whole stream, including its SSE syntax. For `whole_standard` see `split_sse`."""
     judge = OrderJudge(api, **options)
     frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):
@@ -94,7 +95,7 @@ def judge_sse(
 
 
 def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
-    """Judges an answer that was not streamed; options about streams change nothing."""
+    """Checks a body that was not streamed. Options about streams have no effect."""
     findings = Findings()
     check = check_completion if api == "chat" else check_response
     check(findings, Options(**options), body)
@@ -102,7 +103,7 @@ def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) 
 
 
 def judge_error(status: int, body: dict[str, Any]) -> list[Problem]:
-    """Judges an HTTP error: the status and OpenAI's error object."""
+    """Checks an HTTP error: its status and OpenAI's error object."""
     findings = Findings()
     findings.check(400 <= status <= 599, "status", f"an error object came with HTTP status {status}")
     if findings.fits(ERROR_BODY, body):
