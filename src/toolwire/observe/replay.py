@@ -1,7 +1,7 @@
-"""Runs a recorded turn through the current code: same request, same backend output, same ids and clock.
+"""Runs a recorded turn with the current code: same request, backend output, ids and clock.
 
-The comparison is about what the client would receive. A turn that its client cut short is compared as far as
-it went. A replay contacts no backend, fetches nothing and stores nothing.
+It compares what the client received with what it would receive now. If the client disconnected, only what it
+had received until then is compared. A replay contacts no backend, fetches nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ MOST_DIFFERENCES = 50
 LONGEST = 4000
 LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
-"""The time limit of a replay: a recording may come from anywhere."""
+"""The time limit of a replay. A recording may come from anywhere, so it may never end."""
 STALLED_S = 1.0
 """How long a turn may continue after the last recorded output of the backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`wire_then` and `wire_now` are what the client received, and what it would receive now."""
+    """The result of a replay.
+
+    `wire_then` is what the client received, `wire_now` what it would receive now.
+    """
 
     differences: list[dict[str, str]] = field(default_factory=list)
     wire_then: str = ""
@@ -65,7 +68,10 @@ class Replay:
 
 
 def replay(recording: Recording) -> Replay:
-    """Runs the turn in its own event loop. Raises `RecordingError` if the recording is incomplete."""
+    """Runs the turn in its own event loop.
+
+    Raises `RecordingError` if the recording is incomplete.
+    """
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
     if any(label == "stream" and text == MASK for _, label, text in recording.wire):
@@ -94,7 +100,7 @@ def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Re
 
 
 async def _run(recording: Recording) -> tuple[str, str, str | None]:
-    """The response: its kind, its text, and the report of the fields."""
+    """Returns the kind and the text of the response, and the report of the request fields."""
     request = recording.request
     played = _Played(recording)
     gateway = Gateway(
@@ -170,7 +176,7 @@ def _clock(recorded: list[float]) -> Callable[[], float]:
 
 
 class _Played:
-    """A backend that repeats its recorded output. Runs begin, and batches come, in the recorded order."""
+    """A backend that repeats its recorded output, with runs and batches in the recorded order."""
 
     aliases: tuple[str, ...] = ()
 
@@ -179,7 +185,7 @@ class _Played:
         self.id: str = request.get("backend") or ""
         self.failure = cast("Failure | None", event_of(end["failure"])) if end.get("failure") else None
         self.stalled = asyncio.Event()
-        """A recorded run stopped without an end."""
+        """Set when a recorded run has no more batches and no end."""
         self._effort: str | None = request.get("effort")
         self._offers = offers_of(request)
         self._place = 0
@@ -219,7 +225,7 @@ class _Played:
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if not self.runs and self.failure is not None:
-            raise ToolwireError.of(self.failure)  # the gateway refused the turn without its backend
+            raise ToolwireError.of(self.failure)  # the gateway refused the turn before it used its backend
         number = self.runs.popleft() if self.runs else -1
         if self._committed:
             await asyncio.sleep(0.02)
@@ -253,7 +259,7 @@ class _Played:
 
 
 class _PlayedRun:
-    """A live run of one response; it is never parked."""
+    """A live run of one response. It is never parked."""
 
     pending: tuple[str, ...] = ()
 
@@ -272,7 +278,7 @@ class _PlayedRun:
 
 
 class _OldStore:
-    """A store with the recorded contents, which stores nothing. `full`: storing failed then."""
+    """A store with the recorded contents, which stores nothing. `full`: storing had failed."""
 
     path = ":memory:"
 
@@ -290,17 +296,17 @@ class _OldStore:
             raise ToolwireError("overloaded", "It could not be stored then.")
 
     async def run(self, work: object, action: str) -> dict[str, Any]:
-        """A replay is not counted."""
+        """Does nothing: a replay is not counted."""
         return {}
 
 
 def _unstored(recording: Recording) -> bool:
-    """Whether a stream reported that its response could not be stored."""
+    """Returns whether the stream reported that its response could not be stored."""
     return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
 
 
 class _OldImages:
-    """The images that were fetched then."""
+    """Returns the images that were fetched for the recorded turn."""
 
     def __init__(self, fetched: dict[str, str], failure: Failure | None) -> None:
         self._fetched, self._failure = fetched, failure
@@ -312,7 +318,7 @@ class _OldImages:
 
 
 class _OldSeals:
-    """The summaries that were opened then."""
+    """Returns the sealed summaries that were opened for the recorded turn."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -1,7 +1,7 @@
-"""The settings as types: sections, keys, defaults and ranges. Standard library only.
+"""The settings as types: sections, keys, defaults and ranges.
 
-Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written `env:NAME` or
-`file:PATH`; `settings.load` resolves them.
+Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written as `env:NAME` or
+`file:PATH`; `settings.load` resolves them. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ServerSettings:
     port: Annotated[int, Range(0, 65535)] = 8788
     keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
-    """Keys that also open the web pages."""
+    """Keys that may also use the web pages."""
     workers: Annotated[int, Range(1, 256)] = 1
     commit_after_s: Annotated[float, Range(0, 3600)] = 10.0
     keep_alive_s: Annotated[float, Range(0.01, 3600)] = 15.0
@@ -39,11 +39,11 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     open_responses: bool = False
-    """Responses get the keys that only the Open Responses specification requires."""
+    """Whether responses contain keys that only the Open Responses specification requires."""
     advertise: str = ""
-    """Where the other nodes reach this one: `host:port` or a URL; "": at host and port."""
+    """Where other nodes reach this one: `host:port` or a URL; "": at `host` and `port`."""
     node_secret: str = ""
-    """Shared by all nodes, so that each recognizes requests that another one forwards."""
+    """A secret that all nodes share. With it, they recognize requests from each other."""
     tls_cert: str = ""
     """A PEM file with the certificate and its chain. With `tls_key`, the server uses TLS."""
     tls_key: str = ""
@@ -78,7 +78,7 @@ class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
     max_mb: Annotated[float, Range(0, 1_000_000)] = 256.0
     max_days: Annotated[int, Range(0, 36_500)] = 0
-    """Days after which a turn is deleted; 0: when there is no room."""
+    """Days after which a turn is deleted; 0: only when there is no more room."""
 
 
 @dataclass(frozen=True, slots=True)
