@@ -393,8 +393,7 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Deletes the proxy headers of a request from a trusted proxy or another node, once they have been used.
-    """
+    """Deletes the proxy headers of a request from a trusted proxy or another node, once they have been used."""
     for name in proxy_signs(headers):
         del headers[name]
 

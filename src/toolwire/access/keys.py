@@ -155,8 +155,7 @@ class StoredKey:
         return self.revoked_at is None or self.revoked_at > now
 
     def public(self) -> dict[str, Any]:
-        """Returns the key's fields for display: without the hash, and with `revoked_at` as a positive time.
-        """
+        """Returns the key's fields for display: without the hash, and with `revoked_at` as a positive time."""
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
         return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}
 

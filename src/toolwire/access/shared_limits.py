@@ -205,8 +205,7 @@ NO_BUDGET = MonthAsked(0, (0, 0))
 
 @dataclass(frozen=True, slots=True)
 class MeterRequest:
-    """A request to Redis: the units that a turn takes. `known`: the units that are taken, as this node knows.
-    """
+    """A request to Redis: the units that a turn takes. `known`: the units that are taken, as this node knows."""
 
     key_id: str
     rates: Rates

@@ -259,8 +259,7 @@ def _number(value: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """Returns a common spelling for tool names: `shell_tool_call`, `shellToolCall` and `Shell` are the same.
-    """
+    """Returns a common spelling for tool names: `shell_tool_call`, `shellToolCall` and `Shell` are the same."""
     return re.sub(r"tool(?:call)?$", "", re.sub(r"[^a-z]", "", name.lower()))
 
 

@@ -1,9 +1,9 @@
 """The API of the connect page: what to paste into a client, and a test of its connection.
 
-The test is a real round trip over HTTP to this server, with requests in the client's own shape. It offers
-only the tool `toolwire_check`, which runs nowhere: its call is checked, and a fixed text is sent back as the
-result. Every failure is the detail of a step, never an error of the page. A key is sent to this server only,
-and is never shown.
+The test sends real HTTP requests to this server, in the client's own form. It offers only the tool
+`toolwire_check`, which is never run: its call is checked, and a fixed text is sent back as the result. A
+failure is shown in the detail of a step, and is never an error of the page. A key is only sent to this
+server, and is never shown.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ConnectApi(PageApi):
         return [("GET", "/connect", self.all), ("POST", "/connect/{client}/test", self.test)]
 
     async def all(self, request: Request) -> dict[str, Any]:
-        """What to paste into every client, for the model of the query or else the first one."""
+        """Returns what to paste into each client, for the model in the query, or else the first model."""
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
         base_url, needs_key = self._web.base_url(request), bool(self._key)
@@ -81,13 +81,14 @@ class ConnectApi(PageApi):
             raise ToolwireError("not_found", "There is no such client.")
         model = field(await body(request), "model", str, required=True)[:LONGEST_NAME]
         rows = model_rows(self._web.gateway.catalog)
-        # A parked run cannot continue if the next request no longer forces the call.
+        # A parked run cannot continue if the next request does not force the call any more.
         parked = any(row["id"] == model and row["tools"] == "parked" for row in rows)
         shape, key = client.shaped(bool(self._key)), self._key
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(ssl=False),  # its own address, which no certificate names
+            # this server's own address, for which a certificate is not valid
+            connector=aiohttp.TCPConnector(ssl=False),
         ) as session:
             trip = RoundTrip(session, _own_address(request), shape, model, key, forced=not parked)
             steps = await trip.run(self._limit_s)
@@ -99,18 +100,21 @@ class ConnectApi(PageApi):
 
 
 def _own_address(request: Request) -> str:
-    """This server's own socket, never the host that the request names: a key is sent there."""
+    """Returns the address of this server's own socket.
+
+    The request's Host header is not used, because a key is sent to this address.
+    """
     scheme, (host, port) = request.scope[OWN]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Failed(Exception):
-    """A step failed; the message says why."""
+    """Raised when a step fails. The message says why."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """A streamed answer, as a client accumulates it."""
+    """A streamed answer, as a client assembles it."""
 
     text: str
     calls: list[dict[str, str]]
@@ -121,7 +125,10 @@ class Heard:
 
 
 class RoundTrip:
-    """A tool loop of two turns. `root`: the server's address; `forced`: the model must call the tool."""
+    """A test of two turns with a tool call.
+
+    `root`: the server's address. `forced`: the request forces the model to call the tool.
+    """
 
     def __init__(
         self,
@@ -143,7 +150,10 @@ class RoundTrip:
         self._first = Heard("", [], "")
 
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
-        """The steps and their results. After a failed step the others are not tried (`ok` is None)."""
+        """Runs the steps and returns their results.
+
+        After a failed step the others are not tried; their `ok` is None.
+        """
         plan = [
             ("Preflight", self._preflight),
             ("List of models", self._listing),
@@ -221,7 +231,7 @@ class RoundTrip:
     # --- requests
 
     def _with_result(self, call: dict[str, str]) -> dict[str, Any]:
-        """The second request: the history and the call's result, as this client sends them."""
+        """Returns the second request: the history and the call's result, as this client sends them."""
         shape = self._shape
         items = self._chat_items(call) if shape.api == "chat" else self._responses_items(call)
         asked = {**shape.body, INPUT[shape.api]: items, "tools": [TOOL[shape.api]]}
@@ -358,7 +368,7 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _failure(error: Any, before: str = "") -> str:
-    """A readable failure. A model that makes no call is not a fault of the connection."""
+    """Returns a readable failure. If the model made no call, the connection is not the reason."""
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)
     no_call = error.get("code") == KINDS["no_tool_call"].code
