@@ -122,7 +122,10 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class Gate:
-    """Checks requests against the server's settings. Decisions about Host and Origin are cached."""
+    """Checks requests against the server's settings.
+
+    Decisions about Host and Origin are cached.
+    """
 
     def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
         """`ring`: all keys; None: only the keys in `server`."""
@@ -205,7 +208,10 @@ class Gate:
         return self.identify(headers, client)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
-        """Returns the id of the caller's key, "" if the server has no keys. Raises if the key is invalid."""
+        """Returns the id of the caller's key, or "" if the server has no keys.
+
+        Raises if the caller has no valid key.
+        """
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
@@ -393,7 +399,10 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Deletes the proxy headers of a request from a trusted proxy or another node, once they have been used."""
+    """Deletes the proxy headers of a request after they have been used.
+
+    The request came from a trusted proxy, or from another node that has used them.
+    """
     for name in proxy_signs(headers):
         del headers[name]
 

@@ -27,9 +27,9 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""The shortest time between two reads that are caused by an unknown key, which may be a new one."""
+"""The shortest time between two reads that unknown keys cause. Such a key may be new."""
 BEHIND_S = 0.05
-"""Delay of a refresh in the background, so that the response to the current request is sent first."""
+"""Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0
 """How long a request waits if the known keys are older than `FRESH_S`."""
 FIRST_WAIT_S = 5.0
@@ -44,7 +44,7 @@ class _Known:
 
 
 class KeyRing:
-    """Every key that this server accepts: those in the settings, and those in the store as last read."""
+    """Every key that this server accepts: from the settings, and from the store."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Returns whether the key has ended. An ended key stays ended even if the clock is set back."""
+        """Returns whether the key has ended. It stays ended even if the clock is set back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended

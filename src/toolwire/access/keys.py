@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.keys")
 PREFIX = "tw_"
 SHOWN = 8
-"""How many characters of a key are stored so that people recognize it, including its prefix."""
+"""How many characters of a key are stored, including its prefix, to recognize it by."""
 LONGEST_NAME = 80
 T = TypeVar("T")
 
@@ -82,7 +82,10 @@ class KeyGrant:
         return any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
     def check(self, turn: Turn, model: str) -> None:
-        """Raises if the key may not run this turn. `model`: the id that the requested name stands for."""
+        """Raises if the key may not run this turn.
+
+        `model`: the model's id, even if an alias was requested.
+        """
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
         if turn.tools and not self.tools:
@@ -130,7 +133,7 @@ def key_id_of(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A stored key. `rotated_from`: the id of the original key if this one was rotated, otherwise "".
+    """A stored key. `rotated_from`: the id of the original key after a rotation, otherwise "".
 
     `revoked_at` above 0 is the end of a grace period. Below 0 it is the negated time of revocation: this is
     before the current time on every clock.
@@ -155,7 +158,10 @@ class StoredKey:
         return self.revoked_at is None or self.revoked_at > now
 
     def public(self) -> dict[str, Any]:
-        """Returns the key's fields for display: without the hash, and with `revoked_at` as a positive time."""
+        """Returns the key's fields for display.
+
+        They do not include the hash, and `revoked_at` is a positive time.
+        """
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
         return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}
 

@@ -1,4 +1,4 @@
-"""The limits of each key: requests and tokens per minute, concurrent turns, and a monthly budget.
+"""The limits of each key: requests and tokens per minute, concurrent turns, monthly budget.
 
 Before a turn runs, one request and an estimate of its tokens are reserved from all limits, or the turn is
 refused. When the turn ends, the tokens that it used replace the estimate. If the client disconnects before
@@ -44,7 +44,10 @@ CHARACTERS_A_TOKEN = 4
 IMAGE_TOKENS = 800
 ANSWER_TOKENS = 256
 MOST_ANSWER_TOKENS = 1024
-"""The fewest and the most tokens that are reserved for an answer. The rest is charged when the turn ends."""
+"""The least and most tokens that are reserved for an answer.
+
+The rest is charged when the turn ends.
+"""
 CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
@@ -386,7 +389,7 @@ class Ticket:
             if limits.concurrent or limits.budget_requests or limits.budget_tokens
             else ""
         )
-        """The turn's id in Redis (`shared_limits.py`), "" if it only counts against limits per minute."""
+        """The turn's id in Redis; "" if the turn only counts against limits per minute."""
         self.hold: Hold | None = None
         """The reserved part of the key's budget, until the turn's usage is counted."""
         self.key_id = key_id

@@ -205,7 +205,10 @@ NO_BUDGET = MonthAsked(0, (0, 0))
 
 @dataclass(frozen=True, slots=True)
 class MeterRequest:
-    """A request to Redis: the units that a turn takes. `known`: the units that are taken, as this node knows."""
+    """A request to Redis: the units that a turn takes.
+
+    `known`: the units that are already taken, as far as this node knows.
+    """
 
     key_id: str
     rates: Rates
@@ -261,9 +264,9 @@ class SharedLimits:
         self._closed = False
 
     async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
-        """Charges the request if all limits allow it. Returns the refusal or None, and the new state.
+        """Charges the request if all limits allow it.
 
-        Raises `RedisUnreachable`.
+        Returns the refusal (or None) and the new state. Raises `RedisUnreachable`.
         """
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
         return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)

@@ -54,7 +54,7 @@ GROUPS = {"model": "model", "key": "key_id", "api_key_id": "key_id"}
 
 @dataclass(slots=True)
 class Spent:
-    """A key's usage of a month: the sum that was last read, plus what this node has counted since."""
+    """A key's usage of a month: the sum from the store, plus what this node has counted since."""
 
     month: int
     requests: int = 0
@@ -73,7 +73,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """A query of `GET /v1/usage`. `keys`, `models`: only these; None: all. `width`: seconds per bucket."""
+    """A query of `GET /v1/usage`. `keys`, `models`: only these; None: all.
+
+    `width`: seconds per bucket. `group_by`: the columns `key_id` and `model`, or some of them.
+    """
 
     start: int
     end: int
@@ -248,7 +251,7 @@ class UsageBook:
     # --- budgets ---
 
     async def month(self, key_id: str) -> Spent:
-        """Returns the key's usage of this month. Raises if it was never read and cannot be read now."""
+        """Returns the key's usage of this month. Raises if it was never read, and cannot be now."""
         spent = self._months.get(key_id)
         if spent is None:
             spent = self._months[key_id] = Spent(month_of(self._clock()))
@@ -268,7 +271,7 @@ class UsageBook:
         return spent
 
     def held(self, key_id: str) -> tuple[int, int]:
-        """Returns the requests and tokens that running turns of this key have reserved on this node."""
+        """Returns the requests and tokens that running turns of this key reserve on this node."""
         return self._held.get(key_id, (0, 0))
 
     def hold(self, key_id: str, requests: int, tokens: int) -> Hold:

@@ -1,4 +1,4 @@
-"""The command line. Each command is a row of `COMMANDS`; its module is imported when it runs.
+"""The command line. Each command is a row of `COMMANDS`. Its module is imported to run it.
 
 Every command has --help with an example. An error is one line on stderr and exit status 2.
 """
@@ -211,7 +211,10 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Exit status 0: the client would receive the same; 1: a difference; 2: the file is invalid."""
+    """Replays a recorded turn and prints the differences.
+
+    Exit status 0: the client would receive the same; 1: something else; 2: the file cannot be compared.
+    """
     import json
 
     from toolwire.observe.fixture import read

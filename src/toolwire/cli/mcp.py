@@ -1,4 +1,7 @@
-"""`toolwire mcp --vault DIR`: the vault's tools as an MCP server. Each call needs an approval."""
+"""`toolwire mcp --vault DIR`: an MCP server with the vault's tools.
+
+Each call needs an approval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolwire vault index DIR` and `toolwire vault search DIR …`: index and search without a model."""
+"""`toolwire vault index DIR` and `toolwire vault search DIR …`, which need no model."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests, each on its own connection, which fails at once if the node is down."""
+    """Sends sealed requests, each on a new connection, which fails at once if a node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals
@@ -179,7 +179,7 @@ class NodeClient:
 
 
 def _keepalive_socket(info: Any) -> socket.socket:
-    """Returns a socket that notices within half a minute if the peer disappears without closing."""
+    """Returns a socket that notices within half a minute if the peer has disappeared."""
     made = socket.socket(info[0], info[1], info[2])
     for level, name, value in _KEEPALIVE:
         if hasattr(socket, name):

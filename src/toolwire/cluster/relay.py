@@ -45,9 +45,10 @@ class Relay:
         self._first: asyncio.Future[bytes] | None = None
 
     async def begun(self) -> bool:
-        """Waits for the first block, at most `FIRST_S`. Returns False if the stream failed or was empty.
+        """Waits at most `FIRST_S` for the first block.
 
-        Returns True if the stream is still open but has sent nothing yet.
+        Returns False if the stream failed or ended before it. Returns True if the stream is open, even if it
+        has sent nothing yet.
         """
         self._first = asyncio.ensure_future(anext(self._blocks))
         try:

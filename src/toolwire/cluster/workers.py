@@ -242,7 +242,10 @@ class Workers:
         log.warning("worker %d (process %d) %s; it restarts in %g s", worker.number, worker.pid, how, wait)
 
     def _cannot_start(self, worker: WorkerProcess, problem: str) -> None:
-        """Ends the server. If all workers had been ready before, only logs: the worker is tried again."""
+        """Stops the server because a worker cannot start.
+
+        If all workers had been ready before, this only logs: the worker is started again.
+        """
         if self._all_ready:
             log.error("worker %d cannot start: %s", worker.number, problem)
         elif not self._problem:

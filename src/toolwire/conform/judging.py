@@ -1,4 +1,4 @@
-"""Evaluates the checks: pure functions from the exchanges of a check to pass, fail or not-run.
+"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. Pure.
 
 - A deviation is a failure. The verdict says what was seen, and in which frame.
 - A check is not run if there was nothing to see: the model did not do it, the answer is empty, the endpoint
@@ -99,7 +99,7 @@ def unseen(exchange: ProbeExchange) -> Verdict | None:
 
 
 def missing(exchange: ProbeExchange) -> Verdict | None:
-    """Returns the verdict of `unanswered`, or one if the model did not do as asked, otherwise None."""
+    """Like `unanswered`, but also returns a verdict if the model did not do as asked."""
     return unanswered(exchange) or (not_run(exchange, exchange.wanting) if exchange.wanting else None)
 
 

@@ -1,4 +1,4 @@
-"""Evaluates checks about stored responses, the list of models, CORS, and disconnected clients.
+"""Evaluates checks about stored responses, lists of models, CORS and disconnected clients.
 
 Pure.
 """

@@ -147,7 +147,10 @@ def _write_arguments(holder: Any) -> None:
 
 
 class _Opened:
-    """The calls of one choice, numbered in the order in which they open, whatever their indexes are."""
+    """The calls of one choice, numbered in the order in which they open.
+
+    The indexes that were sent may be wrong.
+    """
 
     def __init__(self) -> None:
         self.ids: list[Any] = []
@@ -219,7 +222,10 @@ class _Chat(_Repairer):
             self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """Replaces an unreadable envelope by the last readable one, so that the choices can be checked."""
+        """Replaces an unreadable envelope by the last readable one.
+
+        So the choices in it can be checked.
+        """
         value["object"] = object
         for key, known in self._envelope.items():
             if type(value.get(key)) is type(known) and value[key]:

@@ -50,7 +50,7 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns that were shown are cached, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""Receives a function that returns the turn's line, so that the line is made only if needed."""
+"""Receives a function that returns the turn's line, which is made only if it is needed."""
 Contents = Literal["memory", "disk", "gone"]
 
 

@@ -36,7 +36,7 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A turn's line: its result without its content. `at`: Unix time. `error`: a kind of failure.
+    """A turn's line: its result without content. `at`: Unix time. `error`: a kind of failure.
 
     Text that a client chooses must also be masked in `Journal._masked`.
     """

@@ -1,4 +1,4 @@
-"""The log: one line per request at level info, messages of turns at level debug, in text or JSON.
+"""The log: a line per request at level info, contents at level debug, in text or JSON.
 
 Text from a client or a model is limited in length. In a text line it cannot break the line or control a
 terminal. Secrets are masked in every line. If the log cannot be written, requests continue.
@@ -241,7 +241,7 @@ class JsonFormatter(_Formatter):
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream. If the disk is full or the reader has closed the stream, lines are lost.
+    """Writes to a stream. If that is not possible, lines are lost.
 
     If no other handler receives the log records of turns, their lines are written without log records,
     together once per iteration of the event loop. This takes about 15 µs of CPU per turn instead of 50.

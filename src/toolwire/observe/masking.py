@@ -203,7 +203,10 @@ def secrets_of(settings: Settings) -> Iterator[str]:
 
 
 def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yields the values of variables with a secret's name, and passwords in URLs of other variables."""
+    """Yields the secrets in environment variables.
+
+    These are the values of variables with a secret's name, and passwords in URLs of other variables.
+    """
     for name, value in environ.items():
         named = SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)
         if named and len(value.strip()) >= SHORTEST_OUTSIDE:

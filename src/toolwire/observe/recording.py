@@ -54,9 +54,9 @@ EVENTS: dict[str, type[Any]] = {
     for cls in (Text, Thought, Refusal, CallBegin, CallArgs, CallEnd, Dropped, Usage, Finish, Failure)
 }
 STOPPED = {"type": "Stopped"}
-"""A batch that means: the gateway ended the run because the backend was silent after its calls."""
+"""Stands for a batch: the gateway ended the run because it was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
-"""Events that contain a piece of a longer text, each with the member that contains the piece."""
+"""Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
     "honoured": "as the request says",
     "constrained": "the decoder is held to it",

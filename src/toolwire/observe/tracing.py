@@ -196,7 +196,7 @@ def _parameters(turn: Turn) -> dict[str, Any]:
 
 
 def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
-    """Returns the provider's name, and its host and port (None if they are not in the settings)."""
+    """Returns the provider's name, and the host and port in the settings (None if not given)."""
     options = model.options
     if model.backend == "hosted":
         named = str(options.get("model", "")).partition(":")[0]

@@ -1,1 +1,1 @@
-"""The settings: their types, how they are loaded, and the models that are found without any."""
+"""The settings: their types, how they are loaded, and the models that need no settings."""

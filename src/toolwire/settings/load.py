@@ -80,7 +80,7 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 def load(
     path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True
 ) -> Settings:
-    """Loads the settings. `path`: the value of --config. `overrides`: such as {"server.port": 0}.
+    """Loads the settings. `path`: value of --config. `overrides`: such as {"server.port": 0}.
 
     `exposed`: raise if other machines could reach the server and it has no keys.
     """
@@ -193,7 +193,7 @@ def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
 
 
 def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """Adds `TOOLWIRE_…` variables: whole tables before single keys, so that the latter override them."""
+    """Adds the `TOOLWIRE_…` variables. A single key overrides a whole table."""
     names = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
     for name in sorted(names, key=lambda n: (n.count("__"), n)):
         parts = name[len(ENVIRONMENT_PREFIX) :].split("__")

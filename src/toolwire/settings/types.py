@@ -96,7 +96,7 @@ class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
     retention_days: Annotated[int, Range(0, 36_500)] = 0
-    """Days after which stored responses, and conversations without changes, are deleted; 0: never."""
+    """Days after which stored responses and unchanged conversations are deleted; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The store in PostgreSQL, for several nodes: a few threads share a small pool of connections.
+"""The store in PostgreSQL, for several nodes: threads share a small pool of connections.
 
 - A connection that PostgreSQL has closed is replaced before it is used, so no request fails when PostgreSQL
   was restarted.

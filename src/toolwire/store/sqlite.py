@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOCKED_S = 2.0
 """How long to wait for a file that another process has locked."""
 ROOM = 1024 * 1024
-"""The free bytes that a disk needs when a store is opened, which creates the -wal and -shm files."""
+"""The free bytes that a disk needs to open a store, which creates -wal and -shm files."""
 
 
 class SqliteEngine(Engine):

@@ -291,7 +291,7 @@ _UNTOUCHED = "SELECT id FROM conversations WHERE updated_at < ? LIMIT ?"
 
 
 class Retention:
-    """Deletes old responses (by creation time) and old conversations (by last change) every hour.
+    """Deletes responses by creation time, and conversations by last change, every hour.
 
     A response is kept as long as a younger response continues it. Several nodes may run this at the same
     time.

@@ -44,7 +44,7 @@ class AgentProfile:
     config: tuple[str, Mapping[str, Any]] | None = None
     """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()
-    """Paths of keys that are removed from the operator's JSON, because they enable features again.
+    """Paths of keys that are removed from the operator's JSON: they would enable features again.
 
     `*` in a path matches any key: `a.*.b`.
     """
@@ -70,7 +70,10 @@ class AgentProfile:
     longest: int = 64
     """The most characters in a tool's name, including the agent's prefix."""
     announces: bool = False
-    """Whether session updates announce all calls of an answer about when they reach the MCP server."""
+    """Whether session updates announce all calls of an answer at about the same time.
+
+    The calls themselves reach the MCP server at about this time too.
+    """
     login: tuple[str, ...] = ()
     """Login files below the person's home.
 
@@ -85,7 +88,10 @@ class AgentProfile:
         "session",
         (),
     )
-    """How the model is chosen: arguments with {model}, a variable, a config key, or a session option."""
+    """How the model is chosen.
+
+    These are arguments with {model}, an environment variable, a key of the config, or a session option.
+    """
 
 
 _CODEX_OFF = "apply_patch_freeform view_image_tool collab js_repl code_mode".split()
@@ -222,7 +228,7 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """Returns the profile with this name; for "auto", that of the first known program in the command.
+    """Returns the profile with this name. "auto": that of the first known program in the command.
 
     The command may begin with npx or another launcher.
     """

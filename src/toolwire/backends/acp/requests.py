@@ -75,7 +75,10 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """Returns the least far-reaching option that allows or refuses, or "cancelled" if there is none."""
+    """Returns the option that allows or refuses, once rather than always.
+
+    If there is none, the outcome is "cancelled".
+    """
     usable = [one for one in options if isinstance(one, Mapping) and one.get("optionId") is not None]
     for kind in ALLOW if allow else REFUSE:
         for option in usable:
@@ -111,7 +114,7 @@ def arguments_of(method: str, params: Params) -> dict[str, Json]:
 
 
 def _shell_line(params: Params) -> str:
-    """Returns a shell command line for the request's program, arguments and environment variables."""
+    """Returns a shell command line for the request's program, arguments and variables."""
     line = str(params["command"])
     if params.get("args"):
         line = shlex.join([line, *map(str, params["args"])])

@@ -1,4 +1,4 @@
-"""One session of one agent: a process, its folder, and the MCP server with the client's tools.
+"""One session of an agent: a process, its folder, and the MCP server with the client's tools.
 
 Each session has its own process for three reasons: the agent's configuration depends on the client's tools, a
 cancelled run can be ended reliably, and conversations cannot reach each other. Calls between turns get an
@@ -169,7 +169,10 @@ class AcpSession:
         return [{"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}]
 
     async def _new_session(self, params: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
-        """Opens the session. If a login is required, uses an authentication method that needs no person."""
+        """Opens the session.
+
+        If a login is required, an authentication method that needs no person is used.
+        """
         try:
             return await self._ask("session/new", params)
         except _Refusal as refusal:
@@ -282,7 +285,7 @@ class AcpSession:
         return None
 
     def _update(self, update: Params) -> None:
-        """Handles an update. Not async, so that updates are handled in the order in which they arrive."""
+        """Handles an update. Not async, so that updates are handled in their order."""
         run = self._run
         kind = update.get("sessionUpdate")
         if run is None:

@@ -161,7 +161,7 @@ def _add(entries: list[Entry], role: str, text: str) -> None:
 
 
 def _content(parts: Iterable[Part]) -> str:
-    """Like `plain_text`, but with a hash instead of a placeholder, so that different images differ."""
+    """Like `plain_text`, but with a hash of each image instead of a placeholder."""
     return "\n".join(
         part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
     )
@@ -186,7 +186,10 @@ def known_part(turn: Turn) -> list[Entry]:
 
 
 def fingerprint(turn: Turn, conversation: Sequence[Entry]) -> str:
-    """Returns a hash of the conversation and of the turn's caller, model, instructions, tools and options."""
+    """Returns a hash of the conversation, and of what else must be equal to continue it.
+
+    This is the turn's caller, model, instructions, tools and output options.
+    """
     tools = sorted(
         (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))
         for tool in turn.offered()

@@ -1,4 +1,4 @@
-"""Loopback servers through which agents call the client's tools, and the MCP server of a session.
+"""Loopback servers for agents' calls of the client's tools, and a session's MCP server.
 
 - The MCP server speaks streamable HTTP with one bearer token, and only what an agent needs to list and call
   tools. It refuses a foreign `Host` or `Origin` before it checks the token, so that no page in a browser can

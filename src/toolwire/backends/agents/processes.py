@@ -102,7 +102,7 @@ class Child(asyncio.SubprocessProtocol):
     async def _spawn(
         self, *command: str, env: Mapping[str, str], guarded: bool = False, **options: Any
     ) -> None:
-        """Starts the process. `guarded`: its process group is killed if the gateway dies for any reason."""
+        """Starts the process. `guarded`: its process group is killed if the gateway dies."""
         pipe = -1
         try:
             if guarded:

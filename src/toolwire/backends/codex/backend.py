@@ -1,4 +1,4 @@
-"""Codex as a backend: the real `codex app-server`, with the person's login or another provider.
+"""Codex as a backend: the real `codex app-server`, with a login or another provider.
 
 `prepare` finds the installed version, which decides how tools are served.
 """

@@ -1,4 +1,4 @@
-"""Toolwire's own Codex home: a private folder with config, model catalog and the person's login.
+"""Toolwire's own Codex home: a private folder with config, model catalog and login.
 
 - The config disables Codex's own tools, prompts, requests at start, and retries.
 - Toolwire never writes to the person's own home. The login (auth.json) is linked, and never copied, read or
@@ -33,7 +33,7 @@ from toolwire.core.errors import ToolwireError, unavailable
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
 PASSED_ON = ("PATH", "HOME", *PROXIES)
-"""The gateway's environment variables that Codex gets, besides its home and its provider's key."""
+"""The gateway's environment variables that Codex gets. It also gets its home and a key."""
 INSTALL = "npm install -g @openai/codex"
 
 
@@ -166,7 +166,7 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
 
 
 async def _catalog(options: CodexOptions, home: CodexHome) -> str:
-    """Returns the path of the patched model catalog, or "" if this Codex cannot print its catalog."""
+    """Returns the path of the patched model catalog, or "" if Codex cannot print its catalog."""
     foreign = options.provider is not None
     facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, ANY_MODEL, foreign], sort_keys=True)
     path = home.path / f"models-{home.version}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}.json"
@@ -215,7 +215,7 @@ PROVIDER = "toolwire"
 BARE = Version(0, 121)
 """The first version in which Codex's own prompts can be disabled."""
 WINDOW = 100_000_000
-"""A context window that is never reached, so that the provider decides whether a history is too long.
+"""A context window that is never reached: the provider decides if a history is too long.
 
 With its own value, Codex would replace a long history by a summary.
 """

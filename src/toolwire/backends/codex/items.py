@@ -1,4 +1,4 @@
-"""Converts a `Turn` for Codex: Responses items, dynamic tools, an output schema, or text. Pure.
+"""Converts a `Turn` for Codex: to Responses items, dynamic tools, a schema, or text. Pure.
 
 Codex silently drops items with the role `system`, so they get the role `developer`. Content that Codex cannot
 send to the provider is refused here, with a clear error.
@@ -178,7 +178,10 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
-    """Returns the turn with tool names that Codex accepts, and a mapping from new to original names."""
+    """Returns the turn with tool names that Codex accepts.
+
+    Also returns a mapping from each new name to the client's name.
+    """
     names = {tool.name for tool in turn.tools}
     there = {name: _other(name, names) for name in sorted(names) if name in OWN or not _TAKEN.match(name)}
     if not there:

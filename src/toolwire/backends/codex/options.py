@@ -1,4 +1,4 @@
-"""The keys of `[models.ID]` with `backend = "codex"`, and the features of each Codex version."""
+"""The keys of `[models.ID]` with `backend = "codex"`, and what each Codex version can do."""
 
 from __future__ import annotations
 

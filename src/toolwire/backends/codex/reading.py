@@ -45,7 +45,7 @@ REFUSALS = {
 FORBIDDEN = frozenset({"view_image"})
 """Codex's own tools that read files of this machine, and that some versions cannot disable."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
-"""The items that come between two token counts if the model's last response contains no calls."""
+"""The items that come between two token counts if the model's last response has no calls."""
 DEPTH = 127
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"
@@ -76,7 +76,7 @@ class ThreadReader:
         self.calls: list[str] = []
         """The ids of this response's calls, in model order."""
         self.refused: list[tuple[str, str]] = []
-        """Calls that are not passed on, each with the answer for the model if Codex asks for a result."""
+        """Calls that are not passed on, each with the result that Codex gets if it asks."""
         self.trespass = False
         """Whether the model called a tool of Codex that reads this machine's files."""
         self.complete = False

@@ -156,7 +156,10 @@ class Thread:
             await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
 
     async def _forget(self) -> None:
-        """Removes the thread. Codex removes idle ephemeral ones itself; one on disk must be archived."""
+        """Removes the thread.
+
+        Codex removes idle ephemeral threads itself. A thread on disk must be archived.
+        """
         if self._path is None:
             self.worker.notify("thread/unsubscribe", {"threadId": self.id})
             return

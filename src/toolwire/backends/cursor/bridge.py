@@ -92,7 +92,7 @@ def _error(status: int, code: str, message: str) -> web.Response:
 
 
 class BridgeHome:
-    """A bridge's private folder, in memory where possible, because a bridge stores conversations.
+    """A bridge's private folder, in memory if possible, because a bridge stores conversations.
 
     `work` is the empty working folder of the agents.
     """

@@ -32,7 +32,7 @@ class CursorOptions(AgentOptions):
     bridge_url: str = ""
     bridge_token: str = field(default="", repr=False)
     bridge_bin: str = ""
-    """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
+    """The command that starts the bridge; empty: from the extra `cursor`, or from PATH."""
     sandbox: bool = True
     """Whether the bridge confines what its agents do apart from the client's tools."""
     settle_ms: int = 100
@@ -82,7 +82,10 @@ class BridgeTarget:
 
 
 def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTarget:
-    """Returns the bridge from the settings, the environment, the extra `cursor`, or PATH, in this order."""
+    """Returns the bridge to use.
+
+    It is searched in the settings, the environment, the extra `cursor`, and on PATH.
+    """
     for url, command, key in (
         (options.bridge_url, options.bridge_bin, "bridge_bin"),
         (*map(environ.get, ("CURSOR_SDK_BRIDGE_URL", "CURSOR_SDK_BRIDGE_BIN")), "CURSOR_SDK_BRIDGE_BIN"),

@@ -1,4 +1,4 @@
-"""One agent on a bridge: the bodies of its requests, the reader of its streams, and its session.
+"""One agent on a bridge: its requests, the reader of its streams, and its session.
 
 The agent gets the client's tools as custom tools, and none of Cursor's own. It does not read the person's
 settings, and works in an empty folder.
@@ -259,7 +259,7 @@ def _number(value: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """Returns a common spelling for tool names: `shell_tool_call`, `shellToolCall` and `Shell` are the same."""
+    """Returns one spelling for `shell_tool_call`, `shellToolCall` and `Shell`."""
     return re.sub(r"tool(?:call)?$", "", re.sub(r"[^a-z]", "", name.lower()))
 
 

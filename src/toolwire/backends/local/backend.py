@@ -1,4 +1,4 @@
-"""The embedded model as a backend: requests to llama.cpp's chat completions, and its events.
+"""The embedded model as a backend: requests to llama.cpp's chat completions, and events.
 
 A batch contains all tokens that arrived while the event loop was busy. Closing the iterator stops the
 decoding at the next token, or at the next batch of the prompt.

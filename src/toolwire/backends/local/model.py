@@ -75,7 +75,7 @@ class LocalOptions:
     max_string: int = 0
     """The longest string if a tool's schema sets no limit; 0: chosen by the model's size."""
     max_items: int = 0
-    """The most items of an array if a tool's schema sets no limit; 0: chosen by the model's size."""
+    """The most items of an array if a tool's schema sets no limit; 0: by the model's size."""
 
     def __post_init__(self) -> None:
         for key, (low, high) in RANGES.items():
@@ -96,7 +96,7 @@ class LocalOptions:
 
     @property
     def cores(self) -> int:
-        """The number of decoding threads: all cores of a small machine, half of them on a large one."""
+        """The number of decoding threads: all cores of a small machine, half of a large one's."""
         if self.threads:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -117,7 +117,7 @@ _COMMON = frozenset(
 
 
 def _own_words(user: str) -> list[str]:
-    """Returns names in the message (capitalized words inside a sentence), then the whole message."""
+    """Returns names in the message (capitalized words inside a sentence), then the message."""
     user = user[:_ECHO]
     names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
     return [*reversed(names[-8:]), user] if user else []

@@ -1,4 +1,4 @@
-"""The kinds of text that grow in a Responses stream, as a table, and the shapes of their events.
+"""The kinds of text that grow in a Responses stream, and the shapes of their events.
 
 A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and
 close it, and its key in the item. The arguments of a call open with the item; the text of a message is in a

@@ -119,7 +119,7 @@ TEXTS = ("content", "refusal", "reasoning_content")
 
 
 def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
-    """Returns the JSON objects of a stream, without `[DONE]` and anything that is not an object."""
+    """Returns the JSON objects of a stream. `[DONE]` and anything else is left out."""
     found = []
     for frame in split_sse(raw)[0]:
         try:
@@ -179,7 +179,7 @@ def fold_chat(frames: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
-    """Adds a delta. `places`: the position of each call in the message, by the index that was sent."""
+    """Adds a delta. `places`: the position of each call, by the index that was sent."""
     message["role"] = delta.get("role") or message["role"]
     for key in TEXTS:
         if isinstance(delta.get(key), str):

@@ -1,4 +1,4 @@
-"""The keys of every object in the APIs, as tables, and the code that compares objects with them.
+"""The keys of every object in the APIs, as tables, and the code that checks objects.
 
 A table says which keys are required, which are optional, and which values each may have. Keys that are in no
 table are reported as unknown.
@@ -13,7 +13,10 @@ from typing import Any, TypedDict
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One deviation: a code, a sentence, and the number of the frame (from 0; -1: the whole answer)."""
+    """One deviation: a code, a sentence, and the number of the frame.
+
+    Frames count from 0; -1: the whole answer.
+    """
 
     code: str
     message: str

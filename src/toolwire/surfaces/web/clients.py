@@ -1,4 +1,4 @@
-"""The clients that people use, as data: what to paste into each, and the form of its requests.
+"""The clients that people use, as data: what to paste into each, and its request format.
 
 A test compares the rows with `docs/clients.md`. In the texts, `«base»` is the server's address with `/v1`,
 `«root»` is the address without it, `«model»` is the model, and `«key»` is a placeholder, never a key. Inside

@@ -66,7 +66,10 @@ class ConnectApi(PageApi):
         return [("GET", "/connect", self.all), ("POST", "/connect/{client}/test", self.test)]
 
     async def all(self, request: Request) -> dict[str, Any]:
-        """Returns what to paste into each client, for the model in the query, or else the first model."""
+        """Returns what to paste into each client.
+
+        The model is the one in the query, or else the first one.
+        """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
         base_url, needs_key = self._web.base_url(request), bool(self._key)

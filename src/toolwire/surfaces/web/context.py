@@ -1,4 +1,4 @@
-"""The context that the handlers of the pages share: gateway, store, approvals, and open tabs."""
+"""What the handlers of the pages share: gateway, store, approvals, and open tabs."""
 
 from __future__ import annotations
 

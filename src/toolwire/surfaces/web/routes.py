@@ -255,7 +255,7 @@ def _cookie(request: Request) -> str:
 
 
 def _page_key(request: Request) -> str:
-    """Returns the page key from the header, or from the query for downloads and the live stream."""
+    """Returns the page key from the header; for downloads and the live stream, from the query."""
     in_query = request.query_params.get(PAGE_KEY, "") if request.method == "GET" else ""
     return request.headers.get("x-toolwire-page", "") or in_query
 
