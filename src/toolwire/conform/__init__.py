@@ -1,1 +1,1 @@
-"""`toolwire conform`: checks the tool calling of an OpenAI-compatible endpoint, on both APIs."""
+"""`toolwire conform`: checks the tool calling of an OpenAI-compatible endpoint."""

@@ -122,7 +122,7 @@ class Journal:
     def planned(self, trace: Trace) -> None:
         """Calls the listeners because the turn has been planned."""
         if self.listeners:
-            self._tell(lambda: _record(trace, None))
+            self._notify(lambda: _record(trace, None))
 
     def end(self, trace: Trace, summary: TurnSummary) -> None:
         try:
@@ -136,11 +136,11 @@ class Journal:
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
             if self.listeners:
-                self._tell(lambda: record)
+                self._notify(lambda: record)
         except Exception:
             log.exception("the end of a turn could not be kept")
 
-    def _tell(self, record: Callable[[], TurnRecord]) -> None:
+    def _notify(self, record: Callable[[], TurnRecord]) -> None:
         for listener in self.listeners:
             try:
                 listener(lambda: self.line(record()))

@@ -93,13 +93,13 @@ class Metrics:
 
     def watch(self, gateway: Gateway) -> None:
         """Adds metrics of the gateway's current state."""
-        self.registry.register(_Now(lambda: _of_gateway(gateway, self._models)))
+        self.registry.register(_StateCollector(lambda: _of_gateway(gateway, self._models)))
 
     def watch_nodes(self, nodes: Nodes) -> None:
         def up() -> Iterator[Metric]:
             yield _gauge("toolwire_redis_up", "Whether the nodes' board can be reached.", nodes.up)
 
-        self.registry.register(_Now(up))
+        self.registry.register(_StateCollector(up))
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """Returns the metrics and their content type, in the format that the scraper accepts."""
@@ -110,7 +110,7 @@ class Metrics:
 # --- current state -------------------------------------------------------
 
 
-class _Now(Collector):
+class _StateCollector(Collector):
     """Metrics whose values are read when they are requested."""
 
     def __init__(self, look: Callable[[], Iterator[Metric]]) -> None:

@@ -102,17 +102,17 @@ def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Re
 async def _run(recording: Recording) -> tuple[str, str, str | None]:
     """Returns the kind and the text of the response, and the report of the request fields."""
     request = recording.request
-    played = _Played(recording)
+    played = _ReplayedBackend(recording)
     gateway = Gateway(
         _settings(recording),
-        store=cast(Store, _OldStore(request, _unstored(recording))) if request.get("stored") else None,
+        store=cast(Store, _RecordedStore(request, _unstored(recording))) if request.get("stored") else None,
         backends={played.id: played} if played.id else None,
         ids=minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
     )
-    images = _OldImages(request.get("images") or {}, None if played.runs else played.failure)
+    images = _RecordedImages(request.get("images") or {}, None if played.runs else played.failure)
     gateway.images = cast(ImageFetcher, images)
-    gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
+    gateway.seals = cast(Seals, _RecordedSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
     reports: list[str] = []
@@ -175,7 +175,7 @@ def _clock(recorded: list[float]) -> Callable[[], float]:
     return lambda: left.popleft() if len(left) > 1 else left[0]
 
 
-class _Played:
+class _ReplayedBackend:
     """A backend that repeats its recorded output, with runs and batches in the recorded order."""
 
     aliases: tuple[str, ...] = ()
@@ -220,8 +220,8 @@ class _Played:
     async def close(self) -> None:
         pass
 
-    def open(self, turn: Turn) -> _PlayedRun:
-        return _PlayedRun(self, turn)
+    def open(self, turn: Turn) -> _ReplayedRun:
+        return _ReplayedRun(self, turn)
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if not self.runs and self.failure is not None:
@@ -258,12 +258,12 @@ class _Played:
         moved.set()
 
 
-class _PlayedRun:
+class _ReplayedRun:
     """A live run of one response. It is never parked."""
 
     pending: tuple[str, ...] = ()
 
-    def __init__(self, played: _Played, turn: Turn) -> None:
+    def __init__(self, played: _ReplayedBackend, turn: Turn) -> None:
         self._played = played
         self._turn = turn
 
@@ -277,7 +277,7 @@ class _PlayedRun:
         pass
 
 
-class _OldStore:
+class _RecordedStore:
     """A store with the recorded contents, which stores nothing. `full`: storing had failed."""
 
     path = ":memory:"
@@ -305,8 +305,8 @@ def _unstored(recording: Recording) -> bool:
     return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
 
 
-class _OldImages:
-    """Returns the images that were fetched for the recorded turn."""
+class _RecordedImages:
+    """An image fetcher that returns the images of the recorded turn."""
 
     def __init__(self, fetched: dict[str, str], failure: Failure | None) -> None:
         self._fetched, self._failure = fetched, failure
@@ -317,8 +317,8 @@ class _OldImages:
         return with_images(turn, self._fetched)
 
 
-class _OldSeals:
-    """Returns the sealed summaries that were opened for the recorded turn."""
+class _RecordedSeals:
+    """Opens the sealed summaries that were opened for the recorded turn."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -342,7 +342,7 @@ def _option_hints(backend: str) -> dict[str, Any]:
 def _read_option(text: str, hint: Any) -> Any:
     """Converts text from the environment to the option's type.
 
-    For other types than str and numbers, the text is read as JSON if it looks like JSON.
+    For other types than str, bool and numbers, the text is parsed if it looks like JSON.
     """
     kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):

@@ -44,7 +44,7 @@ class AgentProfile:
     config: tuple[str, Mapping[str, Any]] | None = None
     """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()
-    """Paths of keys that are removed from the operator's JSON: they would enable features again.
+    """Paths of keys that are removed from the operator's JSON, because they enable features.
 
     `*` in a path matches any key: `a.*.b`.
     """
@@ -228,7 +228,7 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """Returns the profile with this name. "auto": that of the first known program in the command.
+    """Returns the profile with this name. "auto": of the first known program in the command.
 
     The command may begin with npx or another launcher.
     """

@@ -1,4 +1,4 @@
-"""One session of an agent: a process, its folder, and the MCP server with the client's tools.
+"""One session of an agent: a process, its folder, and an MCP server for the client's tools.
 
 Each session has its own process for three reasons: the agent's configuration depends on the client's tools, a
 cancelled run can be ended reliably, and conversations cannot reach each other. Calls between turns get an
@@ -115,7 +115,7 @@ class AcpSession:
         start, workspace = self._prepare(find(self._options, self._profile))
         if self._server is not None:
             await self._server.start()
-        self._process = AgentProcess(start, title, self._heard)
+        self._process = AgentProcess(start, title, self._on_message)
         await self._process.start(str(workspace.cwd))
         self._connection = Connection(self._handle, self._process)
         serves = self._requests.serves
@@ -259,7 +259,7 @@ class AcpSession:
         found = filter(None, map(inline, given))
         return [{"type": "image", "data": data, "mimeType": kind} for data, kind in found]
 
-    def _heard(self) -> None:
+    def _on_message(self) -> None:
         if self._run is not None:
             self._run.alive()
 

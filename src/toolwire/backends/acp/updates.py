@@ -50,7 +50,7 @@ def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
     Agents differ in whether the input includes cached tokens and the output includes thought tokens. If the
-    total equals the sum of all numbers, they are not included and must be added.
+    total is at least the sum of all numbers, they are not included and must be added.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")

@@ -215,9 +215,9 @@ class Child(asyncio.SubprocessProtocol):
             self._read(data)
         else:
             for line in data.decode("utf-8", "replace").splitlines():
-                self._hear(line)
+                self._stderr_line(line)
 
-    def _hear(self, line: str) -> None:
+    def _stderr_line(self, line: str) -> None:
         """Keeps a line of stderr, without colour codes and timestamp."""
         line = _ANSI.sub("", line).strip()
         if line:

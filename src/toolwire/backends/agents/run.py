@@ -210,16 +210,16 @@ class AgentRun:
                 yield [self._end]
                 return
             settling = bool(self._new_calls)
-            heard = not overdue and await self._heard(self._settle_s if settling else self._timeout_s)
+            has_news = not overdue and await self._has_news(self._settle_s if settling else self._timeout_s)
             # the agent may have cancelled a call in the meantime
             self._new_calls = [call for call in self._new_calls if not call.result.done()]
-            if self._new_calls and settling and not heard:
+            if self._new_calls and settling and not has_news:
                 yield self._send_calls()
                 return
-            if not settling and not heard:
+            if not settling and not has_news:
                 self.fail(Failure("timeout", f"The agent was silent for {self._timeout_s:g} s."))
 
-    async def _heard(self, within_s: float) -> bool:
+    async def _has_news(self, within_s: float) -> bool:
         self._news.clear()
         if self._events or self._end is not None:
             return True

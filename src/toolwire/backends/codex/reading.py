@@ -77,7 +77,7 @@ class ThreadReader:
         """The ids of this response's calls, in model order."""
         self.refused: list[tuple[str, str]] = []
         """Calls that are not passed on, each with the result that Codex gets if it asks."""
-        self.trespass = False
+        self.forbidden = False
         """Whether the model called a tool of Codex that reads this machine's files."""
         self.complete = False
         self.answered = False
@@ -173,7 +173,7 @@ class ThreadReader:
         if item.type not in ("function_call", "custom_tool_call"):
             return []
         if item.name in FORBIDDEN and item.name not in self._tools:
-            self.trespass = True
+            self.forbidden = True
         why = self._refusal(item)
         if why:
             self.refused.append((item.call_id, REFUSALS[why]))

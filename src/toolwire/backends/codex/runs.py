@@ -208,7 +208,7 @@ class CodexRun:
             for call_id, words in reader.refused:
                 thread.answer(call_id, items.refusal_json(words))
             reader.refused.clear()
-            if reader.trespass and not features.native_tools:
+            if reader.forbidden and not features.native_tools:
                 problem = "The model asked Codex to read a file of this machine"
                 raise ToolwireError("backend", f"{problem}, which Toolwire does not allow.")
             if reader.ended is not None:

@@ -169,17 +169,17 @@ class BridgeProcess(Child):
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
         for line in self._lines.feed(data):
-            self._hear(line.decode("utf-8", "replace"))
+            self._stderr_line(line.decode("utf-8", "replace"))
 
     def _over(self) -> None:
         self.pipe_data_received(2, b"\n")  # handle a last line that has no newline
         if not self._ready.done():
             self._ready.set_exception(unavailable(self.end_message()))
 
-    def _hear(self, line: str) -> None:
+    def _stderr_line(self, line: str) -> None:
         """Handles a line of stderr. The ready line leads to a token, so it is never kept or logged."""
         if not line.startswith(READY):
-            super()._hear(line)
+            super()._stderr_line(line)
         elif not self._ready.done():
             try:
                 self._ready.set_result(read_ready(line[len(READY) :]))

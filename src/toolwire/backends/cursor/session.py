@@ -26,7 +26,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Usage
 from toolwire.core.turn import ImagePart, ToolSpec
 
-GOODBYE_S = 2.0
+CLOSING_S = 2.0
 STATUS = "RUN_LIFECYCLE_STATUS_"
 RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 
@@ -346,25 +346,25 @@ class CursorSession:
             self._sending = False
             with suppress(ToolwireError):
                 for run_id in await self._current_runs():
-                    await self._goodbye("CancelRun", {"runId": run_id})
+                    await self._request("CancelRun", {"runId": run_id})
         self._bridge.agents.pop(self.id, None)
         if self._connection.alive:
             with suppress(ToolwireError):
-                await self._goodbye("CloseAgent", {})
+                await self._request("CloseAgent", {})
             with suppress(ToolwireError):
-                await self._goodbye("DeleteAgent", {"options": {"cwd": str(self._connection.work)}})
+                await self._request("DeleteAgent", {"options": {"cwd": str(self._connection.work)}})
 
     async def _current_runs(self) -> list[str]:
         if self._reader is not None and self._reader.run_id:
             return [self._reader.run_id]
         options = {"runtime": "RUNTIME_LOCAL", "cwd": str(self._connection.work)}
-        items = (await self._goodbye("ListRuns", {"options": options})).get("items") or ()
+        items = (await self._request("ListRuns", {"options": options})).get("items") or ()
         running = (run for run in items if isinstance(run, dict) and run.get("status") in RUNNING)
         return [run["runId"] for run in running if "runId" in run]
 
-    async def _goodbye(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         client = self._connection.client
-        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, GOODBYE_S)
+        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, CLOSING_S)
 
     async def _called(self, tool: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
         run, reader = self._run, self._reader

@@ -45,10 +45,7 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 MOST_THREADS = 8
 SMALL = 500_000_000
-"""The size of a small file in bytes.
-
-A smaller model easily loses the thread and gets tighter limits.
-"""
+"""A file with fewer bytes contains a small model, which gets tighter limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +188,7 @@ class LocalModel:
             raise unavailable(f"{problem} For the small default model, run: toolwire local pull")
         llama = llama_cpp()
         self.size = os.path.getsize(path)
-        _read_through(path)
+        _read_into_page_cache(path)
         parent = None if len(tempfile.gettempdir()) < LONGEST else "/tmp"
         folder = tempfile.mkdtemp(prefix="toolwire-", dir=parent)
         params = parameters(llama, self.key)
@@ -348,7 +345,7 @@ def llama_cpp() -> Any:
                 os.environ.pop("OMP_WAIT_POLICY", None)
 
 
-def _read_through(path: str) -> None:
+def _read_into_page_cache(path: str) -> None:
     if os.path.getsize(path) > _SPARE:  # llama.cpp maps a large file and reads only what it needs
         return
     with open(path, "rb") as file:

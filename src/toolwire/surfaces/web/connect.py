@@ -116,7 +116,7 @@ class Failed(Exception):
 
 
 @dataclass(slots=True)
-class Heard:
+class StreamedAnswer:
     """A streamed answer, as a client assembles it."""
 
     text: str
@@ -150,7 +150,7 @@ class RoundTrip:
         origin = {"origin": shape.origin} if shape.origin else {}
         caller = {"authorization": f"Bearer {key or 'unused'}"} if shape.sends_key else {}
         self._headers = {**shape.headers, **origin, **caller}
-        self._first = Heard("", [], "")
+        self._first = StreamedAnswer("", [], "")
 
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Runs the steps and returns their results.
@@ -207,29 +207,29 @@ class RoundTrip:
         asked: dict[str, Any] = {INPUT[api]: [ASKED], "tools": [TOOL[api]]}
         if self._forced:
             asked["tool_choice"] = CHOICE[api]
-        heard = self._first = await self._heard({**self._shape.body, **asked})
-        if not heard.calls:
-            wrote = f"It wrote: {_quoted(heard.text)}" if heard.text.strip() else "It wrote nothing."
+        answered = self._first = await self._ask({**self._shape.body, **asked})
+        if not answered.calls:
+            wrote = f"It wrote: {_quoted(answered.text)}" if answered.text.strip() else "It wrote nothing."
             raise Failed(f"The model made no call. {wrote}")
-        if len(heard.calls) > 1:
-            names = ", ".join(call["name"] for call in heard.calls)
-            raise Failed(f"One call was expected, {len(heard.calls)} came: {names}.")
-        call = heard.calls[0]
+        if len(answered.calls) > 1:
+            names = ", ".join(call["name"] for call in answered.calls)
+            raise Failed(f"One call was expected, {len(answered.calls)} came: {names}.")
+        call = answered.calls[0]
         _check_call(call)
         expected = "tool_calls" if api == "chat" else "completed"
-        if heard.finish != expected:
-            ended = heard.finish or "nothing"
+        if answered.finish != expected:
+            ended = answered.finish or "nothing"
             raise Failed(f"The call came, but the answer ended with {ended} instead of {expected}.")
-        arguments, first = _quoted(call["arguments"]), f"{heard.first_ms:.0f} ms"
+        arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
         return f"One call, {NAME} {arguments}, ended with {expected}; first bytes after {first}."
 
     async def _answer(self) -> str:
-        heard = await self._heard(self._with_result(self._first.calls[0]))
-        if not heard.text.strip():
-            called = "It called again instead of answering." if heard.calls else "The answer is empty."
+        answered = await self._ask(self._with_result(self._first.calls[0]))
+        if not answered.text.strip():
+            called = "It called again instead of answering." if answered.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
-        resumed = " The run that waited for it went on." if heard.resumed else ""
-        return f"{_quoted(heard.text)} First bytes after {heard.first_ms:.0f} ms.{resumed}"
+        resumed = " The run that waited for it went on." if answered.resumed else ""
+        return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
 
     # --- requests
 
@@ -267,7 +267,7 @@ class RoundTrip:
         called = {"type": "function_call", "call_id": call["id"], "name": NAME}
         return [ASKED, {**called, "arguments": call["arguments"]}, result]
 
-    async def _heard(self, asked: dict[str, Any]) -> Heard:
+    async def _ask(self, asked: dict[str, Any]) -> StreamedAnswer:
         asked = {"model": self._model, "stream": True, **asked}
         began, first_ms, raw = time.perf_counter(), 0.0, bytearray()
         url = self._root + self._shape.turns
@@ -281,10 +281,10 @@ class RoundTrip:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
                     raise Failed("The answer does not end; it was cut off.")
-        heard = _FOLDED[self._shape.api](bytes(raw))
-        heard.first_ms = first_ms
-        heard.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
-        return heard
+        answered = _FOLDED[self._shape.api](bytes(raw))
+        answered.first_ms = first_ms
+        answered.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
+        return answered
 
     async def _check_answer(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
@@ -319,16 +319,16 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
         return False, f"The answer is not what this client understands: {error!r}"
 
 
-def _chat_answer(raw: bytes) -> Heard:
+def _chat_answer(raw: bytes) -> StreamedAnswer:
     body = fold(raw, "chat")
     _check_ended(body, b"data: [DONE]" in raw)
     choice = body["choices"][0]
     message = choice["message"]
     calls = [{"id": call.get("id") or "", **call["function"]} for call in message.get("tool_calls") or ()]
-    return Heard(message["content"] or "", calls, choice["finish_reason"] or "")
+    return StreamedAnswer(message["content"] or "", calls, choice["finish_reason"] or "")
 
 
-def _responses_answer(raw: bytes) -> Heard:
+def _responses_answer(raw: bytes) -> StreamedAnswer:
     body = fold(raw, "responses")
     _check_ended(body, body.get("status") in ENDED)
     parts = [part for item in body["output"] if item["type"] == "message" for part in item["content"]]
@@ -338,10 +338,10 @@ def _responses_answer(raw: bytes) -> Heard:
         if item["type"] == "function_call"
     ]
     text = "".join(part.get("text") or "" for part in parts)
-    return Heard(text, calls, body["status"], body["id"])
+    return StreamedAnswer(text, calls, body["status"], body["id"])
 
 
-_FOLDED: dict[str, Callable[[bytes], Heard]] = {"chat": _chat_answer, "responses": _responses_answer}
+_FOLDED: dict[str, Callable[[bytes], StreamedAnswer]] = {"chat": _chat_answer, "responses": _responses_answer}
 
 
 def _check_ended(body: dict[str, Any], ended: bool) -> None:

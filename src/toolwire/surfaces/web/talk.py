@@ -260,7 +260,7 @@ class Talk:
             self.kept.entries[-1]["parts"] += parts
             self.op("calls", parts=parts)
         elif isinstance(happening, Did):
-            self._did(happening.outcome)
+            self._show_outcome(happening.outcome)
         if isinstance(happening, Called | Did):
             self._take(conversation)
             await self.keep()
@@ -272,7 +272,7 @@ class Talk:
         part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
         return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}
 
-    def _did(self, outcome: Outcome) -> None:
+    def _show_outcome(self, outcome: Outcome) -> None:
         changed = {
             "state": outcome.status,
             "result": _as_json(outcome.result),
