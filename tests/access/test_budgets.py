@@ -1,6 +1,4 @@
-"""Monthly budgets: never more is served than the budget allows, and nothing stays reserved after the turns
-ended.
-"""
+"""Monthly budgets: no more is served than the budget, and ended turns leave no reservations."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def summary(ticket: Ticket, usage: Usage, error: str | None) -> TurnSummary:
 
 @dataclass
 class Place:
-    """One node: its limits, and its count of what was used."""
+    """One node: its limits and its usage."""
 
     limits: RateLimits
     usage: UsageBook
@@ -73,13 +71,13 @@ class Place:
             return None
 
     def end(self, ticket: Ticket, usage: Usage = SMALL, error: str | None = None) -> None:
-        """As the pipeline ends a turn: it is settled first, and counted a moment later."""
+        """Ends a turn as the pipeline does: it is settled first, and counted a moment later."""
         charged = ticket.settle(usage, ran=error is None, answered=error is None)
         told = summary(ticket, charged, error)
         asyncio.get_running_loop().call_soon(self.usage.observe, told)
 
     async def settled(self) -> None:
-        """Everything that ended is counted, here and in Redis."""
+        """Waits until everything that ended is counted, here and in Redis."""
         await asyncio.sleep(0)
         async with asyncio.timeout(20):
             while self.limits._errands:
@@ -171,7 +169,7 @@ async def test_usage_survives_a_restart(store_url: str) -> None:
 
 
 async def test_a_killed_process_has_already_written_the_usage_of_a_budget(store: Store) -> None:
-    """Without waiting for the next regular write, which a kill would lose."""
+    """The usage is written before the next regular write, which a kill would lose."""
     place, allowed = alone(store), KeyLimits(budget_requests=1)
     ticket = await place.admitted(allowed)
     assert ticket is not None
@@ -196,7 +194,7 @@ async def test_a_killed_process_has_already_written_the_usage_of_a_budget(store:
 def test_no_order_of_turns_exceeds_the_budget(
     requests: int, tokens: int, steps: list[tuple[int, int, bool, int]]
 ) -> None:
-    """Each step: turns that arrive together, turns that end, whether these fail, and the tokens they used."""
+    """Each step: turns that arrive together, turns that end, whether these fail, and their tokens."""
 
     async def run() -> None:
         place, allowed = alone(), KeyLimits(budget_requests=requests, budget_tokens=tokens)
@@ -231,10 +229,11 @@ Node = Callable[[], Awaitable[Place]]
 
 @pytest.fixture
 async def node(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    """`await node()`: one more node that shares the limits and the store."""
+    """`await node()` starts one more node that shares the limits and the store."""
     monkeypatch.setattr(shared_limits, "BEAT_S", 0.1)
     monkeypatch.setattr(shared_limits, "RETRY_S", 0.1)
-    monkeypatch.setattr(shared_limits, "WITHIN_S", 20.0)  # a loaded machine is not a Redis that is away
+    # a loaded machine must not look like an unreachable Redis
+    monkeypatch.setattr(shared_limits, "WITHIN_S", 20.0)
     started: list[tuple[Place, Store]] = []
 
     async def start() -> Place:

@@ -1,6 +1,4 @@
-"""Keys: kept as hashes, found by their text alone, ended and replaced without a restart, and good for no more
-than they were given for.
-"""
+"""API keys: storing, finding, revoking and rotating them, and their permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ TURN = Turn("chat", "codex-high", (Message("user", (TextPart("hi"),)),))
 
 
 class Time:
-    """A clock that tests move."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -51,7 +49,7 @@ def ring(
     return KeyRing(keys, admin, limits, records, clock=time, ticks=time)
 
 
-# --- at rest ---
+# --- storing ---
 
 
 async def test_a_key_is_random_and_only_its_hash_is_stored(tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_text_works_for_a_while(
     holders = [found.find(text.encode()) for text in (old, new, newest)]
     assert len(set(holders)) == 1 and holders[0] is not None and holders[0].key_id == first.id
     assert holders[0].grant == KeyGrant(("m*",), tools=False, limits=KeyLimits(requests_per_minute=7))
-    time.now += 61  # the ring has not read again: it knows by itself when a grace time is over
+    time.now += 61  # the ring has not read the keys again: it knows the end of the grace period
     assert [found.find(text.encode()) is not None for text in (old, new, newest)] == [True, False, True]
     time.now += 3600
     assert [found.find(text.encode()) is not None for text in (old, new, newest)] == [False, False, True]
@@ -176,7 +174,7 @@ async def test_revoking_ends_a_grace_period_and_rotating_does_not_undo_it(store:
 
 
 async def test_a_revoked_key_is_revoked_whatever_the_clock_says(store: Store, time: Time) -> None:
-    """With a clock behind that of the revoking machine, and one that is set back. Lists show the time."""
+    """Checked with a clock behind that of the revoking machine, and with one that is set back."""
     elsewhere = Time()
     elsewhere.now += 300
     records = KeyRecords(store, elsewhere)
@@ -185,7 +183,7 @@ async def test_a_revoked_key_is_revoked_whatever_the_clock_says(store: Store, ti
     await records.rotate(first.id, grace_s=0)
     await records.revoke(plain.id)
     elsewhere.now += 60
-    await records.revoke(plain.id)  # it was revoked already
+    await records.revoke(plain.id)  # revoked already
     for back in (0, 3600):
         time.now -= back
         found = ring(store, time)
@@ -200,7 +198,7 @@ async def test_a_revoked_key_is_revoked_whatever_the_clock_says(store: Store, ti
 
 
 async def test_a_grace_period_stays_over_if_the_clock_is_set_back(store: Store, time: Time) -> None:
-    """Also one that was over when the keys were read, as all are that older versions revoked."""
+    """Also a grace period that was over when the keys were read."""
     records = KeyRecords(store, time)
     texts = []
     for name, grace_s in (("long over", 1), ("over", 60), ("under way", 7200)):
@@ -258,7 +256,7 @@ async def test_a_new_key_works_at_once_and_wrong_keys_cause_few_reads(
 
 
 class Broken:
-    """A store that answers only when it is told to."""
+    """A store that answers only while `up` is True."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.up = store, True
@@ -350,9 +348,7 @@ async def test_after_a_timeout_a_hanging_store_delays_no_request(
 
 
 async def test_an_idle_node_reads_the_keys_again_after_the_store_was_down(store: Store, time: Time) -> None:
-    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone
-    who asks meanwhile.
-    """
+    """The earlier failure does not count: the next request waits for the keys, as do concurrent ones."""
     records = KeyRecords(store, time)
     revoked, old = await records.add("old", {}, {})
     broken: Any = Broken(store)
@@ -391,7 +387,7 @@ async def test_a_new_key_works_as_soon_as_the_store_is_reachable_again(store: St
 async def test_a_key_in_the_settings_does_not_wait_for_the_store(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that is stored can take it back. Who has a stored one waits."""
+    """The store cannot revoke such a key. A request with a stored key waits."""
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     found = ring(store, time, "of-the-settings")
     gate = Gate(ServerSettings(keys=("of-the-settings",)), found)
@@ -424,7 +420,7 @@ async def test_a_key_in_the_settings_does_not_wait_for_the_store(
 async def test_a_request_with_a_key_in_the_settings_refreshes_the_stored_keys(
     store: Store, time: Time
 ) -> None:
-    """So that when they were used is kept, and one that both have is the stored one, whoever asks."""
+    """So the last use of stored keys is recorded, and a key in both places counts as the stored one."""
     records = KeyRecords(store, time)
     _, text = await records.add("laptop", {}, {})
     found = ring(store, time, "of-the-settings", text)
@@ -479,7 +475,7 @@ async def test_the_last_use_of_a_key_is_stored_to_the_minute(store: Store, time:
     assert (await records.all())[0].last_used_at == before
 
 
-# --- the look-up ---
+# --- lookup ---
 
 
 async def test_a_lookup_does_the_same_work_for_known_and_unknown_keys(
@@ -504,7 +500,7 @@ async def test_two_processes_compute_different_digests_of_a_key(time: Time) -> N
     assert one._blind(b"x" * 32) != other._blind(b"x" * 32)
 
 
-# --- what a key may do ---
+# --- permissions ---
 
 
 @pytest.mark.parametrize(
@@ -515,7 +511,7 @@ async def test_two_processes_compute_different_digests_of_a_key(time: Time) -> N
         (("qwen*", "claude"), "claude", True),
         (("qwen*", "claude"), "claude-2", False),
         (("ollama/*",), "ollama/llama", True),
-        (("codex-high",), "codex", True),  # by the name that was asked for
+        (("codex-high",), "codex", True),  # by the name that was requested
         (("other",), "codex", False),
     ],
 )

@@ -31,7 +31,7 @@ TURN = Turn("chat", "m", (Message("user", (TextPart("x" * 400),)),), sampling=Sa
 
 
 class Time:
-    """Microseconds that tests move."""
+    """A clock in microseconds that tests set."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -96,7 +96,7 @@ async def test_tokens_are_reserved_by_estimate_and_charged_by_usage(limits: Rate
     cheap = await limits.admit("k", allowed, TURN)
     cheap.settle(Usage(1, 1), ran=True)
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "298"
-    cheap.settle(Usage(500, 500), ran=True)  # a turn ends once
+    cheap.settle(Usage(500, 500), ran=True)  # a second call has no effect
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "298"
     await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
@@ -139,7 +139,7 @@ async def test_concurrent_turns_are_limited(limits: RateLimits) -> None:
         and "2 requests at once" in failure.message
         and failure.retry_after_s
     )
-    assert headers(limits, allowed)["x-ratelimit-remaining-requests"] == "98"  # what is refused costs nothing
+    assert headers(limits, allowed)["x-ratelimit-remaining-requests"] == "98"  # a refusal costs nothing
     with pytest.raises(ToolwireError):
         limits.check("k", allowed)
     first.settle(Usage(0, 0), ran=False)
@@ -270,7 +270,7 @@ Node = Callable[[], Awaitable[RateLimits]]
 
 @pytest.fixture
 async def node(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    """`await node()`: one more node that shares the limits."""
+    """`await node()` starts one more node that shares the limits."""
     monkeypatch.setattr(shared_limits, "BEAT_S", 0.1)
     monkeypatch.setattr(shared_limits, "RETRY_S", 0.1)
     started: list[RateLimits] = []
@@ -370,7 +370,7 @@ async def test_turns_of_a_dead_node_end_with_their_leases(
     async with asyncio.timeout(10):
         while (other := await admitted(alive, allowed)) is None:
             await asyncio.sleep(0.05)
-    assert await admitted(alive, allowed) is None  # its own one still runs
+    assert await admitted(alive, allowed) is None  # its own turn is still running
     for ticket in (mine, other):
         ticket.settle(Usage(0, 0), ran=False)
 
@@ -386,11 +386,11 @@ async def test_a_redis_clock_that_goes_back_locks_nobody_out(node: Node) -> None
     assert limits.shared is not None
     await limits.shared._redis.hincrby(
         f"{shared_limits.METERS}{{k}}", "at", HOUR
-    )  # as it stands there where the clock went back since
+    )  # as if the clock had gone back since the last request
     failure = await refused(limits.admit("k", allowed, TURN))
     assert (
         failure.retry_after_s and failure.retry_after_s <= 0.4
-    )  # two requests' time: nothing was given for the leap, and nothing taken
+    )  # the time of two requests: the jump of the clock changes nothing
     async with asyncio.timeout(5):
         while await admitted(limits, allowed) is None:
             await asyncio.sleep(0.02)
@@ -412,7 +412,7 @@ async def test_turns_of_a_dead_node_end_even_if_the_redis_clock_goes_back(
         while (other := await admitted(limits, allowed)) is None:
             await asyncio.sleep(0.02)
     await becomes(lambda: limits.shared is not None and limits.shared.nodes == 1)
-    assert await admitted(limits, allowed) is None  # its own one still runs
+    assert await admitted(limits, allowed) is None  # its own turn is still running
     for ticket in (mine, other):
         ticket.settle(Usage(0, 0), ran=False)
 
@@ -438,7 +438,7 @@ async def test_without_redis_each_node_allows_its_share_and_logs_it_once(
         assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
             record.message for record in caplog.records
         ]
-        assert len(caplog.records) == 2 and "1/2" in caplog.text  # each node once
+        assert len(caplog.records) == 2 and "1/2" in caplog.text  # once per node
         redis.start()
         await becomes(lambda: all(limits.shared is not None and limits.shared.up for limits in nodes))
     assert caplog.text.count("redis is back") == 2
@@ -461,7 +461,7 @@ async def test_a_redis_that_lost_its_data_does_not_reset_the_limits(node: Node, 
     redis.kill()
     assert (
         await admitted(nodes[0], allowed, "noisy") is None
-    )  # finds out, as the other one will by its heartbeat
+    )  # this node notices that Redis is down; the other one notices with its heartbeat
     await becomes(lambda: not any(limits.shared is None or limits.shared.up for limits in nodes))
     redis.start()
     await becomes(
@@ -474,11 +474,12 @@ async def test_a_redis_that_lost_its_data_does_not_reset_the_limits(node: Node, 
         again = 0
         while await admitted(nodes[again % 2], allowed, key) is not None:
             again += 1
-        assert again <= 10 + (real_time.monotonic() - began), key  # one comes back every second
+        # one request becomes available every second
+        assert again <= 10 + (real_time.monotonic() - began), key
 
 
 async def used_up(nodes: list[RateLimits], allowed: KeyLimits) -> None:
-    """What a minute allows is taken, and every node knows it."""
+    """Uses up the limit of a minute, so that every node knows it."""
     taken = 0
     while await admitted(nodes[taken % len(nodes)], allowed) is not None:
         taken += 1
@@ -539,7 +540,7 @@ async def test_the_number_of_nodes_survives_a_restart_of_redis(node: Node, redis
     here, there = await node(), await node()
     assert here.shared is not None and there.shared is not None
     await becomes(lambda: here.shared is not None and here.shared.nodes == 2)
-    there.shared._closed = True  # it dies, and does not come back
+    there.shared._closed = True  # this node dies and does not return
     redis.kill()
     await becomes(lambda: here.shared is not None and not here.shared.up)
     redis.start()
@@ -577,7 +578,7 @@ async def test_a_redis_that_hangs_delays_only_one_request(node: Node, redis: Red
     await limits.admit("k", allowed, TURN)
     os.kill(redis.pid, signal.SIGSTOP)
     try:
-        await limits.admit("k", allowed, TURN)  # finds out
+        await limits.admit("k", allowed, TURN)  # this request notices that Redis hangs
         began = real_time.monotonic()
         for _ in range(50):
             await limits.admit("k", allowed, TURN)

@@ -1,4 +1,4 @@
-"""The meters' arithmetic: exact, fair over any stretch of time, and written as OpenAI writes it."""
+"""The meters: exact arithmetic, limits over any period, and durations as OpenAI writes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Usage: every turn is counted once, whatever happens to the store meanwhile, and can be asked for by time,
-key and model.
-"""
+"""Usage: every turn is counted once, even if the store fails, and can be queried."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ async def test_counts_are_written_after_a_moment(
 
 
 async def test_a_batch_ends_together_with_its_task(store: Store, time: Time) -> None:
-    """Who closes the book just then would wait for a task that is done, which waits for nothing, again and
-    again.
-    """
+    """Otherwise a close at this moment would wait again and again for a task that has ended."""
     book = UsageBook(store, clock=time)
     book.observe(turn())
     task = book._flush()
@@ -184,11 +180,11 @@ async def test_unwritten_counts_are_bounded(time: Time) -> None:
     assert len(rows) == MOST_ROWS + 1 and sum(counts[0] for _, _, counts in rows) == MOST_ROWS + 100
 
 
-# --- a store in trouble ---
+# --- a failing store ---
 
 
 class Troubled:
-    """A store whose answers can be lost: before the work, or behind it."""
+    """A store whose replies can be lost, before or after the work is done."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.trouble = store, ""
@@ -273,7 +269,7 @@ async def test_the_sum_of_a_month_is_correct_while_the_store_is_down(store: Stor
 
 
 async def test_a_month_that_was_never_read_does_not_count_as_unused(store: Store, time: Time) -> None:
-    """A node that has not seen the key before can not give its budget out again while the store is away."""
+    """A node that has not seen the key before must not grant its budget again while the store is down."""
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
     await before.close()
@@ -312,7 +308,7 @@ async def test_a_month_can_be_read_while_the_disk_is_full(store: Store, time: Ti
 
 
 async def test_a_month_read_during_a_write_is_complete(store: Store, time: Time) -> None:
-    """What is under way does not ask for their key yet."""
+    """The write that is already running does not read their key."""
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
     await before.close()

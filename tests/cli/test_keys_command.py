@@ -1,4 +1,4 @@
-"""`toolwire keys`: made, listed, rotated and revoked from a shell."""
+"""`toolwire keys`: adds, lists, rotates and revokes keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def keys(capsys: pytest.CaptureFixture[str]) -> Any:
-    """`keys("add", "laptop")`: what the command prints; with `--json`, read."""
+    """`keys("add", "laptop")` returns what the command prints; with `--json`, the parsed value."""
 
     def run(*arguments: str, status: int = 0) -> Any:
         assert main(["keys", *arguments]) == status

@@ -1,4 +1,4 @@
-"""`toolwire vault index` and `toolwire vault search`: a vault from a shell."""
+"""`toolwire vault index` and `toolwire vault search`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def vault(notes: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`vault("search", …)`: exit status, stdout and stderr."""
+    """`vault("search", …)` returns the exit status, stdout and stderr."""
 
     def run(action: str, *arguments: str) -> tuple[int, str, str]:
         try:

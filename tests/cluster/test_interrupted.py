@@ -1,4 +1,4 @@
-"""A stream whose node is lost: its end is legal, and contradicts nothing that was sent before."""
+"""A stream whose node is lost ends correctly and does not contradict what was sent before."""
 
 from __future__ import annotations
 

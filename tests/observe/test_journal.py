@@ -1,6 +1,4 @@
-"""The journal: what a turn was made of, kept within bounds, never in the way, and without its secrets
-wherever it leaves memory.
-"""
+"""The journal: records turns within limits, without affecting them, and masks secrets."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ async def last(gateway: Gateway) -> tuple[TurnRecord, Recording]:
     return record, recording
 
 
-# --- what is kept ---
+# --- what is recorded ---
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
@@ -220,7 +218,7 @@ async def test_raw_bytes_from_a_server_are_recorded_and_its_key_is_not() -> None
 
 
 class Framed(ScriptedBackend):
-    """Reads two frames per batch, the second half of them long after the request's first block was sent."""
+    """Reads two frames per batch, half of them long after the first block was sent."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         tap = frame_tap()
@@ -243,8 +241,9 @@ async def test_concurrent_requests_do_not_mix_their_frames(choices: int) -> None
 
 
 class Connecting(ScriptedBackend):
-    """Begins something in every request that outlives it, as a connection, a process or a timer does: such
-    things keep the request's context.
+    """Starts something in every request that outlives it, and so keeps the request's context.
+
+    A connection, a process or a timer does the same.
     """
 
     def __init__(self) -> None:
@@ -376,7 +375,7 @@ async def test_backend_output_is_recorded_once(name: str, stream: bool) -> None:
     assert recording is not None and wrote(recording).replace("\n", "") == expected
 
 
-# --- the bounds ---
+# --- limits ---
 
 
 async def test_memory_is_bounded_by_bytes_and_the_oldest_turns_are_dropped(
@@ -455,7 +454,7 @@ async def test_a_request_too_large_to_record_is_still_answered(monkeypatch: pyte
     assert not any("xxxx" in line for line in write(recording))
 
 
-# --- watching changes nothing ---
+# --- recording changes nothing ---
 
 
 def _fail(*given: Any, **named: Any) -> Any:
@@ -625,7 +624,7 @@ async def test_another_process_reads_the_lines_and_skips_invalid_ones(tmp_path: 
     earlier = await served(tmp_path, "one", "two")
     (segment,) = (tmp_path / "journal").iterdir()
     with segment.open("a") as file:
-        file.write('{"id":"turn_ab","at":1')  # cut by a crash
+        file.write('{"id":"turn_ab","at":1')  # incomplete after a crash
     newer = tmp_path / "journal" / "segment-9999999999999-1.jsonl"
     newer.write_text('{"format":"toolwire-journal","version":2}\n{"who":"knows"}\n')
     gateway = await served(tmp_path, "three")
@@ -781,7 +780,10 @@ async def test_a_secret_that_the_model_writes_in_pieces_is_masked_everywhere(too
 
 
 async def test_a_turns_line_leaves_memory_without_secrets(tmp_path: Path) -> None:
-    """A client chooses the request's id and the names of its tools: each may be a key by mistake."""
+    """A client chooses the request's id and the names of its tools.
+
+    Each may be a key by mistake.
+    """
     name = "sk-proj-abcdefghijklmnopqrstuvwxyz012345"
     store = Store(f"sqlite:///{tmp_path}/store.db")
     backend = ScriptedBackend("m", ScriptedOptions(script=f"call {name} {{}}", tools="native"))

@@ -50,7 +50,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def families(metrics: Metrics) -> dict[str, tuple[str, str]]:
-    """Type and help of each family, without the series that prometheus-client adds."""
+    """Returns the type and help of each metric, without the series that prometheus-client adds."""
     page = text_string_to_metric_families(metrics.page("")[0].decode())
     own = [one for one in page if one.name.startswith("toolwire_") and not one.name.endswith("_created")]
     return {family.name: (family.type, family.documentation) for family in own}

@@ -1,4 +1,4 @@
-"""Replays: a recorded turn gives the same bytes, or says where they differ."""
+"""Replays: a recorded turn produces the same bytes, or the difference is reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scripted(
 
 
 async def ask(gateway: Gateway, api: Api, body: dict[str, Any], **caller: Any) -> bytes:
-    """What the client gets; of a refusal, nothing."""
+    """Returns what the client receives, or b"" if the request is refused."""
     try:
         answer = await gateway.respond(api, json.dumps(body).encode(), Caller(**caller))
     except ToolwireError:
@@ -65,7 +65,7 @@ async def ask(gateway: Gateway, api: Api, body: dict[str, Any], **caller: Any) -
 
 
 async def recorded(gateway: Gateway) -> Recording:
-    """The last turn, as its fixture holds it."""
+    """Returns the last turn, written as a fixture and read again."""
     assert gateway.journal is not None
     recording = await gateway.journal.recording(gateway.journal.records()[0].id)
     assert recording is not None
@@ -212,7 +212,7 @@ async def test_an_answer_that_could_not_be_stored_is_replayed(tmp_path: Path, st
 
 
 class Refusing(ScriptedBackend):
-    """A model that turns out to take no tools."""
+    """A model that refuses tools only when it runs."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if turn.tools:
@@ -233,7 +233,7 @@ async def test_a_turn_that_was_planned_twice_is_replayed() -> None:
 
 
 class Slow(ScriptedBackend):
-    """Says nothing until the stream has been begun without it, and then fails."""
+    """Sends nothing until the stream has started without it, and then fails."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         await asyncio.sleep(0.05)
@@ -258,7 +258,7 @@ async def test_a_turn_is_compared_up_to_the_clients_disconnect() -> None:
 
 
 class Unpaired(ScriptedBackend):
-    """Text that no UTF-8 can carry, and ids of its own."""
+    """Sends text that is not valid in UTF-8, and its own ids."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -323,7 +323,7 @@ async def test_a_masked_fixture_can_be_compared_if_its_secrets_were_not_split() 
 async def test_a_masked_fixture_with_a_split_secret_cannot_be_compared(
     api: Api, tmp_path: Path, capsys: Any
 ) -> None:
-    """The pieces are left out, so what is missing is no difference."""
+    """The pieces are masked, so they must not count as a difference."""
     settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
     script = "chunk 7\nsay Take a-key-of-the-server and go."
     gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script))})

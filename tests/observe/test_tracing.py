@@ -1,4 +1,4 @@
-"""Turns as spans: by the conventions for generative AI, with no contents unless they are asked for."""
+"""Spans of turns: they follow the conventions for generative AI, without contents by default."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODELS = (
 
 
 class Watched:
-    """A gateway whose spans stay in memory."""
+    """A gateway whose spans are kept in memory."""
 
     def __init__(self, script: str, **telemetry: Any) -> None:
         settings = Settings(models=MODELS, telemetry=TelemetrySettings("http://127.0.0.1:4318", **telemetry))
@@ -159,7 +159,7 @@ async def test_a_turn_that_fails_is_a_span_with_its_kind_of_error() -> None:
         span.status.status_code is StatusCode.ERROR
         and dict(span.attributes or {})["error.type"] == "model_not_found"
     )
-    assert span.name == "chat"  # a name that a client invented is none
+    assert span.name == "chat"  # a model name that a client invented is not used
 
 
 async def test_spans_go_to_the_collector_by_otlp() -> None:
@@ -184,7 +184,7 @@ async def test_spans_go_to_the_collector_by_otlp() -> None:
             "chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller()
         )
     finally:
-        await gateway.close()  # sends what is left
+        await gateway.close()  # sends the remaining spans
     path, body = await got.get()
     assert path == "/v1/traces" and b"gen_ai.request.model" in body
     await runner.cleanup()

@@ -1,4 +1,4 @@
-"""The store, on each engine: a key reads what it wrote, and what cannot be stored is an error."""
+"""The store, on each engine: a key reads its own data, and a failed write is an error."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_key_sees_and_deletes_only_its_own(store: Store) -> None:
     assert await store.get("resp_1", "theirs") is None
     assert await store.delete("resp_1", "theirs") is False
     assert await store.chain("resp_1", "theirs") is None
-    assert await store.chain("resp_2", "theirs") is None  # its first link is not theirs
+    assert await store.chain("resp_2", "theirs") is None  # its first response has another key
     assert await store.input_items("resp_1", "theirs") is None
     assert await store.get("resp_1", "mine") is not None
 

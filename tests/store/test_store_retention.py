@@ -1,4 +1,4 @@
-"""What is older than `retention_days` goes, on each engine; what a younger response continues stays."""
+"""Retention, on each engine: old data is deleted, unless a younger response continues it."""
 
 from __future__ import annotations
 
