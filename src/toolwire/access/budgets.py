@@ -34,7 +34,7 @@ NO_MONTH = Month(0, NOTHING, NOTHING)
 
 @dataclass(slots=True)
 class Apart:
-    """A key's month on this node while Redis is unreachable.
+    """A key's monthly usage while Redis is unreachable.
 
     `before`: the amounts that were used or reserved when Redis became unreachable. `taken`: the amounts that
     this node has used or reserved since then.
@@ -47,10 +47,10 @@ class Apart:
 
 @dataclass(slots=True)
 class KeyMonth:
-    """What this node knows about a key's month from Redis, in addition to its own usage."""
+    """What this node knows about a key's monthly usage from Redis."""
 
     seen: Month = NO_MONTH
-    """The month as Redis last reported it."""
+    """The usage that Redis last reported."""
     seen_at: float = 0.0
     """The time of that report."""
     apart: Apart | None = None

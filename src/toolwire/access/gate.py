@@ -301,7 +301,7 @@ def _remember(verdicts: dict[bytes, bool], value: bytes, verdict: bool) -> None:
 #
 # A client that keeps sending requests after a 401 or 429 must not take time from others. Each requester (a
 # key, or an address if the key is unknown) gets `AT_ONCE` refusals per second without delay. Each further
-# refusal is sent `HELD_S` later. An SDK that waits as the refusal says never notices.
+# refusal is sent `HELD_S` later. An SDK that waits for the time in `retry-after` is never delayed.
 
 PACED = frozenset({401, 429})
 AT_ONCE = 50
@@ -331,9 +331,10 @@ class Pace:
 
 # --- trusted proxies ---
 #
-# X-Forwarded-For, -Proto and -Host count only from the addresses in `server.trusted_proxies`. The client is
-# the last address of the chain that is not a trusted proxy: anyone can have written the addresses before it.
-# If a trusted proxy does not name its client, the client is unknown and never counts as local.
+# X-Forwarded-For, -Proto and -Host are used only if they come from an address in `server.trusted_proxies`. The
+# client is the last address of the chain that is not a trusted proxy, because the client itself may have
+# written the addresses before it. If a trusted proxy does not name its client, the client is unknown and never
+# counts as local.
 
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)

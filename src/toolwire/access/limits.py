@@ -303,9 +303,9 @@ class RateLimits:
         self._budgets.lost()
 
     def _owed(self) -> Iterable[MeterRequest]:
-        """Returns what Redis must be sent when it is reachable again.
+        """Returns the requests to send to Redis when it is reachable again.
 
-        This is what was taken before it became unreachable, and what was taken on this node since.
+        They contain what was taken before it became unreachable, and what was taken on this node since.
         """
         owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():

@@ -175,7 +175,10 @@ Amounts = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A key's month in Redis. `spent`: usage of ended turns; `held`: reserved by running turns."""
+    """A key's usage of a month, as Redis knows it.
+
+    `spent`: by ended turns. `held`: reserved by running turns.
+    """
 
     month: int
     spent: Amounts

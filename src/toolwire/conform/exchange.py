@@ -1,4 +1,4 @@
-"""A request and its answer, read in the way a client reads it.
+"""A request and its answer, read as a client reads it.
 
 Pure. Reading never raises, whatever an endpoint sends.
 """

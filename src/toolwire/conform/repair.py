@@ -1,9 +1,9 @@
 """Repairs small deviations, so that one of them does not hide everything after it.
 
-The judge does not check an object further if a required key is missing. So an endpoint that omits `logprobs`
-would learn nothing about its calls. Here missing keys are added and empty ones removed. The shape is checked
-in the answer as it was sent, the order in the repaired one. Deviations that only the repair can see
-(`null_key`, a wrong index or sequence number) are reported here. Pure.
+The judge does not check an object further if a required key is missing. So if an endpoint omitted `logprobs`,
+its calls would not be checked. Here missing keys are added and empty ones removed. The shape is checked in
+the answer as it was sent, the order in the repaired one. Deviations that only the repair can see (`null_key`,
+a wrong index or sequence number) are reported here. Pure.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def _ms(seconds: float | None) -> float | None:
 
 @lru_cache(1024)
 def _name(text: str) -> str:
-    """Returns a client's name for something, made safe to keep. Equal names share one string."""
+    """Returns a name that a client chose, safe to display. Equal names share one string."""
     return intern(scrub(text))
 
 

@@ -233,7 +233,7 @@ def _of_url(url: str) -> Iterator[str]:
 def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
     """Yields the secrets in the value of an option.
 
-    `is_secret`: every text in it. Otherwise members with a secret's name, and passwords in URLs.
+    `is_secret` True: every text in it. False: members with a secret's name, and passwords in URLs.
     """
     if isinstance(value, str):
         yield from dict.fromkeys((value, value.removeprefix("Bearer "))) if is_secret else _of_url(value)

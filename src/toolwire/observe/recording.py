@@ -72,7 +72,7 @@ UNFIT = (
 )
 """The exceptions that an incomplete or invalid recording may cause.
 
-It may come from anywhere.
+A recording may come from anywhere.
 """
 
 

@@ -231,7 +231,7 @@ def _messages(turn: Turn, contents: Contents) -> dict[str, Any]:
 # --- contents ------------------------------------------------------------
 #
 # The messages of a turn, for the debug log and for traces with `telemetry.with_contents`. They are kept only
-# if one of the two wants them (`Gateway.contents_wanted`), and at most `MOST` characters of each direction.
+# if one of the two needs them (`Gateway.contents_wanted`), at most `MOST` characters each of request and answer.
 
 MOST = 64 * 1024
 

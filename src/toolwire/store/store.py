@@ -197,7 +197,7 @@ def _output_ids() -> Any:
 def _put(connection: Connection, stored: StoredResponse) -> None:
     """Writes the response and its items in one transaction.
 
-    It replaces a response with the same id only if that has the same key.
+    An existing response with this id is replaced if it has the same key. Otherwise this raises.
     """
     import msgspec
 

@@ -88,9 +88,9 @@ class AgentProfile:
         "session",
         (),
     )
-    """How the model is chosen.
+    """How the model's name is passed to the agent.
 
-    These are arguments with {model}, an environment variable, a key of the config, or a session option.
+    It is passed in arguments with {model}, in an environment variable, in the config, or as a session option.
     """
 
 

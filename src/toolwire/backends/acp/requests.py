@@ -36,10 +36,10 @@ class Refused(Exception):
 
 # --- permissions ---
 #
-# An agent may call the client's tools and nothing else. A request for permission names its tool only by a
-# title, which a model can shape. So the title must be exactly the name of a client's tool, and the call must
-# not be of another kind. A plain name that agents give to their own tools is refused: a client's `bash` is
-# no reason to let an agent run its own.
+# An agent may call the client's tools and nothing else. A permission request names its tool only in a title,
+# which a model can influence. So the title must be exactly the name of a client's tool, and the kind of the
+# call must be one that MCP tools have. Names that agents use for their own tools are always refused: if the
+# client has a tool `bash`, the agent must not run its own `bash` instead.
 
 ALLOW, REFUSE = ("allow_once", "allow_always"), ("reject_once", "reject_always")
 HARMLESS_KINDS = {"", "other"}
@@ -75,7 +75,7 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """Returns the option that allows or refuses, once rather than always.
+    """Returns the option that allows or refuses, preferably only once.
 
     If there is none, the outcome is "cancelled".
     """

@@ -28,7 +28,7 @@ CONTROL, CURSOR, AGENT = (
 
 # --- failures ---
 #
-# An error of the bridge → one kind of `errors.KINDS`. The first table that knows the error decides.
+# The tables map an error of the bridge to a kind of `errors.KINDS`. The first table that has it decides.
 
 SDK_KINDS: dict[str, str] = {
     "UNAUTHORIZED": "backend_auth",
@@ -135,8 +135,8 @@ def _sdk_details(details: Any) -> Mapping[str, Any]:
 
 # --- envelopes ---
 #
-# An envelope of a stream is one byte of flags, four bytes of length, and JSON. The one with the flag `END`
-# is the last, and may contain an error.
+# A stream consists of envelopes: one byte of flags, four bytes of length, and JSON. The last envelope has the
+# flag `END` and may contain an error.
 
 END = 2
 LARGEST = 64 * 2**20

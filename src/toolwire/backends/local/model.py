@@ -1,7 +1,7 @@
 """A GGUF model in memory, and its options.
 
-Models in the settings with the same file and shape share one loaded model. It is loaded once, and unloaded
-when the last of them closes.
+Models in the settings with the same file, context, parallel, threads and batch share one loaded model. It is
+loaded once, and unloaded when the last of them closes.
 
 - llama.cpp decodes in its own threads. A run also occupies one Python thread, which waits without the GIL.
 - The callback's return value stops a run. It is called after every token, and after every batch of the
@@ -9,7 +9,7 @@ when the last of them closes.
 - llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once.
 - llama.cpp silently drops a grammar that llguidance cannot read. So each new grammar is first tried with a
   single token.
-- Loading holds the GIL, so the file is read into the page cache before.
+- Loading holds the GIL. So the file is first read into the page cache, to make loading short.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[
 
 
 def _written_calls(turn: Turn, user: str) -> list[Step]:
-    """Returns the calls that the user's message contains, as far as their tools may be called."""
+    """Returns the calls in the user's message. Tools that may not be called are left out."""
     names = {tool.name for tool in _allowed(turn) if tool.kind == "function"}
     return [
         Step("call", arguments, name)

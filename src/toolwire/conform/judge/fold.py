@@ -24,9 +24,9 @@ from toolwire.core.turn import Api
 
 # --- server-sent events as the two APIs use them ---
 #
-# An event is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
-# `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside.
-# The standard allows more, which other servers send and which harms no client: it is read in any case, and
+# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In Responses,
+# a line `event:` with the frame's type comes before it; chat has no `event:`. Comments are between events, never
+# inside. The SSE standard allows more, which some servers send and every client accepts. It is always read, and
 # reported unless `whole_standard` is set.
 
 DONE = "[DONE]"

@@ -134,7 +134,10 @@ class Talk:
 
     @property
     def running(self) -> bool:
-        """Whether the answer is running. False once it has ended, even if it is not stored yet."""
+        """Whether an answer is being written.
+
+        False once it has ended, even if it is not stored yet.
+        """
         active = self._task is not None and not self._task.done()
         return active and self.kept.entries[-1].get("ended", True) is None
 
