@@ -138,6 +138,7 @@ class Budgets:
     # --- requests to Redis and its replies ---
 
     def asked(self, key_id: str, limits: KeyLimits, used: Amounts = NOTHING) -> MonthAsked:
+        """Returns the budget's part of a request to Redis. `used`: the usage of an ended turn."""
         if not self.has(limits):
             return NO_BUDGET
         own = self._of(key_id)
@@ -160,6 +161,7 @@ class Budgets:
         return replace(asked, known=asked.seen) if asked.epoch else asked
 
     def saw(self, key_id: str, month: Month) -> None:
+        """Keeps the usage that Redis has reported."""
         own = self._of(key_id)
         if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # replies may arrive out of order
             spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])

@@ -215,6 +215,7 @@ class Gate:
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
+        """Like `caller`, but only with the keys that were already read."""
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
@@ -331,10 +332,10 @@ class Pace:
 
 # --- trusted proxies ---
 #
-# X-Forwarded-For, -Proto and -Host are used only if they come from an address in `server.trusted_proxies`. The
-# client is the last address of the chain that is not a trusted proxy, because the client itself may have
-# written the addresses before it. If a trusted proxy does not name its client, the client is unknown and never
-# counts as local.
+# X-Forwarded-For, -Proto and -Host are used only if they come from an address in `server.trusted_proxies`.
+# The client is the last address of the chain that is not a trusted proxy, because the client itself may have
+# written the addresses before it. If a trusted proxy does not name its client, the client is unknown and
+# never counts as local.
 
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)

@@ -231,7 +231,8 @@ def _messages(turn: Turn, contents: Contents) -> dict[str, Any]:
 # --- contents ------------------------------------------------------------
 #
 # The messages of a turn, for the debug log and for traces with `telemetry.with_contents`. They are kept only
-# if one of the two needs them (`Gateway.contents_wanted`), at most `MOST` characters each of request and answer.
+# if one of the two needs them (`Gateway.contents_wanted`), at most `MOST` characters each of request and
+# answer.
 
 MOST = 64 * 1024
 

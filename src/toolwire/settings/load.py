@@ -53,8 +53,8 @@ class Given:
 
 # --- flags of older proxies: environment name, path, meanings
 #
-# `meanings` translates the flag's values; None: the text is converted to the setting's type. Later rows override
-# earlier ones, but a stop flag that is off stays off.
+# `meanings` translates the flag's values; None: the text is converted to the setting's type. Later rows
+# override earlier ones, but a stop flag that is off stays off.
 
 _SWITCH = {**dict.fromkeys(TRUE, "true"), **dict.fromkeys(FALSE, "false")}
 _TAIL = {**dict.fromkeys(TRUE, "on"), **dict.fromkeys(FALSE, "off"), "auto": "auto"}

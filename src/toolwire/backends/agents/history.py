@@ -79,6 +79,7 @@ def news(items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 def fresh_prompt(turn: Turn) -> str:
+    """Returns the first prompt of a new session, with the whole conversation."""
     system, spoken = [turn.instructions], []
     for item in turn.items:
         if isinstance(item, Message) and item.role in ("system", "developer"):

@@ -24,10 +24,10 @@ from toolwire.core.turn import Api
 
 # --- server-sent events as the two APIs use them ---
 #
-# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In Responses,
-# a line `event:` with the frame's type comes before it; chat has no `event:`. Comments are between events, never
-# inside. The SSE standard allows more, which some servers send and every client accepts. It is always read, and
-# reported unless `whole_standard` is set.
+# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In
+# Responses, a line `event:` with the frame's type comes before it; chat has no `event:`. Comments are between
+# events, never inside. The SSE standard allows more, which some servers send and every client accepts. It is
+# always read, and reported unless `whole_standard` is set.
 
 DONE = "[DONE]"
 BYTE_ORDER_MARK = "\ufeff"
