@@ -89,12 +89,12 @@ def _declined(exchange: ProbeExchange) -> Verdict:
 
 
 def unanswered(exchange: ProbeExchange) -> Verdict | None:
-    """Returns the verdict of `broken`, or one if the answer ends in an error, otherwise None."""
+    """Like `broken`, but also returns a verdict if the answer ends in an error."""
     return broken(exchange) or (_declined(exchange) if exchange.error else None)
 
 
 def unseen(exchange: ProbeExchange) -> Verdict | None:
-    """Returns the verdict of `unanswered`, or one if the answer is empty, otherwise None."""
+    """Like `unanswered`, but also returns a verdict if the answer is empty."""
     return unanswered(exchange) or (not_run(exchange, exchange.hollow) if exchange.hollow else None)
 
 

@@ -273,7 +273,7 @@ class AcpOptions(AgentOptions):
     """The keys of `[models.ID]` with `backend = "acp"`."""
 
     command: tuple[str, ...]
-    """The command that starts the agent, and its arguments: ["opencode", "acp"]."""
+    """The command that starts the agent, with its arguments, such as ["opencode", "acp"]."""
     cwd: str = ""
     """The agent's working folder; empty: a new, empty folder for each session."""
     env: dict[str, str] = field(default_factory=dict)
