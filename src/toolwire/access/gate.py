@@ -107,7 +107,7 @@ _PROXY_SIGN = re.compile(
 
 
 def proxy_signs(headers: Headers) -> list[bytes]:
-    """The names of the headers that show that the request came through a proxy."""
+    """Returns the names of the headers that show that the request came through a proxy."""
     return list(filter(_PROXY_SIGN.match, headers))
 
 

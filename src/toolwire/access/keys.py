@@ -124,7 +124,10 @@ class KeyHolder:
 
 
 def key_id_of(key: str) -> str:
-    """A short hash of a key in the settings, for logs and to keep each key's responses apart."""
+    """Returns a short hash of a key in the settings, which is the key's id.
+
+    It is used in logs, and to keep the responses of different keys apart.
+    """
     return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

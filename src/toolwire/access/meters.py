@@ -106,7 +106,7 @@ def reset_us(taken: int, rate: int) -> int:
 
 
 def duration(microseconds: int) -> str:
-    """A duration as OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
+    """Returns a duration as OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
     milliseconds = -(-microseconds // 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms" if milliseconds else "0s"
