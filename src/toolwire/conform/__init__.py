@@ -1,1 +1,1 @@
-"""`toolwire conform`: judges the tool calling of any OpenAI-compatible endpoint, on both APIs."""
+"""`toolwire conform`: checks the tool calling of an OpenAI-compatible endpoint."""

@@ -1,4 +1,4 @@
-"""What a check is, and the checks that both APIs and the rest of HTTP share."""
+"""The type `Check`, and the checks that both APIs share, or that concern HTTP in general."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Level = Literal["required", "optional"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the catalogue. A failed `required` check breaks clients; `optional` ones are refinements.
+    """One check of the catalogue.
 
-    `demands` says what must hold, `source` where that comes from, `fails` what goes wrong for a client
-    otherwise. `asks` names the questions whose exchanges `judge` gets, in this order.
+    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client
+    otherwise. `asks`: the names of the questions; `judge` gets their exchanges in this order. A failed
+    `required` check breaks clients, a failed `optional` one does not.
     """
 
     id: str
@@ -44,12 +45,12 @@ def asks(api: Api, *names: str) -> tuple[str, ...]:
 
 
 def both(api: Api, *names: str) -> tuple[str, ...]:
-    """The questions in both forms."""
+    """Returns the names of the questions, each for a body and for a stream."""
     return tuple(f"{api}.{name}.{form}" for name in names for form in ("body", "stream"))
 
 
 TURNS = ("text", "call", "parallel", "both")
-"""The questions that ask for each kind of answer: text, a call, two calls, text and a call."""
+"""The questions for each kind of answer: text, a call, two calls, text and a call."""
 
 
 def bodies(api: Api) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """The checks of both APIs."""
+    """Returns the checks that both APIs have, for one of them."""
     chat = api == "chat"
     path = f"OpenAPI /{'chat/completions' if chat else 'responses'}"
     choice = f"{SCHEMAS}{'ChatCompletionToolChoiceOption' if chat else 'ToolChoiceParam'}"
@@ -313,7 +314,7 @@ def alike(api: Api) -> list[Check]:
     return [replace(row, id=f"{api}.{row.id}") for row in rows]
 
 
-# --- beside the two APIs: models, CORS, keys ---
+# --- models, CORS and keys ---
 
 HTTP = [
     Check(

@@ -1,4 +1,4 @@
-"""The checks of chat completions alone: its bodies and the order of its chunks."""
+"""The checks of chat completions only: its bodies and the order of its chunks."""
 
 from __future__ import annotations
 

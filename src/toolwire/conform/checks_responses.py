@@ -1,4 +1,4 @@
-"""The checks of Responses alone: its bodies, the order of its events, and what is kept."""
+"""The checks of Responses only: its bodies, the order of its events, and stored responses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What an endpoint is asked: requests as data, for both APIs.
+"""The questions that an endpoint is asked: requests as data, for both APIs.
 
-A question builds its request from the model's name and the answers to earlier questions. Where a model must
-do something, the question says so in plain words, lists `variants` (fields laid over the request, tried in
-order) and knows whether it was `done`. The words spell calls out (`Call the tool NAME with the arguments
-{…}`): any model understands that, and a scripted one can read it.
+A question builds its request from the model's name and the answers to earlier questions. If the model must do
+something, the question says so in plain words, has `variants` (fields that are changed in the request, tried
+in order) and a function `done`, which recognizes success. The words spell calls out (`Call the tool NAME with
+the arguments {…}`): every model understands this, and a scripted model can parse it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from toolwire.core.turn import Api
 
 Earlier = Mapping[str, ProbeExchange]
 Build = Callable[[str, Earlier], ProbeRequest | None]
-"""From the model's name and the exchanges named in `after`; None: an earlier answer lacks what is needed."""
+"""Builds a request from the model's name and the exchanges of the questions in `after`.
+
+Returns None if an earlier answer does not contain what is needed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`wants` completes the sentence "the model would not …"."""
+    """A question. `wants` completes the sentence "the model would not …"."""
 
     name: str
     build: Build
@@ -90,7 +93,7 @@ def allowed(api: Api, name: str) -> dict[str, Any]:
 
 
 def _of_kind(api: Api, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Chat nests the fields under the kind, Responses has them beside it."""
+    """Returns a tool or a choice. Chat nests the fields under their kind, Responses does not."""
     return {"type": kind, kind: dict(fields)} if api == "chat" else {"type": kind, **fields}
 
 
@@ -100,7 +103,7 @@ def structured(api: Api) -> dict[str, Any]:
 
 
 def ask(api: Api, model: str, words: str, **more: Any) -> ProbeRequest:
-    """A request of one user message. The endpoint stores nothing of it unless the question is about that."""
+    """Returns a request with one user message. For Responses, storing is off by default."""
     messages = [{"role": "user", "content": words}]
     own = {"messages": messages} if api == "chat" else {"input": messages, "store": False}
     return ProbeRequest(PATHS[api], {"model": model, **own, **more})
@@ -130,11 +133,14 @@ def repeats_result(exchange: ProbeExchange) -> bool:
     return SECRET in exchange.answer.text
 
 
-# --- the second step ---
+# --- requests with tool results ---
 
 
 def with_results(api: Api, first: str, *, as_clients_do: bool = False) -> Build:
-    """The conversation with the results: as documented, or in the other shapes that clients send."""
+    """Builds the request that returns the results of the calls in the answer to `first`.
+
+    `as_clients_do`: with other valid shapes that some clients send.
+    """
     extend = _chat_with_results if api == "chat" else _responses_with_results
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:
@@ -164,7 +170,7 @@ def _chat_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, A
 def _responses_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
     items = first.body.get("output", [])
     result: Any = [{"type": "input_text", "text": RESULT}] if as_clients_do else RESULT
-    if as_clients_do:  # some clients return only what the call was, not the whole item
+    if as_clients_do:  # some clients send back only the call's main fields, not the whole item
         items = [_call_alone(item) for item in items]
     return {"input": [*first.request.asked["input"], *items, *_outputs(first, result)]}
 
@@ -221,7 +227,7 @@ def _continued(model: str, earlier: Earlier) -> ProbeRequest | None:
 
 
 def _both_forms(name: str, build: Build, **more: Any) -> list[Question]:
-    """The same question, streamed and not."""
+    """Returns the question twice: not streamed and streamed."""
 
     def streaming(model: str, earlier: Earlier) -> ProbeRequest | None:
         request = build(model, earlier)
@@ -240,7 +246,7 @@ def _one_call(api: Api) -> dict[str, Any]:
 
 
 def _shared(api: Api) -> list[Question]:
-    """The questions that both APIs are asked."""
+    """Returns the questions that both APIs have."""
     both = tools(api)
     two_calls: dict[str, Any] = {
         "variants": (*_choices("required", "auto"), {"tool_choice": "auto", "parallel_tool_calls": True}),

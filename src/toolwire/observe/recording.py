@@ -1,5 +1,6 @@
-"""A recorded turn as plain data: its two ends, and what `computed` adds between them.
+"""A recorded turn as plain data.
 
+Recorded are the output of the backend and what the client received. `computed` adds what happened in between.
 `masked` removes secrets before anything leaves memory. Pure.
 """
 
@@ -58,9 +59,9 @@ EVENTS: dict[str, type[Any]] = {
     )
 }
 STOPPED = {"type": "Stopped"}
-"""Marks a batch: the gateway ended the run because it stayed silent after its calls."""
+"""Stands for a batch: the gateway ended the run because it was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
-"""Events that are a piece of something longer, and the member that holds the piece."""
+"""Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
     "honoured": "as the request says",
     "constrained": "the decoder is held to it",
@@ -74,19 +75,22 @@ NOTES = {
 UNFIT = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError),
 )
-"""What is raised if a recording, which may come from anywhere, does not hold what a turn needs."""
+"""The exceptions that an incomplete or invalid recording may cause.
+
+A recording may come from anywhere.
+"""
 
 
 class RecordingError(ValueError):
-    """A fixture that cannot be read; the message says why in one line."""
+    """A fixture that cannot be read. The message says why in one line."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """A recorded turn. Rows begin with the milliseconds since the request.
+    """A recorded turn. Each row starts with the milliseconds since the request.
 
-    `frames` have a label and a text, `batches` the number of the run and its events, `events` the choice and
-    one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
+    After that, `frames` have a label and a text, `batches` the number of the run and its events, `events` the
+    choice and one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
     """
 
     request: dict[str, Json] = field(default_factory=dict)
@@ -102,7 +106,10 @@ class Recording:
 
 
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
-    """`trace` has ended, or is a snapshot. `turn` is the turn's line; `tools` the settings in force."""
+    """Returns the recording of a trace that has ended, or of a snapshot.
+
+    `turn`: the turn's line. `tools`: the settings of the server.
+    """
 
     def ms(at: float) -> float:
         return round((at - trace.started) * 1000, 3)
@@ -158,21 +165,22 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     return out
 
 
-# --- between the two ends ---
+# --- between request and answer ---
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a plan needs of a backend."""
+    """The part of a backend that is needed to plan a turn."""
 
     strategy: Strategy
     capabilities: Capabilities
 
 
 def computed(recording: Recording) -> Recording:
-    """Adds what the two ends do not contain: the decoded turn, the plans, and the events of the answer.
+    """Adds the decoded turn, the plans, and the events of the answer.
 
-    They are computed by the same pure code that served the turn. If this version cannot, they are left out.
+    They are computed with the same pure code that served the turn. If the current code cannot compute them,
+    they are left out.
     """
     try:
         turn = turn_of(recording.request)
@@ -185,7 +193,7 @@ def computed(recording: Recording) -> Recording:
 
 
 def turn_of(request: dict[str, Json]) -> Turn | None:
-    """The turn that a recorded request decodes into; None if decoding failed."""
+    """Returns the turn that the recorded request decodes to, or None if the gateway refused it."""
     body = request.get("body")
     if body is None or not request.get("offers"):
         return None
@@ -204,12 +212,12 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
 
 
 def previous_of(request: dict[str, Json]) -> tuple[Item, ...]:
-    """The conversation that a recorded request refers to."""
+    """Returns the earlier conversation that a recorded request refers to."""
     return decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
 
 
 def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
-    """The turn with the images that were fetched for it."""
+    """Returns the turn with the images that were fetched for it. `fetched`: data URLs by URL."""
 
     def item(one: Item) -> Item:
         if not isinstance(one, Message | Result):
@@ -224,7 +232,7 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
 
 
 def tool_settings(request: dict[str, Json]) -> ToolSettings:
-    """The recorded settings, as far as this version has them."""
+    """Returns the recorded settings. Those that this version does not know are left out."""
     known = {one.name for one in fields(ToolSettings)}
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 
@@ -243,7 +251,10 @@ def _capabilities(given: dict[str, Json]) -> Capabilities:
 
 
 def minted(recorded: list[str]) -> IdFactory:
-    """The recorded ids in order, by prefix. Further ids are recognizable as new."""
+    """Returns an id factory that returns the recorded ids in order, by prefix.
+
+    When none is left, it makes new ids that contain the word "replay".
+    """
     left, extra = list(recorded), Counter[str]()
 
     def mint(prefix: str) -> str:
@@ -272,7 +283,7 @@ class _Events:
 
 
 def _compute(recording: Recording, turn: Turn) -> None:
-    """Plans the turn for each recorded offer, and feeds its batches through the stages."""
+    """Plans the turn for each recorded offer, and runs its batches through the stages."""
     request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
     ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
     offers = offers_of(request)
@@ -311,7 +322,7 @@ def _compute(recording: Recording, turn: Turn) -> None:
         batch = [event_of(event) for event in events]
         is_last = last[choice] == number
         if is_first and not is_last and batch and isinstance(batch[0], Failure):
-            continue  # another run was read instead
+            continue  # this run failed before it began to answer, and another one replaced it
         stages[choice].feed(batch)
         rejected = stages[choice].rejected
         if rejected is not None and is_last and not stages[choice].may_ask_again:
@@ -349,7 +360,7 @@ def event_json(event: Event) -> dict[str, Json]:
 
 
 def _differing(value: Any) -> dict[str, Json]:
-    """The fields that do not have their default value."""
+    """Returns the fields of a dataclass that do not have their default value."""
     out = {}
     for one in fields(value):
         held = getattr(value, one.name)
@@ -380,7 +391,10 @@ def _plain(value: Any) -> Json:
 
 
 def wrote(recording: Recording) -> str:
-    """What the model wrote, before it was interpreted. Native calls are on separate lines."""
+    """Returns what the model wrote, before it was interpreted.
+
+    Native calls are on separate lines.
+    """
     out: list[str] = []
     for run, about in enumerate(recording.end.get("runs", ())):
         if run:
@@ -395,7 +409,7 @@ def wrote(recording: Recording) -> str:
 
 
 def got(recording: Recording) -> dict[str, Json]:
-    """What the client received: text, thoughts and calls of all choices."""
+    """Returns what the client received: text, thoughts and calls of all choices."""
     texts: dict[int, list[str]] = {}
     thoughts: list[str] = []
     calls: dict[tuple[int, int], dict[str, Json]] = {}
@@ -424,7 +438,10 @@ def got(recording: Recording) -> dict[str, Json]:
 
 
 def masked(recording: Recording, mask: Mask) -> Recording:
-    """The recording without secrets. A frame or block with a part of a split secret is left out."""
+    """Returns the recording with secrets masked.
+
+    A frame or block that contains only a part of a secret is masked completely.
+    """
     rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
     batched, held, _ = _masked_pieces(rows, mask)
     events, _, parts = _masked_pieces(recording.events, mask)
@@ -447,7 +464,11 @@ Said = tuple[float, int, dict[str, Json]]
 
 
 def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
-    """Events masked as joined text, and the times of those with a whole secret or a part of one."""
+    """Masks the pieces of text in events.
+
+    Returns the masked rows, the times of those with a secret or a part of one, and the times of those with
+    only a part.
+    """
     channels: dict[tuple[Any, ...], list[int]] = {}
     for place, (_, who, event) in enumerate(rows):
         if event["type"] in SAID:
@@ -485,7 +506,10 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 
 
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """The frames, which precede their batch. Those of a batch with a secret are left out."""
+    """Returns the frames with secrets masked.
+
+    `held`: the times of batches that contain a secret. The frames before such a batch are masked completely.
+    """
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])
     until = next(times, float("inf"))

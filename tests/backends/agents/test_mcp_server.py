@@ -224,7 +224,7 @@ async def test_another_path_is_not_found(server: ToolServer) -> None:
         (json.dumps(_call("get_weather", {"city": float("nan")})).encode(), 400, -32700),
     ],
 )
-async def test_what_is_no_fair_request_gets_a_clear_error(
+async def test_an_invalid_request_gets_a_clear_error(
     server: ToolServer, message: Any, status: int, code: int
 ) -> None:
     async with aiohttp.ClientSession() as http:
@@ -258,7 +258,7 @@ async def test_notifications_are_taken_and_versions_are_settled(server: ToolServ
         assert (status, body["error"]["code"]) == (400, -32022)
 
 
-async def test_a_stream_of_an_agent_that_hung_up_does_no_harm(server: ToolServer, desk: Desk) -> None:
+async def test_an_agent_that_disconnects_from_a_stream_does_no_harm(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
     async with aiohttp.ClientSession() as http:
         async with http.post(

@@ -155,7 +155,7 @@ async def test_what_codex_logs_is_removed_with_its_process(
     assert not logs.exists()
 
 
-def test_what_a_killed_gateway_left_is_swept_away() -> None:
+def test_folders_of_a_killed_gateway_are_removed() -> None:
     child = subprocess.run(
         [sys.executable, "-c", "from toolwire.backends.codex.home import scratch; print(scratch())"],
         capture_output=True,

@@ -43,7 +43,7 @@ def test_a_version_is_found_in_the_output_of_codex(text: str, version: Version |
     assert parse_version(text) == version
 
 
-def test_features_begin_with_their_version() -> None:
+def test_features_depend_on_the_version() -> None:
     assert features_of(Version(0, 89)) == Features()
     assert not features_of(Version(0, 132, 9)).native_tools and features_of(Version(0, 133)).native_tools
     assert not features_of(Version(0, 125, 9)).follow_ups and features_of(Version(0, 126)).follow_ups
@@ -160,7 +160,7 @@ def test_an_incomplete_answer_is_no_error() -> None:
     assert isinstance(end_of(TurnError("Incomplete response returned, reason: boredom", "other")), Failure)
 
 
-def test_what_codex_refuses_names_the_clients_field() -> None:
+def test_a_refusal_of_codex_names_the_clients_field() -> None:
     assert (
         refused("turn/start", "Invalid request: unknown variant `x`, expected one of `none`, `minimal`").param
         == "reasoning_effort"

@@ -55,7 +55,7 @@ def test_a_stream_that_ends_with_an_error_raises_it_with_its_details() -> None:
 @pytest.mark.parametrize(
     "raw", [b"\x01\x00\x00\x00\x02{}", b"\x00\xff\xff\xff\xff", envelope([1]), b"\x00\x00\x00\x00\x03{{{"]
 )
-def test_what_is_no_connect_is_refused(raw: bytes) -> None:
+def test_invalid_connect_messages_are_refused(raw: bytes) -> None:
     with pytest.raises(Malformed):
         list(Envelopes().feed(raw))
 
@@ -157,7 +157,7 @@ def test_a_result_keeps_its_parts() -> None:
         (None, None),
     ],
 )
-def test_images_that_are_there_are_taken(url: str | None, found: tuple[str, str] | None) -> None:
+def test_inline_images_are_extracted(url: str | None, found: tuple[str, str] | None) -> None:
     assert inline(ImagePart(url)) == found
 
 

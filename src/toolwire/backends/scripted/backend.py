@@ -1,6 +1,7 @@
-"""A model that plays a script, or the demo model: deterministic, offline, the default of `toolwire serve`.
+"""A model that follows a script, or the demo model.
 
-With `tools = "emulated"` it is a text-only model: it reads its prompt, and writes calls as text in the
+Both are deterministic and work offline. The demo model is the default of `toolwire serve`. With `tools =
+"emulated"`, the model is a text-only one: it reads the tools from its prompt, and writes calls as text in the
 dialect `writes`.
 """
 
@@ -44,19 +45,22 @@ _NATIVE = replace(
 )
 KEPT = 16
 _TOKEN = 4
-"""The characters of a token, if the script does not count them."""
+"""The characters that count as one token if the script has no `usage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedOptions:
-    """`[models.ID]` with `backend = "scripted"`."""
+    """The keys of `[models.ID]` with `backend = "scripted"`."""
 
     script: str = ""
-    """A script or the path of one; empty: the demo model."""
+    """A script, or the path of a file with one; empty: the demo model."""
     tools: Literal["native", "parked", "constrained", "emulated"] = "native"
-    """`parked`: a call holds the run open until its result arrives."""
+    """The strategy of tool calling.
+
+    `parked`: a call keeps the run open until its result arrives.
+    """
     holds: tuple[str, ...] = ("text", "call")
-    """What a constrained model's decoder can enforce."""
+    """What the decoder can enforce with the strategy `constrained`."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -71,7 +75,7 @@ class ScriptedOptions:
         self.turns()
 
     def turns(self) -> list[list[Step]]:
-        """The parts of the script; none without a script. Raises `ScriptError`."""
+        """Returns the parts of the script, [] without a script. Raises `ScriptError`."""
         text, source = self.script, "script"
         if not text:
             return []
@@ -92,9 +96,9 @@ class ScriptedBackend:
         self.options = options or ScriptedOptions()
         self._turns = self.options.turns()
         self.seen: deque[Turn] = deque(maxlen=KEPT)
-        """The last turns that the model saw."""
+        """The last turns that the model received."""
         self.live: deque[ScriptedRun] = deque(maxlen=KEPT)
-        """The last runs that can be parked."""
+        """The last runs with the strategy `parked`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -159,7 +163,7 @@ class ScriptedBackend:
             else:
                 for batch in write.step(step):
                     yield batch
-                    await asyncio.sleep(0)  # lets other tasks run
+                    await asyncio.sleep(0)  # let other tasks run
             if write.ended:
                 return
         for batch in write.end():
@@ -167,7 +171,10 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A live run. Each part of the script is one response; results continue with the next part."""
+    """A run that can be parked. Each part of the script is one response.
+
+    When results arrive, the run continues with the next part.
+    """
 
     def __init__(self, backend: ScriptedBackend, turn: Turn) -> None:
         self._backend = backend
@@ -213,7 +220,7 @@ class ScriptedRun:
 
 
 class _Writer:
-    """Steps → batches of events. With a `dialect`, calls become text."""
+    """Converts the steps of a script to batches of events. With a `dialect`, calls are text."""
 
     def __init__(self, turn: Turn, dialect: str | None) -> None:
         self._turn = turn
@@ -276,12 +283,12 @@ class _Writer:
         if self._dialect == "sentinel" and nonce is None and not bare:
             return ""
         form = Form(BARE if bare else self._dialect, nonce[1] if nonce else "")
-        if load_object(arguments) is None:  # a call that breaks off
+        if load_object(arguments) is None:  # the arguments are incomplete, so the call is not closed either
             return form.write(name, "{}").partition("{}")[0] + arguments
         return form.write(name, arguments)
 
     def _continued(self, text: str) -> str:
-        """The text after the part that the client prefilled."""
+        """Removes the part of the text that the client prefilled."""
         start, self._prefill = self._prefill, ""
         return text.removeprefix(start)
 
@@ -312,7 +319,7 @@ def _answers(turn: Turn) -> int:
 
 
 def _prefilled(turn: Turn) -> str:
-    """The assistant's last message, if the conversation ends with it and is to be continued."""
+    """Returns the text of the assistant's message that the model continues, or ""."""
     last = turn.items[-1] if turn.items else None
     if isinstance(last, Message) and last.role == "assistant":
         return "".join(part.text for part in last.parts if isinstance(part, TextPart))

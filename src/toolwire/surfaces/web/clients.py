@@ -1,8 +1,8 @@
-"""The clients that people use, as data: what to paste into each, and the shape of its requests.
+"""The clients that people use, as data: what to paste into each, and its request format.
 
-A test compares the rows with `docs/clients.md`. `«base»` is the address with `/v1`, `«root»` without it,
-`«model»` the model, `«key»` a placeholder and never a key. Inside double quotes they are escaped for the
-language. `«?…?»` remains only if the server needs a key.
+A test compares the rows with `docs/clients.md`. In the texts, `«base»` is the server's address with `/v1`,
+`«root»` is the address without it, `«model»` is the model, and `«key»` is a placeholder, never a key. Inside
+double quotes they are escaped for the language. `«?…?»` is kept only if the server needs a key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """The shape of a client's requests. `origin`: it runs in a browser and sends a preflight."""
+    """The form of a client's requests. `origin`: it runs in a browser and sends a preflight."""
 
     api: Api = "chat"
     origin: str = ""
@@ -34,11 +34,14 @@ class ClientShape:
     body: Mapping[str, Any] = field(default_factory=dict)
     sends_key: bool = True
     results: Literal["tool", "named", "user", "items", "chained"] = "tool"
-    """How a result is sent. `tool`: a message of role tool; `named`: also with the tool's name, and with the
-    arguments serialized again; `user`: a message of role user, without tools. In Responses, `items`: the
-    whole history; `chained`: by `previous_response_id`."""
+    """How the client sends a tool's result.
+
+    `tool`: a message with the role tool. `named`: the same with the tool's name, and with the call's
+    arguments serialized again. `user`: a message with the role user, in a request without tools. In
+    Responses, `items`: with the whole history; `chained`: with `previous_response_id`.
+    """
     content: str | None = None
-    """The content of an assistant's message that only calls."""
+    """The content of an assistant's message that contains only calls."""
 
     @property
     def turns(self) -> str:
@@ -47,7 +50,10 @@ class ClientShape:
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """A `value` for a field, or `code` to paste. `keys`: only if the server needs a key, or does not."""
+    """A step: a `value` for a field, or `code` to paste.
+
+    `keys` True: only if the server needs a key; False: only if it does not; None: always.
+    """
 
     label: str
     value: str = ""
@@ -73,11 +79,11 @@ class ClientGuide:
     name: str
     summary: str
     anchor: str
-    """Of its section in `docs/clients.md`."""
+    """The anchor of its section in `docs/clients.md`."""
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """Another shape, if the server needs a key."""
+    """The form of its requests if the server needs a key; None: the same."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
@@ -100,7 +106,7 @@ _NAMED = re.compile(r"«(\w+)»")
 
 
 def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
-    """The text with this server's values, quoted for its language."""
+    """Returns the text with this server's values, quoted for its language."""
     shell = language == "sh"
 
     def quoted(found: re.Match[str]) -> str:
@@ -113,12 +119,12 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    # A client that needs the root without localhost would look at 127.0.0.1 anyway.
+    # The client that uses the root, ChatGPT MD, needs 127.0.0.1 instead of localhost.
     root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 
 
-# --- the codes, as docs/clients.md shows and runs them
+# --- the code, as docs/clients.md shows and runs it
 
 OPENCODE_JSON = """\
 {
