@@ -14,12 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["chat", "responses"]
+from toolwire.core.turn import Api
 
 OBSIDIAN = "app://obsidian.md"
 STAINLESS = {
     f"x-stainless-{name}": "check"
     for name in ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version")
+}
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+TURNS: dict[Api, str] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
 }
 OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
@@ -33,19 +39,20 @@ class ClientShape:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     sends_key: bool = True
-    results: Literal["tool", "named", "user", "items", "chained"] = "tool"
+    results: Literal["tool", "named", "user", "items", "chained", "blocks"] = "tool"
     """How the client sends a tool's result.
 
     `tool`: a message with the role tool. `named`: the same with the tool's name, and with the call's
     arguments serialized again. `user`: a message with the role user, in a request without tools. In
-    Responses, `items`: with the whole history; `chained`: with `previous_response_id`.
+    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: a
+    `tool_result` block of the Messages API.
     """
     content: str | None = None
     """The content of an assistant's message that contains only calls."""
 
     @property
     def turns(self) -> str:
-        return "/v1/responses" if self.api == "responses" else "/v1/chat/completions"
+        return TURNS[self.api]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +126,36 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    # The client that uses the root, ChatGPT MD, needs 127.0.0.1 instead of localhost.
+    # One of the clients that use the root, ChatGPT MD, needs 127.0.0.1 instead of localhost.
     root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 
 
 # --- the code, as docs/clients.md shows and runs it
 
+CLAUDE_CODE = """\
+export ANTHROPIC_BASE_URL="«root»" ANTHROPIC_API_KEY="«key»"
+export ANTHROPIC_SMALL_FAST_MODEL="«model»"
+claude --model «model»
+"""
+ANTHROPIC_PYTHON = """\
+import anthropic
+
+client = anthropic.Anthropic(base_url="«root»", api_key="«key»")
+message = client.messages.create(
+    model="«model»", max_tokens=1024, messages=[{"role": "user", "content": "Hello!"}]
+)
+print(message.content[0].text)
+"""
+ANTHROPIC_NODE = """\
+import Anthropic from "@anthropic-ai/sdk";
+
+const client = new Anthropic({ baseURL: "«root»", apiKey: "«key»" });
+const message = await client.messages.create({
+  model: "«model»", max_tokens: 1024, messages: [{ role: "user", content: "Hello!" }],
+});
+console.log(message.content[0].text);
+"""
 OPENCODE_JSON = """\
 {
   "$schema": "https://opencode.ai/config.json",
@@ -323,6 +353,49 @@ CLIENTS: tuple[ClientGuide, ...] = (
             _IN_ENVIRONMENT,
             GuideStep("Then", code='codex exec "hello"\n', language="sh"),
         ),
+    ),
+    ClientGuide(
+        "claude-code",
+        "Claude Code",
+        "Anthropic's coding agent, on any model. It speaks the Messages API.",
+        "claude-code",
+        ClientShape("messages", headers=ANTHROPIC, body={"max_tokens": 1024}, results="blocks"),
+        (
+            GuideStep(
+                "In a shell",
+                code=CLAUDE_CODE,
+                language="sh",
+                note="If the model's context is small, tell it: CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
+            ),
+            GuideStep(
+                "Its own model names",
+                value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
+                note="They reach the first model, unless [aliases] in the settings names another one.",
+            ),
+        ),
+    ),
+    ClientGuide(
+        "anthropic-python",
+        "Anthropic SDK (Python)",
+        "pip install anthropic",
+        "anthropic-sdk-python",
+        ClientShape(
+            "messages", headers={**ANTHROPIC, **STAINLESS}, body={"max_tokens": 1024}, results="blocks"
+        ),
+        (
+            GuideStep("A program", code=ANTHROPIC_PYTHON, language="python"),
+            GuideStep("Programs that read the environment", value="ANTHROPIC_BASE_URL=«root»"),
+        ),
+    ),
+    ClientGuide(
+        "anthropic-node",
+        "Anthropic SDK (Node)",
+        "npm install @anthropic-ai/sdk",
+        "anthropic-sdk-javascript",
+        ClientShape(
+            "messages", headers={**ANTHROPIC, **STAINLESS}, body={"max_tokens": 1024}, results="blocks"
+        ),
+        (GuideStep("A program", code=ANTHROPIC_NODE, language="js"),),
     ),
     ClientGuide(
         "ai-sdk",

@@ -48,12 +48,16 @@ _FUNCTION = {
 TOOL: dict[str, dict[str, Any]] = {
     "chat": {"type": "function", "function": _FUNCTION},
     "responses": {"type": "function", **_FUNCTION, "strict": False},
+    "messages": {"name": NAME, "description": _FUNCTION["description"], "input_schema": PARAMETERS},
 }
 CHOICE: dict[str, dict[str, Any]] = {
     "chat": {"type": "function", "function": {"name": NAME}},
     "responses": {"type": "function", "name": NAME},
+    "messages": {"type": "tool", "name": NAME},
 }
-INPUT = {"chat": "messages", "responses": "input"}
+INPUT = {"chat": "messages", "responses": "input", "messages": "messages"}
+FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
+"""How an answer with a call ends."""
 ENDED = ("completed", "incomplete", "failed")
 
 
@@ -149,6 +153,8 @@ class RoundTrip:
         self._model = model
         origin = {"origin": shape.origin} if shape.origin else {}
         caller = {"authorization": f"Bearer {key or 'unused'}"} if shape.sends_key else {}
+        if shape.api == "messages":
+            caller = {"x-api-key": key or "unused"}
         self._headers = {**shape.headers, **origin, **caller}
         self._first = StreamedAnswer("", [], "")
 
@@ -195,7 +201,8 @@ class RoundTrip:
         return f"{self._shape.origin} may send requests, with all its {len(asked)} headers."
 
     async def _listing(self) -> str:
-        async with self._session.get(self._root + "/v1/models", headers=self._headers) as answer:
+        url = f"{self._root}/v1/models" + ("?limit=1000" if self._shape.api == "messages" else "")
+        async with self._session.get(url, headers=self._headers) as answer:
             await self._check_answer(answer)
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
@@ -216,7 +223,7 @@ class RoundTrip:
             raise Failed(f"One call was expected, {len(answered.calls)} came: {names}.")
         call = answered.calls[0]
         _check_call(call)
-        expected = "tool_calls" if api == "chat" else "completed"
+        expected = FINISHES[api]
         if answered.finish != expected:
             ended = answered.finish or "nothing"
             raise Failed(f"The call came, but the answer ended with {ended} instead of {expected}.")
@@ -236,7 +243,12 @@ class RoundTrip:
     def _with_result(self, call: dict[str, str]) -> dict[str, Any]:
         """Returns the second request: the history and the call's result, as this client sends them."""
         shape = self._shape
-        items = self._chat_items(call) if shape.api == "chat" else self._responses_items(call)
+        items_of = {
+            "chat": self._chat_items,
+            "responses": self._responses_items,
+            "messages": self._messages_items,
+        }
+        items = items_of[shape.api](call)
         asked = {**shape.body, INPUT[shape.api]: items, "tools": [TOOL[shape.api]]}
         if shape.results == "user":
             asked = {name: value for name, value in asked.items() if name not in ("tools", "tool_choice")}
@@ -266,6 +278,11 @@ class RoundTrip:
             return [result]
         called = {"type": "function_call", "call_id": call["id"], "name": NAME}
         return [ASKED, {**called, "arguments": call["arguments"]}, result]
+
+    def _messages_items(self, call: dict[str, str]) -> list[dict[str, Any]]:
+        used = {"type": "tool_use", "id": call["id"], "name": NAME, "input": json.loads(call["arguments"])}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": RESULT}
+        return [ASKED, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
 
     async def _ask(self, asked: dict[str, Any]) -> StreamedAnswer:
         asked = {"model": self._model, "stream": True, **asked}
@@ -341,7 +358,23 @@ def _responses_answer(raw: bytes) -> StreamedAnswer:
     return StreamedAnswer(text, calls, body["status"], body["id"])
 
 
-_FOLDED: dict[str, Callable[[bytes], StreamedAnswer]] = {"chat": _chat_answer, "responses": _responses_answer}
+def _messages_answer(raw: bytes) -> StreamedAnswer:
+    body = fold(raw, "messages")
+    _check_ended(body, b"event: message_stop" in raw)
+    calls = [
+        {"id": block["id"], "name": block["name"], "arguments": json.dumps(block["input"])}
+        for block in body["content"]
+        if block["type"] == "tool_use"
+    ]
+    text = "".join(block["text"] for block in body["content"] if block["type"] == "text")
+    return StreamedAnswer(text, calls, body["stop_reason"] or "")
+
+
+_FOLDED: dict[str, Callable[[bytes], StreamedAnswer]] = {
+    "chat": _chat_answer,
+    "responses": _responses_answer,
+    "messages": _messages_answer,
+}
 
 
 def _check_ended(body: dict[str, Any], ended: bool) -> None:
@@ -374,7 +407,7 @@ def _failure(error: Any, before: str = "") -> str:
     """Returns a readable failure. If the model made no call, the connection is not the reason."""
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)
-    no_call = error.get("code") == KINDS["no_tool_call"].code
+    no_call = error.get("code") == KINDS["no_tool_call"].code or "requires a call" in message
     return f"The model made no call: {message}" if no_call else before + message
 
 
