@@ -178,16 +178,18 @@ class RoundTrip:
         refused = asked - {name.strip() for name in allowed}
         if answer.status >= 300 or refused:
             missing = ", ".join(sorted(refused)) or "nothing"
-            raise Failed(f"The preflight is refused ({answer.status}); not allowed: {missing}.")
-        return f"{self._shape.origin} may send requests, with all its {len(asked)} headers."
+            raise Failed(
+                f"The server refused the preflight ({answer.status}). Headers that are not allowed: {missing}."
+            )
+        return f"{self._shape.origin} may send requests with all of its {len(asked)} headers."
 
     async def _listing(self) -> str:
         async with self._session.get(self._root + "/v1/models", headers=self._headers) as answer:
             await self._check_answer(answer)
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
-            raise Failed(f"{self._model} is not among the {len(ids)} models that are listed.")
-        return f"{len(ids)} models, {self._model} among them."
+            raise Failed(f"{self._model} is not one of the {len(ids)} listed models.")
+        return f"The list contains {self._model}; its length is {len(ids)}."
 
     async def _call(self) -> str:
         api = self._shape.api
@@ -200,20 +202,22 @@ class RoundTrip:
             raise Failed(f"The model made no call. {wrote}")
         if len(heard.calls) > 1:
             names = ", ".join(call["name"] for call in heard.calls)
-            raise Failed(f"One call was expected, {len(heard.calls)} came: {names}.")
+            raise Failed(f"Expected one call, received {len(heard.calls)}: {names}.")
         call = heard.calls[0]
         _check_call(call)
         expected = "tool_calls" if api == "chat" else "completed"
         if heard.finish != expected:
             ended = heard.finish or "nothing"
-            raise Failed(f"The call came, but the answer ended with {ended} instead of {expected}.")
+            raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
         arguments, first = _quoted(call["arguments"]), f"{heard.first_ms:.0f} ms"
         return f"One call, {NAME} {arguments}, ended with {expected}; first bytes after {first}."
 
     async def _answer(self) -> str:
         heard = await self._heard(self._with_result(self._first.calls[0]))
         if not heard.text.strip():
-            called = "It called again instead of answering." if heard.calls else "The answer is empty."
+            called = (
+                "The model made another call instead of answering." if heard.calls else "The answer is empty."
+            )
             raise Failed(f"The result was accepted, but there is no answer. {called}")
         resumed = " The run that waited for it went on." if heard.resumed else ""
         return f"{_quoted(heard.text)} First bytes after {heard.first_ms:.0f} ms.{resumed}"
@@ -267,7 +271,7 @@ class RoundTrip:
                 if not first_ms and b"data:" in block:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
-                    raise Failed("The answer does not end; it was cut off.")
+                    raise Failed("The response did not end; the test stopped reading it.")
         heard = _FOLDED[self._shape.api](bytes(raw))
         heard.first_ms = first_ms
         heard.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
@@ -299,11 +303,11 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except Failed as failed:
         return False, str(failed)
     except TimeoutError:
-        return False, f"No end within {limit_s:g} s."
+        return False, f"The step did not end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server cannot be reached at its own address: {error or type(error).__name__}"
+        return False, f"The server cannot reach itself at its own address: {error or type(error).__name__}"
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return False, f"The answer is not what this client understands: {error!r}"
+        return False, f"The client cannot read this response: {error!r}"
 
 
 def _chat_answer(raw: bytes) -> Heard:
