@@ -312,7 +312,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
                 language="toml",
-                note="Codex's hosted tools (web_search) are dropped. The header x-toolwire-report lists them.",
+                note="Codex's hosted tools (web_search) are dropped; the turn's report lists them.",
             ),
             _IN_ENVIRONMENT,
             GuideStep("Then", code='codex exec "hello"\n', language="sh"),

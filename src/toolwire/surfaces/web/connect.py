@@ -178,9 +178,7 @@ class RoundTrip:
         refused = asked - {name.strip() for name in allowed}
         if answer.status >= 300 or refused:
             missing = ", ".join(sorted(refused)) or "nothing"
-            raise Failed(
-                f"The server refused the preflight ({answer.status}). Headers that are not allowed: {missing}."
-            )
+            raise Failed(f"The preflight was refused ({answer.status}); not allowed: {missing}.")
         return f"{self._shape.origin} may send requests with all of its {len(asked)} headers."
 
     async def _listing(self) -> str:
@@ -189,7 +187,7 @@ class RoundTrip:
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
             raise Failed(f"{self._model} is not one of the {len(ids)} listed models.")
-        return f"The list contains {self._model}; its length is {len(ids)}."
+        return f"{self._model} is listed ({len(ids)} in total)."
 
     async def _call(self) -> str:
         api = self._shape.api
@@ -215,11 +213,9 @@ class RoundTrip:
     async def _answer(self) -> str:
         heard = await self._heard(self._with_result(self._first.calls[0]))
         if not heard.text.strip():
-            called = (
-                "The model made another call instead of answering." if heard.calls else "The answer is empty."
-            )
+            called = "The model called again." if heard.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
-        resumed = " The run that waited for it went on." if heard.resumed else ""
+        resumed = " The parked run continued." if heard.resumed else ""
         return f"{_quoted(heard.text)} First bytes after {heard.first_ms:.0f} ms.{resumed}"
 
     # --- requests

@@ -110,9 +110,7 @@ class InboxApi(PageApi):
         arguments = field(await body(request), "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            message = (
-                "The vault of this request is not open on this server, so you cannot edit its arguments."
-            )
+            message = "The vault of this request is not open here, so you cannot edit its arguments."
             raise ToolwireError("invalid_request", message)
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
