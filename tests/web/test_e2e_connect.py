@@ -92,7 +92,7 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
         expect(steps.filter(has_text="Answer with the result")).to_contain_text("It said: ")
         expect(result.get_by_role("button", name="Test again")).to_be_enabled()
     if tools == "emulated":
-        expect(page.get_by_role("status").filter(has_text="This server needs a key")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="This server requires an API key")).to_be_visible()
         assert KEY not in page.content()
 
 
