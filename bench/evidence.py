@@ -424,8 +424,8 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
 
-This page records the results of the long versions of the tests. `make evidence` runs all of them. The command in
-a row runs one of them."""
+This page records the results of the long versions of the tests. `make evidence` runs all of them. The
+command in a row runs one of them."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 PAGE = """## Emulated calls compared with the parsers of model servers
 
-The table above has Toolwire's figures: a chunk costs the same after 1 KB and after 1 MB. The figures of other parsers \
-were measured separately, not in this run:
+The table above has Toolwire's figures: a chunk costs the same after 1 KB and after 1 MB. The figures of \
+other parsers were measured separately, not in this run:
 
 | parser | a chunk of a call, after 1 KB | 10 KB | 100 KB of arguments | source |
 |---|---:|---:|---:|---|

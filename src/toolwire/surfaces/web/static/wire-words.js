@@ -28,7 +28,7 @@ const KINDS = new Map([
   ['resumed', 'It continued a run that was waiting for tool results'],
   [
     'replayed',
-    'No waiting run matched the results, so Toolwire ran the turn from the history in the request',
+    'No waiting run matched the results, so Toolwire started a new run from the history in the request',
   ],
 ])
 
