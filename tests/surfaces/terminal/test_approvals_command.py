@@ -155,7 +155,7 @@ async def test_what_makes_no_sense_is_one_line_and_decides_nothing(
 
 async def test_what_is_decided_is_decided(shell: Shell, waiting: Waiting) -> None:
     await shell("deny", waiting.id)
-    assert "denied already" in await shell("approve", waiting.id, "--pick", "all", status=2)
+    assert "already denied" in await shell("approve", waiting.id, "--pick", "all", status=2)
     assert (await shell.json("list", "--all"))[0]["status"] == "denied"
 
 
