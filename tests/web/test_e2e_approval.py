@@ -81,7 +81,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
         "wants to use the following tool",
         "Read notes",
         "file_read",
-        "Only the ones that you pick are read.",
+        "Notes that you do not pick are not read.",
         "35 B",
     ):
         expect(dialog).to_contain_text(words)

@@ -103,7 +103,7 @@ def _result(hit: Hit) -> dict[str, Any]:
 class FileRead(VaultTool):
     name = "file_read"
     title = "Read notes"
-    purpose = "Reads notes and shares their contents with the model. Notes that you do not pick stay closed."
+    purpose = "Reads notes and shares their contents with the model. Notes that you do not pick are not read."
     description = (
         "Read the full contents of specific files from the vault. "
         "User will be asked to approve which files to share. "
