@@ -55,11 +55,11 @@ export function sidesView(turn) {
     cards.map((card) => card.node),
   )
   const explained = parts.some((part) => part.kind === 'call')
-    ? 'The colours show what became of the text. Select a number to see the call that the client received.'
+    ? 'The colours show what Toolwire made of the text. Select a number to see the call that the client received.'
     : calls.length
       ? 'The backend sent the calls separately from the text.'
       : 'There were no calls in this turn.'
-  const format = 'Text and calls, in the format of the API.'
+  const format = 'The text and the calls, as the API sent them.'
   return h(
     'div',
     { class: 'stack loose' },
