@@ -55,7 +55,7 @@ export function sidesView(turn) {
     cards.map((card) => card.node),
   )
   const explained = parts.some((part) => part.kind === 'call')
-    ? 'The colours show what Toolwire made of the text. Select a number to see the call that the client received.'
+    ? 'The colours show what the text became. Select a number to see the call that the client received.'
     : calls.length
       ? 'The backend sent the calls separately from the text.'
       : 'There were no calls in this turn.'
