@@ -482,13 +482,13 @@ def cpu_rows(found: Found) -> list[Row]:
         ("direct", "driver_s", "the direct client"),
         ("gateway", "driver_s", "the HTTP client"),
         ("gateway", "codex_s", "Codex behind Toolwire"),
-        ("direct", "codex_s", "Codex driven directly"),
+        ("direct", "codex_s", "Codex used directly"),
     ):
         turn = taken(side, SHORT, name)
         delta = (taken(side, MANY, name) - turn) / (MANY.pieces - SHORT.pieces)
         rows.append(
             Row(
-                f"CPU a delta: {title}",
+                f"CPU per delta: {title}",
                 delta,
                 f"{figure(turn / 1000)} ms per turn in addition to its deltas",
                 unit="µs",

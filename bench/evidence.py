@@ -250,7 +250,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "codex-bench",
-        "Codex through Toolwire, compared with Codex driven directly",
+        "Codex through Toolwire, compared with Codex used directly",
         ("-m", "bench", "codex", "--rounds", "9", "--json", str(CODEX)),
         ("-m", "bench", "codex", "--quick", "--json", str(CODEX)),
         CODEX,
@@ -424,7 +424,8 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
 
-The long versions of the tests. `make evidence` runs all of them; the command in a row runs one of them."""
+This page records the results of the long versions of the tests. `make evidence` runs all of them. The
+command in a row runs one of them."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:

@@ -69,7 +69,7 @@ async def _run(rounds: int) -> tuple[list[Row], list[str]]:
             ),
         }
         rows = [await _compare(name, ours, theirs, rounds) for name, (ours, theirs) in sides.items()]
-    return rows, [f"{TOKENS} tokens a request, {rounds} rounds in turns, medians"]
+    return rows, [f"{TOKENS} tokens per request; medians of {rounds} alternating rounds"]
 
 
 async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:

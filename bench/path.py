@@ -202,12 +202,12 @@ def run(rounds: int = 8) -> list[Row]:
     plain, chunk = uvloop.run(_measure(rounds))
     rows = []
     for what, found in (("a plain request", plain), ("a streamed chunk, alone in its read", chunk)):
-        rows.append(Row(f"{what}: all of the gateway's own work", found["all"], unit="µs"))
-        for part, words in (("journal", "the journal of contents"), ("log", "the line of the log")):
+        rows.append(Row(f"{what}: all work of the gateway", found["all"], unit="µs"))
+        for part, words in (("journal", "the journal's contents"), ("log", "the log line")):
             cost = max(0.0, found["all"] - found[part])
             rows.append(
                 Row(
-                    f"{what}: of it {words}",
+                    f"{what}: share of {words}",
                     cost,
                     f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it",
                     unit="µs",

@@ -259,7 +259,7 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
         if quick:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
-        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
+        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one piece")):
             pairs = [
                 (median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))
                 for _ in range(rounds)

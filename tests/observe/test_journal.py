@@ -128,7 +128,7 @@ async def test_what_the_model_wrote_and_what_the_client_got_differ_where_calls_a
     assert {
         "field": "tools",
         "how": "emulated",
-        "note": "served in another way than the backend's own",
+        "note": "done by Toolwire instead of the backend",
     } in recording.plans[-1]["report"]
     assert recording.plans[-1]["asked"]["items"] != recording.request["turn"]["items"]
 

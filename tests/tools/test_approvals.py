@@ -103,7 +103,7 @@ async def pending(
 
 async def test_a_decision_with_another_token_decides_nothing(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
-    with pytest.raises(ToolwireError, match="does not belong to what was shown"):
+    with pytest.raises(ToolwireError, match="does not match what was shown"):
         await approvals.decide(approval.id, "0" * 64, YES, by="test")
     assert (await approvals.pending())[0].id == approval.id and not task.done()
     await approvals.decide(approval.id, approval.token, NO, by="test")
@@ -193,7 +193,7 @@ async def test_a_cancelled_caller_leaves_nothing_pending(approvals: Approvals) -
         await task
     kept = await approvals.records.get(approval.id)
     assert kept is not None and kept.status == "expired"
-    with pytest.raises(ToolwireError, match="expired already"):
+    with pytest.raises(ToolwireError, match="already expired"):
         await approvals.decide(approval.id, approval.token, YES, by="late")
 
 
@@ -436,7 +436,7 @@ async def test_a_question_of_an_ended_process_expires_with_an_audit_line(store: 
     ("stage", "shown", "decision", "words"),
     [
         ("run", folder("A.md"), replace(YES, picked=()), "nothing to pick from"),
-        ("share", PICKS, replace(YES, arguments={}), "has run already"),
+        ("share", PICKS, replace(YES, arguments={}), "has already run"),
     ],
 )
 async def test_an_approval_that_does_not_match_its_question_grants_nothing(
@@ -447,7 +447,7 @@ async def test_an_approval_that_does_not_match_its_question_grants_nothing(
         await asyncio.sleep(0)
     with pytest.raises(ToolwireError, match=words):
         await approvals.decide(found[0].id, found[0].token, decision, by="test")
-    with pytest.raises(ToolwireError, match="does not belong"):
+    with pytest.raises(ToolwireError, match="does not match"):
         await approvals.decide(found[0].id, "tökén", YES, by="test")
     await approvals.decide(found[0].id, found[0].token, NO, by="test")
     assert (await task)[0].status == "denied"

@@ -219,7 +219,7 @@ async def test_a_rule_for_a_folder_finds_its_notes_even_if_others_match_better(
     outcome = await ruled(library, approvals, "vault_search:Projekte/**", query="garden")
     assert outcome.status == "done" and sorted(outcome.shared) == ["Projekte/A.md", "Projekte/B.md"]
     assert (outcome.result["found"], outcome.result["shared"]) == (2, 2)
-    assert outcome.result["note"] == "Only notes that fit Projekte/** were looked at."
+    assert outcome.result["note"] == "Only notes that match Projekte/** were searched."
     share, run = await approvals.records.listed()
     assert (run.decision and run.decision.within) == (
         "Projekte/**",
@@ -706,7 +706,7 @@ async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, 
         "result": {"path": "Programming/React.md", "created": False, "sha256": sha(same.encode())}
     }
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
-    assert approval.shown.summary == "writes Programming/React.md: its text stays as it is"
+    assert approval.shown.summary == "writes Programming/React.md: its text does not change"
 
 
 @pytest.mark.parametrize(
@@ -725,7 +725,7 @@ async def test_a_change_of_an_expected_text_that_changes_nothing_is_a_problem(
     """Under a standing grant it would confirm a guess of the note's text and leave no trace."""
     (folder / "Mill.md").write_text("The mill.\n")
     outcome = await use(tool, YES, filePath="Mill.md", **arguments)
-    assert "already as asked for" in outcome.result["error"] and "already as asked for" in problem(use)
+    assert "already has this text" in outcome.result["error"] and "already has this text" in problem(use)
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,16 @@ STOPPED = {"type": "Stopped"}
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
-    "honoured": "as the request says",
-    "constrained": "the decoder is held to it",
-    "emulated": "served in another way than the backend's own",
-    "ignored": "has no effect on this backend",
-    "refused": "not possible here",
-    "retried": "the model was asked once more",
+    "honoured": "done as requested",
+    "constrained": "enforced by the model's decoder",
+    "emulated": "done by Toolwire instead of the backend",
+    "ignored": "has no effect with this backend",
+    "refused": "refused with an error",
+    "passed": "unknown to Toolwire, sent to the backend unchanged",
+    "healed": "repaired by Toolwire; the name after the colon says how",
+    "retried": "not met at first: Toolwire asked the model once more",
 }
+"""By how a field was served, without details: `healed` for `healed:moved_call:2`."""
 
 
 UNFIT = (
@@ -337,7 +340,10 @@ def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
         report = {**report, **{name: "honoured" for name in sorted(turn.sent) if name not in report}}
     return {
         "strategy": plan.strategy,
-        "report": [{"field": name, "how": how, "note": NOTES.get(how, "")} for name, how in report.items()],
+        "report": [
+            {"field": name, "how": how, "note": NOTES.get(how.partition(":")[0], "")}
+            for name, how in report.items()
+        ],
         "told": plan.report_header(),
         "dialect": plan.form.dialect if plan.form.nonce else "",
         "nonce": plan.form.nonce,

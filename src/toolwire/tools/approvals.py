@@ -259,7 +259,7 @@ class Approvals:
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
         if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
-            message = "The decision does not belong to what was shown; look at the approval again."
+            message = "The decision does not match what was shown. Open the approval request again."
             raise ToolwireError("conflict", message)
         _check(approval, decision)
         now = self._clock()
@@ -269,7 +269,7 @@ class Approvals:
         decided = (id, token, status, now, by, decision, self._line, grant)
         if late or not await self.records.decide(*decided):
             current = "expired" if late else (await self.records.get(id) or approval).status
-            raise ToolwireError("conflict", f"The approval {id} is {current} already.")
+            raise ToolwireError("conflict", f"The approval {id} is already {current}.")
         self._news.set()
         self._news = asyncio.Event()
         return await self.records.get(id) or approval
@@ -344,13 +344,13 @@ def _check(approval: Approval, decision: Decision) -> None:
     param, message = "picked", ""
     if decision.arguments is not None:
         if approval.stage == "share":
-            param, message = "arguments", "The search has run already; its arguments cannot be changed."
+            param, message = "arguments", "The search has already run; its arguments cannot be changed."
     elif not shown.pick and picked is not None:
-        message = "There is nothing to pick from: approve or deny the whole."
+        message = "There is nothing to pick from: approve or deny the whole call."
     elif shown.pick and picked is None:
-        message = "Say which of the things shown are meant: pick some, all or none of them."
+        message = "Choose what to share: pick some, all or none of the shown files or results."
     elif not {one.key for one in shown.touched}.issuperset(picked or ()):
-        message = "Something was picked that was not shown."
+        message = "The pick contains a file or result that was not shown."
     if decision.remember == "folder" and (not folder or ".." in PurePosixPath(folder).parts):
         param, message = "folder", "A grant for a folder needs the folder's path in the vault."
     if message:

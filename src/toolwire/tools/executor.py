@@ -37,7 +37,7 @@ log = logging.getLogger("toolwire.tools")
 
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
-TOO_MANY = "Too many tool calls wait for the person's decision; this one was not asked about and did not run"
+TOO_MANY = "Too many tool calls wait for a decision; this one was refused without asking and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
 NOT_CHANGED = (
     "The change could not be made to the note as it is now. "
@@ -216,7 +216,7 @@ def _note(
     """Returns a note for the model about how its call was changed; empty if it was not."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
-        return {"note": f"Only notes that fit {' or '.join(decision.within)} were looked at."}
+        return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}
     if edited is not None and dict(edited) != dict(planned.arguments):
         written = json.dumps(dict(edited), ensure_ascii=False)
         return {"note": f"The person changed the arguments to: {written}"}

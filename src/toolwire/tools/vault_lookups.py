@@ -126,7 +126,7 @@ class VaultList(_IndexTool):
     parameters = schema(folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1})
 
     def about(self, given: Arguments) -> str:
-        return f"names of folders and notes, {_where(given)}, {given['depth']} deep"
+        return f"names of folders and notes, {_where(given)}, {given['depth']} levels deep"
 
     def look(self, given: Arguments) -> Any:
         return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)

@@ -37,8 +37,7 @@ class VaultSearch(VaultTool):
     name = "vault_search"
     title = "Search the vault"
     purpose = (
-        "Looks for notes by name, heading, tag and text. "
-        "Nothing is shared before you have picked from what was found."
+        "Looks for notes by name, heading, tag and text. Nothing is shared until you pick from the results."
     )
     description = (
         "Search the Obsidian vault for files by name or content. "
@@ -104,7 +103,7 @@ def _result(hit: Hit) -> dict[str, Any]:
 class FileRead(VaultTool):
     name = "file_read"
     title = "Read notes"
-    purpose = "Reads notes and shares their contents with the model. Only the ones that you pick are read."
+    purpose = "Reads notes and shares their contents with the model. Notes that you do not pick are not read."
     description = (
         "Read the full contents of specific files from the vault. "
         "User will be asked to approve which files to share. "
@@ -233,11 +232,11 @@ class _ChangeTool(VaultTool):
         # A call that expects a certain old text must change something: under a standing grant its success
         # would confirm a guess and leave no trace.
         if same and (not self.whole or "baseHash" in arguments):
-            raise ToolFailed(f"{printable(path)}: the note is already as asked for; nothing would change")
+            raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
         summary = f"{verb} {change.path}: {change.count('+')} lines added, {change.count('-')} removed"
         if same:
-            summary = f"writes {change.path}: its text stays as it is"
+            summary = f"writes {change.path}: its text does not change"
         return Preview((Touched(path, path, len(change.content)),), change.diff, summary)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:

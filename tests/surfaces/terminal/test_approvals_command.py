@@ -155,7 +155,7 @@ async def test_an_invalid_command_prints_one_line_and_decides_nothing(
 
 async def test_a_decision_cannot_be_changed(shell: Shell, waiting: Waiting) -> None:
     await shell("deny", waiting.id)
-    assert "denied already" in await shell("approve", waiting.id, "--pick", "all", status=2)
+    assert "already denied" in await shell("approve", waiting.id, "--pick", "all", status=2)
     assert (await shell.json("list", "--all"))[0]["status"] == "denied"
 
 

@@ -313,7 +313,7 @@ def test_the_question_of_a_killed_chat_cannot_be_approved(chat: Start, place: An
     if first == "list":
         assert place.json("approvals", "list") == []
     late = place.run("approvals", "approve", asked["id"], status=2)
-    assert "is expired already" in late.stderr and place.asked()[0].status == "expired"
+    assert "is already expired" in late.stderr and place.asked()[0].status == "expired"
     assert place.steps == [] and (place.vault / "Inbox.md").read_text() == "old line"
 
 

@@ -260,7 +260,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "obsidian-copilot",
         "Obsidian Copilot",
-        "Version 4: Settings, add a custom model.",
+        "Version 4. In its settings, add a custom model.",
         "obsidian-copilot",
         ClientShape(
             origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
@@ -270,18 +270,18 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep("Provider", value="3rd party (openai format)"),
             GuideStep("Base URL", value="«base»", note="With /v1."),
             GuideStep(
-                "API key", value="«key»", note="Any text will do: this server wants no key.", keys=False
+                "API key", value="«key»", note="Any text works: this server requires no key.", keys=False
             ),
-            GuideStep("API key", note="One of your server.keys.", keys=True),
+            GuideStep("API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
             GuideStep(
-                "Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."
+                "Enable CORS", value="off", note="Then answers stream. Toolwire accepts Obsidian's origin."
             ),
         ),
     ),
     ClientGuide(
         "chatgpt-md",
         "ChatGPT MD",
-        "Version 3: Settings.",
+        "Version 3. In its settings:",
         "chatgpt-md",
         ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
@@ -289,7 +289,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "LM Studio URL",
                 value="«root»",
                 note="Without /v1, and with 127.0.0.1 instead of localhost. "
-                "This slot fits best: it lists every model and speaks chat completions.",
+                "Use this provider: it lists every model and uses chat completions.",
                 keys=False,
             ),
             GuideStep(
@@ -301,16 +301,16 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "OpenAI URL",
                 value="«root»",
-                note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.",
+                note="Without /v1. The LM Studio provider sends no key, so use the OpenAI provider.",
                 keys=True,
             ),
-            GuideStep("OpenAI API key", note="One of your server.keys.", keys=True),
+            GuideStep("OpenAI API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
                 language="yaml",
-                note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; "
-                "others work where they are written by hand.",
+                note="This provider lists only IDs that look like OpenAI's, such as gpt-4o; "
+                "you can still type other IDs.",
                 keys=True,
             ),
             GuideStep("Tool calling", value="on", note="It is off by default."),
@@ -337,8 +337,8 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "codex",
         "Codex",
-        "The Codex CLI. It speaks only Responses, "
-        "so this is also how it gets to a model whose server has only chat completions.",
+        "The Codex CLI uses only the Responses API. "
+        "Through Toolwire it also works with servers that offer only chat completions.",
         "codex-cli",
         ClientShape(
             "responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}
@@ -348,7 +348,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
                 language="toml",
-                note="Its own hosted tools (web_search) are left out, and the report says so.",
+                note="Codex's hosted tools (web_search) are dropped; the turn's report lists them.",
             ),
             _IN_ENVIRONMENT,
             GuideStep("Then", code='codex exec "hello"\n', language="sh"),
@@ -408,7 +408,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "A program",
                 code=AI_SDK_JS,
                 language="js",
-                note="createOpenAI of @ai-sdk/openai works too; it speaks Responses.",
+                note="createOpenAI from @ai-sdk/openai works too; it uses the Responses API.",
             ),
         ),
     ),
@@ -423,14 +423,14 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "In Python",
                 value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")',
-                note="Of langchain-openai. Both APIs work.",
+                note="From langchain-openai. Both APIs work.",
             ),
         ),
     ),
     ClientGuide(
         "openai-python",
         "OpenAI SDK (Python)",
-        "pip install openai. Responses here; chat completions work as well.",
+        "pip install openai. The sample uses the Responses API; chat completions work too.",
         "openai-sdk-python",
         ClientShape("responses", headers=STAINLESS, results="chained"),
         (
@@ -449,14 +449,14 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "curl",
         "curl",
-        "The bare request, in a shell.",
+        "The plain request, from a shell.",
         "curl",
         ClientShape(headers={"user-agent": "curl"}),
         (
             GuideStep("A turn with a tool", code=CURL, language="sh"),
             _IN_ENVIRONMENT,
             GuideStep(
-                "The models that clients may name",
+                "List the models",
                 code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n',
                 language="sh",
             ),

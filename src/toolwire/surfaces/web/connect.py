@@ -197,8 +197,8 @@ class RoundTrip:
         refused = asked - {name.strip() for name in allowed}
         if answer.status >= 300 or refused:
             missing = ", ".join(sorted(refused)) or "nothing"
-            raise Failed(f"The preflight is refused ({answer.status}); not allowed: {missing}.")
-        return f"{self._shape.origin} may send requests, with all its {len(asked)} headers."
+            raise Failed(f"The preflight was refused ({answer.status}); not allowed: {missing}.")
+        return f"{self._shape.origin} may send requests with all of its {len(asked)} headers."
 
     async def _listing(self) -> str:
         url = f"{self._root}/v1/models" + ("?limit=1000" if self._shape.api == "messages" else "")
@@ -206,8 +206,8 @@ class RoundTrip:
             await self._check_answer(answer)
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
-            raise Failed(f"{self._model} is not among the {len(ids)} models that are listed.")
-        return f"{len(ids)} models, {self._model} among them."
+            raise Failed(f"{self._model} is not one of the {len(ids)} listed models.")
+        return f"{self._model} is listed ({len(ids)} in total)."
 
     async def _call(self) -> str:
         api = self._shape.api
@@ -220,22 +220,22 @@ class RoundTrip:
             raise Failed(f"The model made no call. {wrote}")
         if len(answered.calls) > 1:
             names = ", ".join(call["name"] for call in answered.calls)
-            raise Failed(f"One call was expected, {len(answered.calls)} came: {names}.")
+            raise Failed(f"Expected one call, received {len(answered.calls)}: {names}.")
         call = answered.calls[0]
         _check_call(call)
         expected = FINISHES[api]
         if answered.finish != expected:
             ended = answered.finish or "nothing"
-            raise Failed(f"The call came, but the answer ended with {ended} instead of {expected}.")
+            raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
         arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
         return f"One call, {NAME} {arguments}, ended with {expected}; first bytes after {first}."
 
     async def _answer(self) -> str:
         answered = await self._ask(self._with_result(self._first.calls[0]))
         if not answered.text.strip():
-            called = "It called again instead of answering." if answered.calls else "The answer is empty."
+            called = "The model called again." if answered.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
-        resumed = " The run that waited for it went on." if answered.resumed else ""
+        resumed = " The parked run continued." if answered.resumed else ""
         return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
 
     # --- requests
@@ -297,7 +297,7 @@ class RoundTrip:
                 if not first_ms and b"data:" in block:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
-                    raise Failed("The answer does not end; it was cut off.")
+                    raise Failed("The response did not end; the test stopped reading it.")
         answered = _FOLDED[self._shape.api](bytes(raw))
         answered.first_ms = first_ms
         answered.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
@@ -329,11 +329,11 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except Failed as failed:
         return False, str(failed)
     except TimeoutError:
-        return False, f"No end within {limit_s:g} s."
+        return False, f"The step did not end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server cannot be reached at its own address: {error or type(error).__name__}"
+        return False, f"The server cannot reach itself at its own address: {error or type(error).__name__}"
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return False, f"The answer is not what this client understands: {error!r}"
+        return False, f"The client cannot read this response: {error!r}"
 
 
 def _chat_answer(raw: bytes) -> StreamedAnswer:

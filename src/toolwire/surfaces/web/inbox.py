@@ -110,7 +110,7 @@ class InboxApi(PageApi):
         arguments = field(await body(request), "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            message = "The vault of this question is not open here, so its arguments cannot be changed."
+            message = "The vault of this request is not open here, so you cannot edit its arguments."
             raise ToolwireError("invalid_request", message)
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
@@ -137,7 +137,7 @@ class InboxApi(PageApi):
         )
         approval = await self._get(request)
         if decision.arguments is not None and decision.approved and not decision.seen:
-            message = "Changed arguments need the preview that was shown for them."
+            message = "Edited arguments can be approved only with the preview that was shown for them."
             raise ToolwireError("missing", message, param="seen")
         token = field(given, "token", str, required=True)
         decided = await self._web.approvals.decide(approval.id, token, decision, by="web")
@@ -160,7 +160,7 @@ class InboxApi(PageApi):
 
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
-            raise ToolwireError("not_found", "There is no such grant, or it is revoked already.")
+            raise ToolwireError("not_found", "There is no such grant, or it was already revoked.")
         await self._changed()
         return {}
 

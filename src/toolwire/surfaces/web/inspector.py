@@ -89,7 +89,7 @@ def _percentile(times: Sequence[float], percent: int) -> float | None:
     return times[max(0, math.ceil(percent * len(times) / 100) - 1)] if times else None
 
 
-DELETED = "The contents of this turn are no longer in the journal, only its line."
+DELETED = "The journal no longer has the contents of this turn, only its metadata."
 MOST_TURNS = 500
 MOST_ROWS = 5000
 LONGEST_ROW = 20_000

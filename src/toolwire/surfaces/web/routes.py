@@ -146,7 +146,7 @@ class Pages:
             fits = await sessions.valid(token) and await sessions.page_key_fits(token, _page_key(request))
             if not fits:
                 how = "open the link that toolwire serve printed, or use an admin key"
-                raise ToolwireError("authentication", f"This page needs a session: {how}.")
+                raise ToolwireError("authentication", f"Sign in first: {how}.")
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
