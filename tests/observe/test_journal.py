@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 import pytest
 
@@ -286,7 +286,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         for number in range(2)
     ]
     for trace in traces:
-        token = frames.set(WeakMethod(trace.frame))
+        token = frames.set(ref(trace))
         segment = run.segment()
         await anext(segment)
         frames.reset(token)  # what comes later is read by another task

@@ -100,6 +100,15 @@ class Usage:
             self.reasoning_tokens + other.reasoning_tokens,
         )
 
+    def beside(self, other: Usage) -> Usage:
+        """The usage of two choices of one answer, which share their input."""
+        return Usage(
+            max(self.input_tokens, other.input_tokens),
+            self.output_tokens + other.output_tokens,
+            max(self.cached_tokens, other.cached_tokens),
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:

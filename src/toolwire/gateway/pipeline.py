@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from toolwire.access.keys import KeyGrant, no_model
 from toolwire.access.limits import RateLimits, Ticket, estimate
@@ -141,10 +141,8 @@ class Gateway:
             if self.journal is not None
             else None
         )
-        run, tapped = (
-            Run(self, api, caller, trace),
-            frames.set(None if trace is None else WeakMethod(trace.frame)),
-        )
+        run = Run(self, api, caller, trace)
+        tapped = frames.set(None if trace is None else ref(trace))
         try:
             body = await self._parsed(raw)
             if api == "responses":
@@ -158,7 +156,7 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 turn = await run.in_time(self._with_images(turn, trace))
             turn = checked(turn)
-            plan = run.planned(turn, backend)
+            plan = run.planned(turn)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
             if self.settings.limits.backend_concurrent:
@@ -173,7 +171,7 @@ class Gateway:
                 )
             if trace is not None and self.journal is not None and self.journal.listeners:
                 self.journal.planned(trace)
-            return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
+            return await (run.stream(on_slow) if turn.stream else run.whole())
         except ToolwireError as error:
             run.abandon()
             if run.account.ticket is None and caller.grant is not None:

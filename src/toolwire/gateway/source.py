@@ -28,14 +28,13 @@ class RunSource:
         self,
         model: str,
         batches: AsyncGenerator[Batch, None],
-        *,
+        number: int = 0,
         live: LiveRun | None = None,
         resumed: Park | None = None,
         results: Mapping[str, Result] | None = None,
     ) -> None:
-        self.live, self.resumed = live, resumed
-        self.number = 0
-        """The number of the run in the journal."""
+        """`number`: of the run in the journal."""
+        self.number, self.live, self.resumed = number, live, resumed
         self.is_silent = True
         """It has not said anything yet, so another source may be read instead."""
         self.is_complete = self.is_parked = False
@@ -92,7 +91,7 @@ class Opened:
         self._rest = rest
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+        return self._rest if self._first is None else self
 
     def __anext__(self) -> Awaitable[bytes]:
         return self._rest.__anext__() if self._first is None else self._take_first(self._first)

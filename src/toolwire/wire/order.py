@@ -150,10 +150,6 @@ class Order:
         self._source = -1  # the backend's index of the open call
         self._bare = False  # the open call has no arguments yet
 
-    @property
-    def ended(self) -> bool:
-        return self.row is TABLE["ended"]
-
     def feed(self, events: Sequence[Event]) -> list[Step]:
         steps: list[Step] = []
         for event in events:
@@ -180,7 +176,7 @@ class Order:
 
     def finish(self) -> list[Step]:
         """The steps after the backend has stopped: none if the run ended properly."""
-        if self.ended:
+        if self.row is TABLE["ended"]:
             return []
         return self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
 
@@ -217,7 +213,8 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._finish_reason(event.reason)))
+            reason = event.reason if event.reason in CUT else "tool_calls" if self.calls else "stop"
+            steps.append(End(reason))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -243,11 +240,6 @@ class Order:
         self.row = TABLE[state]
         self._source = source
         self._bare = False
-
-    def _finish_reason(self, reason: FinishReason) -> FinishReason:
-        if reason in CUT:
-            return reason
-        return "tool_calls" if self.calls else "stop"
 
     def _drop(self, kind: str, count: int) -> None:
         self.dropped[kind] = self.dropped.get(kind, 0) + count
