@@ -70,7 +70,7 @@ class Gateway:
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
-        self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
+        self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
@@ -204,16 +204,14 @@ class Gateway:
             yield batch
 
     def observed(self, summary: TurnSummary) -> None:
-        """Calls every observer of an ended turn, even if one of them fails."""
+        """Keeps an ended turn in the journal and calls every observer, even if one of them fails."""
+        if self.journal is not None:
+            self.journal.end(summary)
         for observer in tuple(self.observers):
             try:
                 observer(summary)
             except Exception:  # an observer must not change what it observes
                 log.exception("an observer of turns failed")
-
-    def _keep(self, summary: TurnSummary) -> None:
-        if summary.trace is not None and self.journal is not None:
-            self.journal.end(summary.trace, summary)
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
         """A request to compact a conversation, checked and ready to be answered."""

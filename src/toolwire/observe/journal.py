@@ -123,7 +123,11 @@ class Journal:
         if self.listeners:
             self._tell(lambda: _record(trace, None))
 
-    def end(self, trace: Trace, summary: TurnSummary) -> None:
+    def end(self, summary: TurnSummary) -> None:
+        """Keeps a turn that has ended."""
+        trace = summary.trace
+        if trace is None:
+            return
         try:
             self._weigh(trace, trace.end())
             self._running.pop(trace.id, None)
