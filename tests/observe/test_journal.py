@@ -31,8 +31,9 @@ from toolwire.observe import trace as tracing
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask, secrets_of
-from toolwire.observe.recording import Recording, got, masked, wrote
+from toolwire.observe.recording import Recording, got, wrote
 from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store

@@ -49,35 +49,34 @@ LONGEST_S = 0.001
 class Run:
     """The state of one turn."""
 
+    place: QueueSlot | None = None
+    """Its slot in the model's queue; None if the model has no limit."""
+    turn: Turn | None = None
+    backend: Backend | None = None
+    plan: Plan | None = None
+    answer: Answering | None = None
+    claim: Claim | None = None
+    model = backend_kind = _report = ""
+    kind = "new"
+    """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
+    _first_byte: float | None = None
+    _committed = _observed = False
+
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
-        self._gateway = gateway
-        self.trace = trace
-        self.ids, self.clock = (
-            (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
-        )
+        self._gateway, self.trace, self._caller = gateway, trace, caller
         self._api: Api = api
-        self._caller = caller
-        self._started, self._started_at = (
-            (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
-        )
+        if trace is None:
+            self.ids, self.clock = gateway.ids, gateway.clock
+            self._started, self._started_at = perf_counter(), time.time()
+        else:
+            self.ids, self.clock = trace.watch(gateway.ids, gateway.clock)
+            self._started, self._started_at = trace.started, trace.at
         limits = gateway.settings.limits
         has_limits = limits.first_token_s or limits.idle_s or limits.total_s
         self._timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._siblings = object()  # shared by the parks of all choices of this turn
-        self._first_byte: float | None = None
-        self._committed = self._observed = False
-        self.place: QueueSlot | None = None
-        """Its slot in the model's queue; None if the model has no limit."""
-        self.turn: Turn | None = None
-        self.backend: Backend | None = None
-        self.plan: Plan | None = None
-        self.answer: Answering | None = None
-        self.claim: Claim | None = None
-        self.model = self.backend_kind = self._report = ""
-        self.kind = "new"
-        """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
 
     def asks(self, turn: Turn, backend: Backend) -> None:
         """The model exists: from now on the turn counts for this model, even if it is refused."""

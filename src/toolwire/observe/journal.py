@@ -29,8 +29,9 @@ import msgspec
 from toolwire.core.ids import random_id
 from toolwire.observe.fixture import read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, masked, recording_of
+from toolwire.observe.recording import Recording, RecordingError, recording_of
 from toolwire.observe.trace import Trace
 from toolwire.wire.sse import scrub
 
