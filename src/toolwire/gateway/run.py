@@ -147,7 +147,7 @@ class Run:
                         if not isinstance(instead, Failure):
                             dead, (source, stages) = source, instead
                             stages.begin(parks=source.live is not None)
-                            await self._close(dead)
+                            await dead.close()
                             continue
                         block = stages.feed([instead])
                     elif stages.is_direct or stages.is_quick(batch):
@@ -163,12 +163,12 @@ class Run:
                         yield block
                     if following is not None:
                         unfit, source = source, following
-                        await self._close(unfit)
+                        await unfit.close()
                     elif stages.over:
                         source.is_complete = stages.is_complete
                         break
             finally:
-                await self._close(source)
+                await source.close()
             if alone:
                 yield await self._end()
         if alone:
@@ -245,7 +245,7 @@ class Run:
         if claim is None:
             return self._source(self.plan, self.plan.turn, choice)
         number, live = self._number("resume", choice), claim.live
-        return RunSource(self.turn.model, live.segment(), number, live, claim.park, claim.results)
+        return RunSource(self.turn.model, live.segment(), number, live, claim)
 
     def _source(self, plan: Plan, turn: Turn, choice: int, how: str = "") -> RunSource:
         """A new run of the backend."""
@@ -265,7 +265,7 @@ class Run:
         """What to read instead of a run that failed before it said anything, or the failure."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
-        if source.resumed is not None and failure.kind != "timeout":  # it died while it was parked
+        if source.claim is not None and failure.kind != "timeout":  # it died while it was parked
             self._is("replayed")
             return self._source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
@@ -325,14 +325,6 @@ class Run:
         if trace is not None:
             trace.parks(list(waiting))
         await parking.announce(waiting, key_id)
-
-    async def _close(self, source: RunSource) -> None:
-        try:
-            await source.close()
-        finally:
-            if source.resumed is not None:
-                source.resumed.given_up = not source.is_complete
-                self._gateway.parking.release(source.resumed)
 
     # --- a whole body, a stream ---
 
