@@ -87,6 +87,8 @@ class Stages:
             if _TEXT.issuperset(map(type, batch)):
                 return b"".join([self._say(piece.text) for piece in batch])  # type: ignore[union-attr]
         events = self._interpreter.feed(batch)
+        if not events:  # it waits for more, so nothing has changed for the other stages
+            return b""
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
