@@ -7,12 +7,15 @@ are legal. Standard library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add
 from typing import Literal
 
 CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+OUTPUT = ("output_tokens", "reasoning_tokens")
+"""The counts that each choice of an answer has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +104,12 @@ class Usage:
         )
 
     def beside(self, other: Usage) -> Usage:
-        """The usage of two choices of one answer, which share their input."""
-        return Usage(
-            max(self.input_tokens, other.input_tokens),
-            self.output_tokens + other.output_tokens,
-            max(self.cached_tokens, other.cached_tokens),
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        """The usage of two choices of one answer: they share the input, and each has its own output."""
+        counts = {
+            one.name: (add if one.name in OUTPUT else max)(getattr(self, one.name), getattr(other, one.name))
+            for one in fields(self)
+        }
+        return Usage(**counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,8 +213,7 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            reason = event.reason if event.reason in CUT else "tool_calls" if self.calls else "stop"
-            steps.append(End(reason))
+            steps.append(End(self._finish_reason(event.reason)))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -240,6 +239,11 @@ class Order:
         self.row = TABLE[state]
         self._source = source
         self._bare = False
+
+    def _finish_reason(self, reason: FinishReason) -> FinishReason:
+        if reason in CUT:
+            return reason
+        return "tool_calls" if self.calls else "stop"
 
     def _drop(self, kind: str, count: int) -> None:
         self.dropped[kind] = self.dropped.get(kind, 0) + count
