@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 import pytest
 
@@ -29,8 +29,9 @@ from toolwire.observe import trace as tracing
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask, secrets_of
-from toolwire.observe.recording import Recording, got, masked, wrote
+from toolwire.observe.recording import Recording, got, wrote
 from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
@@ -285,7 +286,7 @@ async def test_an_agents_frames_go_to_the_request_that_reads_them() -> None:
         for number in range(2)
     ]
     for trace in traces:
-        token = frames.set(WeakMethod(trace.frame))
+        token = frames.set(ref(trace))
         segment = run.segment()
         await anext(segment)
         frames.reset(token)  # what comes later is read by another task

@@ -19,7 +19,8 @@ from toolwire.core.events import CallBegin, CallEnd, Failure, Finish, Text, Usag
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.observe.fixture import read, write
-from toolwire.observe.recording import Recording, RecordingError, masked
+from toolwire.observe.masked_recording import masked
+from toolwire.observe.recording import Recording, RecordingError
 from toolwire.observe.replay import Replay, replay
 from toolwire.settings.types import ServerSettings, Settings, ToolSettings
 from toolwire.store.store import Store

@@ -142,7 +142,7 @@ CASES: list[tuple[str, list[Event], str]] = [
 def test_steps_of_a_run(events: list[Event], expected: str) -> None:
     order, steps = run(*events)
     assert steps == expected
-    assert order.ended
+    assert order.row is TABLE["ended"]
     assert order.dropped == {}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
-from weakref import WeakMethod
+from weakref import ref
 
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.events import Event
@@ -107,8 +107,14 @@ class ParkingBackend(Backend, Protocol):
 FrameTap = Callable[[str, Any], None]
 """Receives a raw frame of a backend's wire: a label, and bytes, text or an object."""
 
-frames: ContextVar[WeakMethod[FrameTap] | None] = ContextVar("frames", default=None)
-"""Where the frames of the current request are recorded.
+
+class FrameRecorder(Protocol):
+    @property
+    def frame(self) -> FrameTap: ...
+
+
+frames: ContextVar[ref[FrameRecorder] | None] = ContextVar("frames", default=None)
+"""What records the frames of the current request.
 
 Weak, because connections, processes and timers that begin in a request keep its context.
 """
@@ -116,5 +122,6 @@ Weak, because connections, processes and timers that begin in a request keep its
 
 def frame_tap() -> FrameTap | None:
     """What records the raw frames of the run that begins now; None: they are not recorded."""
-    tap = frames.get()
-    return None if tap is None else tap()
+    known = frames.get()
+    recorder = None if known is None else known()
+    return None if recorder is None else recorder.frame

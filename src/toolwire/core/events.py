@@ -121,6 +121,16 @@ class Usage:
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
+    def beside(self, other: Usage) -> Usage:
+        """Returns the usage of two choices of one answer. They share the input; each has its own output."""
+        return Usage(
+            max(self.input_tokens, other.input_tokens),
+            self.output_tokens + other.output_tokens,
+            max(self.cached_tokens, other.cached_tokens),
+            self.reasoning_tokens + other.reasoning_tokens,
+            max(self.cache_write_tokens, other.cache_write_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from time import perf_counter
 
 from toolwire.access.limits import Ticket
@@ -64,23 +64,12 @@ class Account:
                 self._usages[choice] = event  # type: ignore[assignment]
 
     def settled(self, ran: bool, answered: bool) -> Usage:
-        """The usage of all choices together: they share one input, and each has its own output.
+        """The usage of all choices together.
 
         Settles the key's limits. A turn that `ran` is charged an estimate if its backend did not count, and a
         turn that was not `answered` returns its request to the key's budget.
         """
-        usage, *others = self._usages.values() or (Usage(0, 0),)
-        for one in others:
-            output, reasoning = (
-                usage.output_tokens + one.output_tokens,
-                usage.reasoning_tokens + one.reasoning_tokens,
-            )
-            usage = Usage(
-                max(usage.input_tokens, one.input_tokens),
-                output,
-                max(usage.cached_tokens, one.cached_tokens),
-                reasoning,
-            )
+        usage = reduce(Usage.beside, self._usages.values()) if self._usages else Usage(0, 0)
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
 
     def called(self) -> tuple[int, bool, str]:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
@@ -27,24 +26,6 @@ FIRST_LOOK_S = 1.0
 OPENED = 64
 """How many models of servers stay open. The idle one that was used longest ago is closed first."""
 LONGEST_NAME = 200
-
-
-class Using:
-    """Marks a model as in use while a turn runs."""
-
-    __slots__ = ("_id", "_used")
-
-    def __init__(self, used: dict[str, int], id: str) -> None:
-        self._used = used
-        self._id = id
-
-    def __enter__(self) -> None:
-        self._used[self._id] = self._used.get(self._id, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        left = self._used.pop(self._id) - 1
-        if left:
-            self._used[self._id] = left
 
 
 class Catalog:
@@ -101,9 +82,14 @@ class Catalog:
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    def using(self, backend: Backend) -> AbstractContextManager[None]:
-        """Keeps a model of a server open. Models in the settings are never closed."""
-        return nullcontext() if backend.id in self.models else Using(self._used, backend.id)
+    def hold(self, backend: Backend) -> None:
+        """Keeps a model of a server open until `release`. Models in the settings are never closed."""
+        self._used[backend.id] = self._used.get(backend.id, 0) + 1
+
+    def release(self, backend: Backend) -> None:
+        left = self._used.pop(backend.id) - 1
+        if left:
+            self._used[backend.id] = left
 
     def __contains__(self, name: object) -> bool:
         """Whether `/v1/models` lists this id."""

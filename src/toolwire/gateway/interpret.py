@@ -146,7 +146,7 @@ class Interpreter:
     def _look_for_thoughts(self, batch: list[Event]) -> None:
         """Scans a native answer for thoughts only if its first text may open one."""
         for event in batch:
-            if isinstance(event, Usage) or event == Text(""):
+            if isinstance(event, Usage) or (isinstance(event, Text) and not event.text):
                 continue
             self._is_fresh = False
             if isinstance(event, Text) and MAY_OPEN.match(event.text):

@@ -89,8 +89,14 @@ class Claim:
     Give `live` the `results`, by the backend's ids, and `release` the park after the response.
     """
 
+    parking: Parking
     park: Park
     results: Mapping[str, Result]
+
+    def release(self, is_complete: bool) -> None:
+        """The response of the continued run is over, complete or not."""
+        self.park.given_up = not is_complete
+        self.parking.release(self.park)
 
     @property
     def live(self) -> LiveRun:
@@ -216,7 +222,7 @@ class Parking:
             one for one in self._parks.values() if one.siblings is park.siblings and one is not park
         }:
             self.drop(sibling)
-        return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
+        return Claim(self, park, {park.calls[call_id]: result for call_id, result in answers.items()})
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
         """Whether a run of this key waits for a result in this request, for any model."""

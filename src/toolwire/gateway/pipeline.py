@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from toolwire.access.keys import KeyGrant, no_model
 from toolwire.access.limits import RateLimits, Ticket, estimate
@@ -74,7 +74,7 @@ class Gateway:
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
-        self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
+        self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
@@ -145,10 +145,8 @@ class Gateway:
             if self.journal is not None
             else None
         )
-        run, tapped = (
-            Run(self, api, caller, trace),
-            frames.set(None if trace is None else WeakMethod(trace.frame)),
-        )
+        run = Run(self, api, caller, trace)
+        tapped = frames.set(None if trace is None else ref(trace))
         try:
             body = await self._parsed(raw)
             if api == "responses":
@@ -162,7 +160,7 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 turn = await run.in_time(self._with_images(turn, trace))
             turn = checked(turn)
-            plan = run.planned(turn, backend)
+            plan = run.planned(turn)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
             if self.settings.limits.backend_concurrent:
@@ -177,7 +175,7 @@ class Gateway:
                 )
             if trace is not None and self.journal is not None and self.journal.listeners:
                 self.journal.planned(trace)
-            return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
+            return await (run.stream(on_slow) if turn.stream else run.whole())
         except ToolwireError as error:
             run.abandon()
             if run.account.ticket is None and caller.grant is not None:
@@ -210,16 +208,14 @@ class Gateway:
             yield batch
 
     def observed(self, summary: TurnSummary) -> None:
-        """Calls every observer of an ended turn, even if one of them fails."""
+        """Keeps an ended turn in the journal and calls every observer, even if one of them fails."""
+        if self.journal is not None:
+            self.journal.end(summary)
         for observer in tuple(self.observers):
             try:
                 observer(summary)
             except Exception:  # an observer must not change what it observes
                 log.exception("an observer of turns failed")
-
-    def _keep(self, summary: TurnSummary) -> None:
-        if summary.trace is not None and self.journal is not None:
-            self.journal.end(summary.trace, summary)
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
         """A request to compact a conversation, checked and ready to be answered."""

@@ -8,9 +8,11 @@ The strategies: the backend's own tools (`native`, `parked`), a decoder held to 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
+
+import msgspec
 
 from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
@@ -49,8 +51,7 @@ MOST_CALLS = 8
 """The most calls that a constrained decoder may write in one answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How one turn is served. `turn` is what the backend runs.
 
     `scanner` creates the reader of a text-only backend's answer; None: the backend's own events count.
@@ -85,18 +86,13 @@ class Plan:
     offer: tuple[Strategy, Capabilities] = ("native", Capabilities())
     """The backend's strategy and capabilities when the plan was made."""
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether calls are checked before they are sent, and the model is asked once more if they fail."""
-        return self.required or self.strict
-
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retried(self) -> Plan:
         """The same plan, whose report says that the model was asked once more."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
-        return replace(
+        return msgspec.structs.replace(
             self,
             report=tuple(
                 {**dict(self.report), choice if self.required else "tools.strict": "retried"}.items()
@@ -162,7 +158,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
     elif turn.tools or plan.known_ids or turn.output.type != "text":
         plan = _pass_on(plan, turn, capabilities)
     if Reasoning in kinds:
-        plan = replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
+        plan = msgspec.structs.replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
     return plan
 
 
@@ -225,7 +221,7 @@ def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
-    return plan if turn is plan.turn else replace(plan, turn=turn, customs=customs)
+    return plan if turn is plan.turn else msgspec.structs.replace(plan, turn=turn, customs=customs)
 
 
 def _is_custom(item: Item) -> bool:
@@ -261,7 +257,7 @@ def _as_text(
     output = prompt.output_prompt(turn.output) if worded and not required else ""
     has_calls = any(isinstance(item, Call | Result) for item in turn.items)
     if not offered and not output and not has_calls:
-        return replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
+        return msgspec.structs.replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
     texts = turn.texts()
     form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, texts))
@@ -273,7 +269,7 @@ def _as_text(
     if worded or required:
         asked = replace(asked, output=OutputFormat())
     if not tools:
-        return replace(plan, turn=asked, form=form)
+        return msgspec.structs.replace(plan, turn=asked, form=form)
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
     asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
@@ -284,7 +280,7 @@ def _as_text(
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
-    return replace(
+    return msgspec.structs.replace(
         plan,
         turn=asked,
         scanner=_scanner(

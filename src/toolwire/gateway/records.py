@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from toolwire.observe.tracing import Contents
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The caller. `key_id` is a short hash of the key, "" if no keys are configured."""
 
     key_id: str = ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Finish, Usage
-from toolwire.core.turn import Result
-from toolwire.gateway.parked import Park
+from toolwire.gateway.parked import Claim
 from toolwire.gateway.timeouts import Timeouts, has_words
 
 log = logging.getLogger("toolwire.gateway")
@@ -28,18 +27,17 @@ class RunSource:
         self,
         model: str,
         batches: AsyncGenerator[Batch, None],
-        *,
+        number: int = 0,
         live: LiveRun | None = None,
-        resumed: Park | None = None,
-        results: Mapping[str, Result] | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        self.live, self.resumed = live, resumed
-        self.number = 0
-        """The number of the run in the journal."""
+        """`number`: of the run in the journal. `claim`: it is a parked run that continues."""
+        self.number, self.live, self.claim = number, live, claim
         self.is_silent = True
         """It has not said anything yet, so another source may be read instead."""
         self.is_complete = self.is_parked = False
-        self._model, self._batches, self._results = model, batches, results
+        self._model, self._batches = model, batches
+        self._results = None if claim is None else claim.results
         self._begun = False
 
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
@@ -79,9 +77,13 @@ class RunSource:
 
     async def close(self) -> None:
         """Ends the run at the backend, unless it is parked."""
-        await self._batches.aclose()
-        if self.live is not None and not self.is_parked:
-            await self.live.cancel()
+        try:
+            await self._batches.aclose()
+            if self.live is not None and not self.is_parked:
+                await self.live.cancel()
+        finally:
+            if self.claim is not None:
+                self.claim.release(self.is_complete)
 
 
 class Opened:
@@ -92,7 +94,7 @@ class Opened:
         self._rest = rest
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+        return self._rest if self._first is None else self
 
     def __anext__(self) -> Awaitable[bytes]:
         return self._rest.__anext__() if self._first is None else self._take_first(self._first)

@@ -70,7 +70,8 @@ class Stages:
         """Starts reading a run. `parks`: its calls may wait for their results after the response."""
         self._parks = parks
         self._interpreter = Interpreter(self.plan, self._ids, mint=parks)
-        self._required = RequiredCall(self.plan, self._used) if self.plan.is_judged else None
+        is_judged = self.plan.required or self.plan.strict
+        self._required = RequiredCall(self.plan, self._used) if is_judged else None
         self._text: list[str] = []
         self.names: dict[str, str] = {}
         """The calls' names by the client's ids; kept for a run that parks."""
@@ -89,6 +90,8 @@ class Stages:
         events = self._interpreter.feed(batch)
         if self._has_logprobs and self._interpreter.splits:
             self._account.drops_logprobs = True
+        if not events:  # it waits for more, so nothing has changed for the other stages
+            return b""
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
@@ -130,14 +133,9 @@ class Stages:
     # --- what the loop asks ---
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the backend itself ended the answer."""
-        return self._interpreter.ended
-
-    @property
     def is_parkable(self) -> bool:
         """Whether the run ended its response in a way that lets its calls wait."""
-        return self._parks and self._finished and self._interpreter.ended
+        return self._parks and self._finished and self.is_complete
 
     @property
     def minted(self) -> dict[str, str]:
@@ -148,11 +146,6 @@ class Stages:
     def said(self) -> str:
         """The text of this response; kept for a run that parks."""
         return "".join(self._text)
-
-    @property
-    def rejected(self) -> RequiredCall | None:
-        """The attempt, if it lacks its required call or its strict call does not fit."""
-        return self._required if self._required is not None and self._required.rejected else None
 
     @property
     def may_ask_again(self) -> bool:
@@ -185,8 +178,11 @@ class Stages:
     def _settle(self) -> None:
         """Updates what the loop asks after every batch. Text that took the shortcut changes none of it."""
         policy, required = self.policy, self._required
-        is_rejected = required is not None and required.rejected
-        self.over = self._interpreter.ended or policy.cut or self._finished or is_rejected
+        self.rejected = required if required is not None and required.rejected else None
+        """The attempt, if it lacks its required call or its strict call does not fit."""
+        self.is_complete = self._interpreter.ended
+        """The backend itself ended the answer."""
+        self.over = self.is_complete or policy.cut or self._finished or self.rejected is not None
         """The loop needs no more of this run."""
         self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
         """A burst of calls may end here, if the backend stays silent for the grace time."""

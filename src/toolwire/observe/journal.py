@@ -29,8 +29,9 @@ import msgspec
 from toolwire.core.ids import random_id
 from toolwire.observe.fixture import read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, masked, recording_of
+from toolwire.observe.recording import Recording, RecordingError, recording_of
 from toolwire.observe.trace import Trace
 from toolwire.wire.sse import scrub
 
@@ -124,7 +125,11 @@ class Journal:
         if self.listeners:
             self._notify(lambda: _record(trace, None))
 
-    def end(self, trace: Trace, summary: TurnSummary) -> None:
+    def end(self, summary: TurnSummary) -> None:
+        """Keeps a turn that has ended."""
+        trace = summary.trace
+        if trace is None:
+            return
         try:
             self._weigh(trace, trace.end())
             self._running.pop(trace.id, None)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
@@ -53,8 +54,7 @@ class RecordedRun(NamedTuple):
     plan: int
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Trace:
+class Trace(msgspec.Struct, eq=False, weakref=True):
     """One recorded turn.
 
     `grown` is called with the trace and the bytes by which it has grown. It returns whether recording may
@@ -68,7 +68,7 @@ class Trace:
     at: float
     grown: Callable[[Trace, int], bool]
     stored: bool = False
-    started: float = field(default_factory=perf_counter)
+    started: float = msgspec.field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
     backend_kind: str = ""
@@ -88,7 +88,7 @@ class Trace:
     images: Mapping[str, str] | None = None
     """The images that were fetched, by URL."""
     # what the backend sent and what the client received
-    rows: list[tuple[float, int, Any]] = field(default_factory=list)
+    rows: list[tuple[float, int, Any]] = []
     runs: tuple[RecordedRun, ...] = ()
     # the outcome
     committed: bool = False

@@ -37,13 +37,12 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
         limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"
         raise ToolwireError("body_too_large", f"The request's body holds more than {limit}.")
     body = _decode(raw)
-    for names, most in ((("messages", "input"), messages), (("tools", "functions"), tools)):
-        for name in names:
-            given = body.get(name)
-            if type(given) is list and len(given) > most > 0:
-                length = f"maximum length {most}, but got an array with length {len(given)} instead"
-                message = f"Invalid '{name}': array too long. Expected an array with {length}."
-                raise ToolwireError("invalid_value", message, param=name, code="array_above_max_length")
+    for name, most in (("messages", messages), ("input", messages), ("tools", tools), ("functions", tools)):
+        given = body.get(name)
+        if type(given) is list and len(given) > most > 0:
+            length = f"maximum length {most}, but got an array with length {len(given)} instead"
+            message = f"Invalid '{name}': array too long. Expected an array with {length}."
+            raise ToolwireError("invalid_value", message, param=name, code="array_above_max_length")
     return body
 
 

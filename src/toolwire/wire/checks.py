@@ -140,8 +140,8 @@ def integer(low: int, high: int = MAX_TOKENS) -> Rule:
 
 def one_of(*values: str) -> Rule:
     def rule(path: str, value: Any) -> None:
-        string(path, value)
         if value not in values:
+            string(path, value)
             raise not_one_of(path, value, values)
 
     return rule

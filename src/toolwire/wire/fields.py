@@ -111,9 +111,11 @@ def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[
     """How each sent field was served, for fields that were not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
     served = _served(known, _case(turn, can, strategy))
-    offered = turn.offered() if strategy in ("native", "parked") else ()
-    strict = not can.strict and any(tool.strict for tool in offered)
-    custom = not can.custom_tools and any(tool.kind == "custom" for tool in offered)
+    strict = custom = False
+    if strategy in ("native", "parked"):
+        offered = turn.offered()
+        strict = not can.strict and any(tool.strict for tool in offered)
+        custom = not can.custom_tools and any(tool.kind == "custom" for tool in offered)
     if len(known) == len(turn.sent) and not strict and not custom and not turn.notes:  # nearly always
         return served
     out = {**unknown(turn.sent - _KNOWN, can.passes), **dict(served)}

@@ -49,6 +49,7 @@ REPAIRS = (
     "duplicate_call duplicate_result joined_message moved_call moved_result missing_result reused_id".split()
 )
 """The order in which a report names the repairs."""
+_PAIRED = frozenset({Call, Result})
 
 
 class Paired(NamedTuple):
@@ -63,7 +64,7 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
     (`input[2].call_id`; for a legacy result the path of its name), "" for other items and for stored ones.
     `field` is the top-level field of the items.
     """
-    if not any(type(item) is Call or type(item) is Result for item in items):
+    if _PAIRED.isdisjoint(map(type, items)):
         return Paired(tuple(items), ())
     items, reused = _distinct(items)
     pairing = _Pairing(items, paths, field)

@@ -170,10 +170,6 @@ class Order:
         self._source = -1  # the backend's index of the open call
         self._bare = False  # the open call has no arguments yet
 
-    @property
-    def ended(self) -> bool:
-        return self.row is TABLE["ended"]
-
     def feed(self, events: Sequence[Event]) -> list[Step]:
         steps: list[Step] = []
         for event in events:
@@ -201,7 +197,7 @@ class Order:
 
     def finish(self) -> list[Step]:
         """The steps after the backend has stopped: none if the run ended properly."""
-        if self.ended:
+        if self.row is TABLE["ended"]:
             return []
         return self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
 

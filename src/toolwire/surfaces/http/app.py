@@ -251,7 +251,8 @@ class App:
             )
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
-        caller = self._caller_of(exchange, holder, output_mode, memory)
+        parent = headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
+        caller = Caller(holder.key_id, exchange.request_id, output_mode, grant, holder.name, parent, memory)
         streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
@@ -379,14 +380,6 @@ class App:
                 self._gateway.limits.headers, holder.key_id, holder.grant.limits, exchange.api == "messages"
             )
         return holder
-
-    def _caller_of(
-        self, exchange: Exchange, holder: KeyHolder, output_mode: str | None, memory: Memory | None
-    ) -> Caller:
-        parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
-        return Caller(
-            holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory
-        )
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that requires a key and receives its id."""

@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from toolwire.access.gate import HeaderList, Headers
@@ -149,8 +148,6 @@ MESSAGES_PATHS = frozenset(
 ROOM_KEY = "toolwire.room_key"
 """The key of a WebSocket's scope with the id of the key whose share its messages take."""
 
-encode_json = msgspec.json.Encoder().encode
-
 
 def body_due(now: float, began: float, arrived: int) -> float:
     """The time by which the next piece of a body must arrive.
@@ -209,6 +206,18 @@ class Exchange:
     was tried.
     """
 
+    started = reached_gateway = False
+    holder: KeyHolder | None = None
+    """The holder of the request's key, when it is known."""
+    status: int | None = None
+    failure: Failure | None = None
+    """The failure that the response reported."""
+    late_headers: Callable[[], HeaderList] | None = None
+    """Headers known only when the response is sent: what is left of the key's limits."""
+    _body_read = _body_late = False
+    _body_began: float | None = None
+    _arrived = 0
+
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList
     ) -> None:
@@ -225,17 +234,6 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._connection: ClientConnection = scope.get(CONNECTION, NO_CONNECTION)
-        self.started = self.reached_gateway = False
-        self.holder: KeyHolder | None = None
-        """The holder of the request's key, when it is known."""
-        self.status: int | None = None
-        self.failure: Failure | None = None
-        """The failure that the response reported."""
-        self.late_headers: Callable[[], HeaderList] | None = None
-        """Headers known only when the response is sent: what is left of the key's limits."""
-        self._body_read = self._body_late = False
-        self._body_began: float | None = None
-        self._arrived = 0
 
     @property
     def requester(self) -> str:

@@ -21,8 +21,9 @@ from toolwire.core.errors import ToolwireError
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, got, masked, wrote
+from toolwire.observe.recording import Recording, RecordingError, got, wrote
 from toolwire.observe.replay import replay
 from toolwire.settings.types import MASK
 from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number

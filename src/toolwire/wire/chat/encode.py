@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from toolwire.core.errors import ToolwireError, error_object
@@ -89,15 +90,7 @@ class _ChatAnswer:
     def usage(self) -> Usage | None:
         """Tokens over all choices; None if no backend counted."""
         known = [order.usage for order in self._orders if order.usage is not None]
-        if len(known) < 2:
-            return known[0] if known else None
-        return Usage(
-            max(usage.input_tokens for usage in known),
-            sum(usage.output_tokens for usage in known),
-            max(usage.cached_tokens for usage in known),
-            sum(usage.reasoning_tokens for usage in known),
-            max(usage.cache_write_tokens for usage in known),
-        )
+        return reduce(Usage.beside, known) if known else None
 
     @property
     def dropped(self) -> dict[str, int]:
