@@ -102,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
     def without_logprobs(self) -> Plan:
         """The same plan, whose report says that log probabilities were dropped."""
         dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")
-        return replace(self, report=tuple({**dict(self.report), **dropped}.items()))
+        return msgspec.structs.replace(self, report=tuple({**dict(self.report), **dropped}.items()))
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """The turn for the second attempt: the model's answer, one corrective message, and only the permitted
