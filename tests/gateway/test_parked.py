@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from doubles.judges import Judge
+from toolwire.access.keys import KeyGrant, KeyLimits
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
@@ -462,6 +463,15 @@ async def test_a_key_has_a_limit_and_loses_its_oldest_park_first(table: Any) -> 
     assert [live.cancelled for live in table.backend.live] == [True, False, False, False]
     assert (await ask(table, follow_up(bodies[0], "x"), key_id="alice"))[1] == "replayed"
     assert (await ask(table, follow_up(bodies[2], "x"), key_id="alice"))[1] == "resumed"
+
+
+async def test_a_limit_of_parked_runs_that_a_key_has_itself_applies_to_its_turns(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    alice = {"key_id": "alice", "grant": KeyGrant(limits=KeyLimits(parked=1))}
+    first, second = [(await ask(table, request(), **alice))[0] for _ in range(2)]
+    assert len(table.gateway.parking) == 1
+    assert (await ask(table, follow_up(first, "x"), **alice))[1] == "replayed"
+    assert (await ask(table, follow_up(second, "x"), **alice))[1] == "resumed"
 
 
 async def test_continuing_one_choice_cancels_its_siblings(table: Any) -> None:

@@ -362,7 +362,7 @@ async def test_a_strict_call_that_does_not_fit_is_asked_for_once_more(
 
 async def test_a_strict_call_that_never_fits_fails_with_the_reason(table: Any) -> None:
     table.play('call get_weather {"town": "Paris"}', tools="emulated")
-    with pytest.raises(ToolwireError, match="strict schema: schema:") as caught:
+    with pytest.raises(ToolwireError, match="strict schema: schema: arguments: Additional") as caught:
         await table.body("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [STRICT]})
     assert caught.value.failure.kind == "invalid_tool_call"
 
@@ -681,6 +681,24 @@ async def test_hosted_tools_are_reported_and_never_refused(table: Any) -> None:
     assert "tools.web_search=ignored" in report and "\r" not in report and "quantum" not in report
 
 
+@pytest.mark.parametrize(("api", "field"), [("chat", "messages"), ("responses", "input")])
+async def test_a_model_without_images_refuses_them_and_names_the_field(
+    table: Any, api: Api, field: str
+) -> None:
+    class Blind(ScriptedBackend):
+        capabilities = Capabilities(images=False)
+
+    url = "data:image/png;base64,AA=="
+    image = (
+        {"type": "image_url", "image_url": {"url": url}}
+        if api == "chat"
+        else {"type": "input_image", "image_url": url}
+    )
+    with pytest.raises(ToolwireError, match="does not take images") as caught:
+        await table.serve(Blind("m")).answer(api, {field: [{"role": "user", "content": [image]}]})
+    assert caught.value.failure.param == field
+
+
 async def test_observers_are_notified_of_every_turn_once(table: Any) -> None:
     summaries: list[TurnSummary] = []
     table.play("think a\nsay b\ncall write")
@@ -702,6 +720,15 @@ async def test_observers_are_notified_of_every_turn_once(table: Any) -> None:
         (400, "invalid_type", ()),
     ]
     assert summaries[0].tool_call_ids[0].startswith("call_") and summaries[0].first_byte_s is not None
+
+
+async def test_observers_see_the_failure_of_a_turn_that_is_read_as_events(table: Any) -> None:
+    summaries: list[TurnSummary] = []
+    table.play("say b\nfail quota no").gateway.observers.append(summaries.append)
+    raw = json.dumps({"model": "m", "stream": True, **asks()}).encode()
+    batches = [batch async for batch in table.gateway.events(raw, Caller())]
+    assert Failure("quota", "no") in batches[-1]
+    assert [(one.status, one.error_kind) for one in summaries] == [(200, "quota")]
 
 
 async def test_closing_the_stream_cancels_the_run(table: Any) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.turn import Message, OtherPart, Turn
-from toolwire.gateway.images import checked, problem, urls_in
+from toolwire.gateway.images import LOOKED_AT, checked, problem, urls_in
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -210,6 +210,7 @@ def test_a_value_that_looks_like_a_url_is_checked_under_any_member_name(value: s
             "count": 3,
             "none": None,
         },
+        {"type": "note", "remark": " " * (LOOKED_AT - 64) + "x" * 100},
         {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4", "detail": "low"}},
         {"type": "input_file", "file_url": ""},
     ],

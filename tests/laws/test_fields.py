@@ -66,6 +66,13 @@ async def test_unsafe_names_of_unknown_fields_are_not_repeated(table: Any) -> No
     assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
 
 
+async def test_only_the_holder_and_its_member_may_be_separated_by_a_dot_in_the_report(table: Any) -> None:
+    asked = {"input": "?", "store": False, "text": {"tone": "warm", "tone.voice": "warm"}}
+    answer = await table.play("say x").answer("responses", asked)
+    report = dict(answer.headers)[b"x-toolwire-report"]
+    assert b"text.tone=ignored" in report and b"unknown_fields=ignored" in report and b"voice" not in report
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_every_field_of_the_official_sdks_requests_is_known(path: str) -> None:
     bodies, _ = body_schemas()

@@ -102,8 +102,8 @@ class Queues:
         if longest is None or len(longest) <= own + 1:
             raise ToolwireError.of(self._refusal(line, newcomer.model, own))
         last = longest[-1]
+        last.refuse(self._refusal(line, last.model, len(longest)))
         line.remove(last)
-        last.refuse(self._refusal(line, last.model, len(longest) + 1))
 
     def _refusal(self, line: ModelQueue, model: str, own: int) -> Failure:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))

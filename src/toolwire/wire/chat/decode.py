@@ -58,7 +58,7 @@ from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
 
 MAX_N = 128
-"""OpenAI's limit. `gateway/choices.py` runs only a few at a time."""
+"""OpenAI's limit. `gateway/run.py` runs only a few at a time."""
 
 FIELDS: dict[str, Rule] = {
     **COMMON,
