@@ -26,7 +26,7 @@ from bench.report import Row, figure
 from bench.side import Side
 from bench.targets import STARTS, TITLES, Target, start_toolwire
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ROUNDS = 5
 PIECES = 200
 _TOOL = {
@@ -101,6 +101,21 @@ MEASURES = (
         32,
         RESPONSES,
         ("toolwire",),
+        again=4,
+    ),
+    Measure(
+        "messages paced",
+        {
+            "model": "bench-paced",
+            "max_tokens": 1000,
+            "messages": [{"role": "user", "content": "Say hi."}],
+            "stream": True,
+        },
+        32,
+        1.0,
+        32,
+        MESSAGES,
+        ("toolwire", "litellm"),
         again=4,
     ),
 )
@@ -251,6 +266,7 @@ PEER_TARGETS = {
     ("litellm", "plain"): 25.0,
     ("portkey", "plain"): 6.0,
     ("litellm", "paced"): 8.0,
+    ("litellm", "messages paced"): 8.0,
     ("portkey", "paced"): 1.6,
 }
 
@@ -283,7 +299,10 @@ def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
             ("plain", "", "plain request"),
             ("plain", FRESH, "plain request"),
             ("paced", "", "paced stream"),
+            ("messages paced", "", "paced stream of the Messages API"),
         ):
+            if (peer, name) not in PEER_TARGETS:
+                continue
             mine, other = figures.get(("toolwire", name + when)), figures.get((peer, name + when))
             title, target = f"{words}, CPU: times cheaper than {TITLES[peer]}{when}", PEER_TARGETS[peer, name]
             if mine is None or other is None:
@@ -331,6 +350,9 @@ def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
         ),
         _ratio_row(
             "Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3
+        ),
+        _ratio_row(
+            "Messages against chat, CPU a chunk", figures, "messages paced", ("toolwire", "paced"), 1.2
         ),
         _first_token_row(figures),
     ]
