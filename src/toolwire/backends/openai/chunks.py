@@ -60,6 +60,8 @@ class Choice(msgspec.Struct, gc=False):
     index: int = 0
     message: ChunkDelta | None = None
     logprobs: Any = None
+    stop_reason: Any = None
+    """vLLM and SGLang: the stop sequence that ended the answer."""
 
 
 class Details(msgspec.Struct, gc=False):
@@ -115,7 +117,7 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 def _choice(value: dict[str, Any]) -> Choice:
     reason, index = _name(value.get("finish_reason")), _int(value.get("index")) or 0
     delta, message = _object(value, "delta", _delta), _object(value, "message", _delta)
-    return Choice(delta, reason, index, message, value.get("logprobs"))
+    return Choice(delta, reason, index, message, value.get("logprobs"), value.get("stop_reason"))
 
 
 def _delta(value: dict[str, Any]) -> ChunkDelta:

@@ -103,6 +103,7 @@ class AnswerReader:
         self.ended = False
         self.finishing = False
         self._reason = ""
+        self._stop: str | None = None
         self._usage: Usage | None = None
         self._most_logprobs = turn.sampling.logprobs
         self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # of the next text and refusal
@@ -182,6 +183,7 @@ class AnswerReader:
             word = choice.finish_reason if choice.finish_reason not in (None, "null", "none") else ""
             if word:
                 self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
+                self._stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
             whole = choice.message is not None and (choice.delta is None or self._is_body)
             delta = choice.message if whole else choice.delta
             if self._most_logprobs is not None:
@@ -343,7 +345,8 @@ class AnswerReader:
         if self._usage is not None:
             out.append(self._usage)
         self.ended = True
-        return [*out, Finish(self._finish_reason())]
+        reason = self._finish_reason()
+        return [*out, Finish(reason, self._stop if reason == "stop" else None)]
 
     def fail(self, failure: Failure) -> list[Event]:
         self.ended = True

@@ -365,7 +365,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "In a shell",
                 code=CLAUDE_CODE,
                 language="sh",
-                note="If the model's context is small, tell it: CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
+                note="If the context of the model is small, also set CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
             ),
             GuideStep(
                 "Its own model names",
