@@ -352,8 +352,12 @@ def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
     }
 
 
+NOT_SHOWN = ("items", "echo", "body")
+"""Fields of a turn that are shown in another form, or that repeat the request."""
+
+
 def turn_json(turn: Turn) -> dict[str, Json]:
-    out = {one.name: getattr(turn, one.name) for one in fields(turn) if one.name not in ("items", "echo")}
+    out = {one.name: getattr(turn, one.name) for one in fields(turn) if one.name not in NOT_SHOWN}
     plain = msgspec.to_builtins({**out, "sent": sorted(turn.sent)})
     return {**plain, "items": json.loads(encode_items(turn.items))}
 
