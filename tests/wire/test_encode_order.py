@@ -202,7 +202,7 @@ def test_ids_are_minted_only_where_the_backend_gave_none() -> None:
 
 
 def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
-    kinds = {"text", "refusal", "thought", "summary", "redacted", "function", "custom"}
+    kinds = {"text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"}
     assert set(TABLE) == {"idle", *kinds, "ended"}
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 

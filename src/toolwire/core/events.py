@@ -7,8 +7,9 @@ are legal. Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
@@ -39,6 +40,16 @@ class Signature:
 
     text: str
     redacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A whole content block that only Anthropic's API has: a tool that its server ran, or the result of one.
+
+    `json` is the block as JSON. Clients of other APIs do not get it.
+    """
+
+    json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +93,9 @@ class CallEnd:
 class Dropped:
     """Something that was dropped on purpose.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt) or
-    `phantom` (a call that never got a name). `count` is a number of calls, or of characters for text.
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
+    (a call that never got a name), `citation`, or `block` (a `Block` for a client of another API). `count` is
+    a number of calls, citations or blocks, or of characters for text.
     """
 
     kind: str
@@ -127,6 +139,9 @@ class Finish:
     """The stop sequence that ended the answer, if it is known."""
     window: bool = False
     """With reason `length`: the context window was full, not the limit of the answer."""
+    extra: Mapping[str, Any] | None = None
+    """How Anthropic ends a message beyond that: `stop_details`, `container`, or a `stop_reason` that has no
+    counterpart here, such as `pause_turn`. For clients of the same API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +156,17 @@ class Failure:
 
 
 Event = (
-    Text | Thought | Signature | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+    Text
+    | Thought
+    | Signature
+    | Block
+    | Refusal
+    | CallBegin
+    | CallArgs
+    | CallEnd
+    | Dropped
+    | Usage
+    | Finish
+    | Failure
 )
 END_EVENTS = (Finish, Failure)

@@ -40,6 +40,7 @@ from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
 from toolwire.wire.fields import passed, report, thoughts
+from toolwire.wire.messages.decode import extended
 
 _NONE = ToolChoice("none")
 _NO_FORM = Form("sentinel", "")
@@ -113,7 +114,8 @@ class Plan:
         )
         form = self.form if self.scanner is not None else None
         asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, form)),))
-        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered())
+        body = None if self.turn.body is None else extended(self.turn.body, (*said, asked))
+        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered(), body=body)
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
@@ -130,6 +132,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered() if turn.tools else ()
     kinds = set(map(type, turn.items))
+    speaks = turn.api in capabilities.speaks
     way = _way(turn, *offer)
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
@@ -140,16 +143,18 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=_callable(turn, offered, settings),
+        declared=None if speaks else _callable(turn, offered, settings),
         required=bool(offered) and turn.tool_choice.mode == "required",
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
         if Call in kinds
         else _NOBODY,
         hold_calls=not as_text and settings.arguments == "validated",
-        thoughts=settings.reasoning == "split",
+        thoughts=settings.reasoning == "split" and not speaks,
         offer=offer,
     )
+    if speaks:  # nothing is rewritten: the backend sends `turn.body`
+        return plan
     if as_text:
         plan = _as_text(plan, turn, offered, capabilities, settings, ids)
     elif turn.tools or plan.known_ids or turn.output.type != "text":

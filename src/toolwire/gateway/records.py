@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +43,8 @@ class Caller:
     """The caller's own span, from the W3C header `traceparent`."""
     memory: Memory | None = None
     """The memory of the caller's connection, if it is a WebSocket."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that are part of the request on its API: `Turn.headers`."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]

@@ -19,6 +19,7 @@ from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import (
+    Block,
     CallArgs,
     CallBegin,
     CallEnd,
@@ -53,7 +54,7 @@ Json = Any
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Text, Thought, Signature, Refusal, CallBegin, CallArgs, CallEnd),
+        *(Text, Thought, Signature, Block, Refusal, CallBegin, CallArgs, CallEnd),
         *(Dropped, Usage, Finish, Failure),
     )
 }

@@ -105,6 +105,8 @@ def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
     """How each sent field was served, for fields that were not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
+    if turn.api in can.speaks:  # the backend gets the request itself
+        return ()
     served = _served(known, _case(turn, can, strategy))
     offered = turn.offered() if strategy in ("native", "parked") else ()
     strict = not can.strict and any(tool.strict for tool in offered)
@@ -150,6 +152,8 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
 
     `asked` is the turn that the backend runs.
     """
+    if turn.api in capabilities.speaks:
+        return ()
     given = {id(item) for item in asked.items}
     for item in turn.items:
         if type(item) is not Reasoning:

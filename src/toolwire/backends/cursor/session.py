@@ -373,4 +373,4 @@ class CursorSession:
                 raise  # the bridge hung up
             return error_result("The run was cancelled.")
         reader.answered()
-        return tool_result(result.parts)
+        return tool_result(result)

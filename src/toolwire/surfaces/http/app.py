@@ -34,7 +34,7 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers, typed
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import Streaming
 from toolwire.surfaces.web.routes import Pages
@@ -385,7 +385,14 @@ class App:
     ) -> Caller:
         parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
         return Caller(
-            holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory
+            holder.key_id,
+            exchange.request_id,
+            output_mode,
+            holder.grant,
+            holder.name,
+            parent,
+            memory,
+            api_headers(exchange.scope["headers"]) if exchange.api == "messages" else {},
         )
 
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:

@@ -20,7 +20,7 @@ shows the model only tools without `defer_loading`, and those that a `tool_refer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
@@ -142,8 +142,10 @@ NO_THREADS = (
 )
 
 
-def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Turn:
-    """The turn of a Messages request. `caller` is the id of the caller's key.
+def decode(
+    body: Mapping[str, Any], caller: str = "", headers: Mapping[str, str] | None = None, count: bool = False
+) -> Turn:
+    """The turn of a Messages request. `caller` is the id of the caller's key; `headers` are `Turn.headers`.
 
     `count`: the request only asks for the number of its tokens, and need not limit its answer.
     """
@@ -185,8 +187,21 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
         sent=_sent(sent, body),
         notes=(*repairs, *reader.notes),
         body=body,
+        headers=headers or {},
         rest={field: body[field] for field in sent - KNOWN if field in body},
     )
+
+
+def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
+    """The request with further messages of text."""
+    added = [
+        {
+            "role": message.role,
+            "content": "\n".join(part.text for part in message.parts if type(part) is TextPart),
+        }
+        for message in messages
+    ]
+    return {**body, "messages": [*body["messages"], *added]}
 
 
 def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
