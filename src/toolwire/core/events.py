@@ -53,6 +53,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Citation:
+    """A source of the text before it, in Anthropic's API. `json` is the citation as JSON."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """The text or thought before it is complete: more of the same kind is a block of its own.
+
+    Only Anthropic's API shows the borders.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A piece of the model's refusal, which OpenAI keeps apart from the text."""
 
@@ -94,8 +109,8 @@ class Dropped:
     """Something that was dropped on purpose.
 
     `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
-    (a call that never got a name), `citation`, or `block` (a `Block` for a client of another API). `count` is
-    a number of calls, citations or blocks, or of characters for text.
+    (a call that never got a name), or, for a client whose API has neither, `block` or `citation`. `count` is
+    a number of calls, blocks or citations, or of characters for text.
     """
 
     kind: str
@@ -111,6 +126,8 @@ class Usage:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
+    extra: Mapping[str, Any] | None = None
+    """What else Anthropic counts, for clients of the same API."""
 
     @property
     def total_tokens(self) -> int:
@@ -140,8 +157,8 @@ class Finish:
     window: bool = False
     """With reason `length`: the context window was full, not the limit of the answer."""
     extra: Mapping[str, Any] | None = None
-    """How Anthropic ends a message beyond that: `stop_details`, `container`, or a `stop_reason` that has no
-    counterpart here, such as `pause_turn`. For clients of the same API."""
+    """How Anthropic ends a message beyond that: `stop_details`, `container`, `context_management`, or a
+    `stop_reason` that has no counterpart here, such as `pause_turn`. For clients of the same API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +177,8 @@ Event = (
     | Thought
     | Signature
     | Block
+    | Citation
+    | Border
     | Refusal
     | CallBegin
     | CallArgs

@@ -128,11 +128,13 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
             f"The model '{turn.model[:80]}' does not take images.",
             param="input" if turn.api == "responses" else "messages",
         )
+    speaks = turn.api in capabilities.speaks
+    if turn.only_spoken is not None and not speaks:
+        raise ToolwireError.of(turn.only_spoken)
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered() if turn.tools else ()
     kinds = set(map(type, turn.items))
-    speaks = turn.api in capabilities.speaks
     way = _way(turn, *offer)
     as_text = way in ("emulated", "constrained")
     strategy: Strategy = way if offered else "none"
@@ -144,7 +146,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
         declared=None if speaks else _callable(turn, offered, settings),
-        required=bool(offered) and turn.tool_choice.mode == "required",
+        required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
         if Call in kinds
@@ -162,6 +164,12 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
     if Reasoning in kinds:
         plan = replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
     return plan
+
+
+def _has_own_tools(turn: Turn, speaks: bool) -> bool:
+    """Whether the backend runs some of the tools itself, so that a required call need not be the client's."""
+    declared = len(turn.tools) + len(turn.hidden_tools)
+    return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
 
 
 def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:

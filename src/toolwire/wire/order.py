@@ -3,7 +3,7 @@
 Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
 sequence of steps is legal on the wire:
 
-    (Open(item) Delta(item)* Sign(item)? Close(item))* (End | Fail)
+    (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
 One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
 produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
@@ -22,9 +22,11 @@ import msgspec
 from toolwire.core.errors import KINDS
 from toolwire.core.events import (
     Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
@@ -75,7 +77,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sign(msgspec.Struct, frozen=True, gc=False):
-    """The signature of an open thought, or the whole content of a redacted one or of a block."""
+    """The signature of an open thought, the whole content of a redacted one or of a block, or a citation."""
 
     item: Item
     text: str
@@ -115,6 +117,8 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     "content": ((OPEN, DELTA), (CLOSE, OPEN, DELTA), (CLOSE, OPEN, DELTA), (LATE,)),
     "sign": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
     "whole": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "cite": ((LATE,),) * 4,
+    "border": ((), (CLOSE,), (), ()),
     "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
     "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
     "end": ((), (), (CLOSE,), ()),
@@ -129,7 +133,7 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """The table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    Content of the open item's own kind is a DELTA. A signature signs an open thought.
+    Content of the open item's own kind is a DELTA. A signature signs an open thought, a citation a text.
     """
     columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
     columns.update(dict.fromkeys(CALL_KINDS, 2))
@@ -141,6 +145,7 @@ def _expanded() -> dict[str, dict[str, Actions]]:
         table[state] |= dict.fromkeys(WHOLE_KINDS, whole)
         if state in THOUGHT_KINDS:
             table[state]["sign"] = (SIGN, CLOSE)
+    table["text"]["cite"] = (SIGN,)
     return table
 
 
@@ -156,8 +161,8 @@ class Order:
     """Turns a run's events into steps.
 
     `single_call`: the API can carry only one call (legacy functions); more are dropped and counted.
-    `signed`: the API can carry the signatures of thoughts and Anthropic's own blocks; other APIs get no step
-    for them.
+    `signed`: the API is Anthropic's, with signatures of thoughts, blocks, citations and borders; other APIs
+    get no step for them.
     """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:
@@ -229,10 +234,12 @@ class Order:
             return "refusal", event.text
         elif isinstance(event, Signature) and self._signed and event.text:
             return ("redacted" if event.redacted else "sign"), event.text
-        elif isinstance(event, Block):
+        elif isinstance(event, Border) and self._signed:
+            return "border", ""
+        elif isinstance(event, Block | Citation):
             if self._signed:
-                return "block", event.json
-            self._drop("block", 1)
+                return ("block" if isinstance(event, Block) else "cite"), event.json
+            self._drop(type(event).__name__.lower(), 1)
         elif isinstance(event, Dropped):
             self._drop(event.kind, event.count)
         elif isinstance(event, Failure):

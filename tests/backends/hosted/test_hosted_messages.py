@@ -14,9 +14,10 @@ from anthropic import AsyncAnthropic
 from doubles import anthropic as a
 from toolwire.backends.hosted.messages import MessagesReader
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Dropped, Failure, Finish, Usage
+from toolwire.core.events import Border, Failure, Finish, Usage
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import Caller
+from toolwire.observe.replay import replay
 from toolwire.settings.types import Settings
 from toolwire.testing.upstream import Reply
 
@@ -190,6 +191,20 @@ async def test_a_model_with_emulated_tools_gets_them_in_the_prompt(table: Any, s
     assert b"tools=emulated" in dict(answer.headers)[b"x-toolwire-report"]
 
 
+@pytest.mark.parametrize("choice", [{"type": "tool", "name": "web_search"}, {"type": "any"}])
+async def test_a_server_tool_may_be_required_of_claude_alone(table: Any, serving: Any, choice: Json) -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    request = {**ASKED, "tools": [search], "tool_choice": choice}
+    async with serving("anthropic", a.Answer(a.Said("Found."))) as (backend, server):
+        table.serve(backend)
+        await table.body("messages", request)
+        await table.body("messages", {**request, "tools": [search, WEATHER]})
+    assert [sent.body["tool_choice"] for sent in server.requests] == [choice, choice]
+    with pytest.raises(ToolwireError) as refused:
+        await table.play("say hello").body("messages", request)
+    assert str(refused.value.failure.param).startswith("tool_choice")
+
+
 async def test_a_required_call_that_claude_does_not_make_is_asked_for_again(table: Any, serving: Any) -> None:
     answers = (a.Answer(a.Said("No.")), a.Answer(a.Use("toolu_1", "weather")))
     request = {**WITH_TOOL, "tool_choice": {"type": "any"}}
@@ -263,6 +278,15 @@ RESULT = {
     ],
 }
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Zürich"}}
+CITED = {
+    "type": "char_location",
+    "cited_text": "Zürich",
+    "document_index": 0,
+    "document_title": "T",
+    "start_char_index": 0,
+    "end_char_index": 6,
+    "file_id": None,
+}
 DETAILS = {"type": "refusal", "category": "cyber", "explanation": "No."}
 
 
@@ -364,6 +388,21 @@ SCENARIOS: dict[str, tuple[list[Json], list[Json], str]] = {
         [SEARCH, RESULT, said("It is sunny.")],
         "end_turn",
     ),
+    "texts with citations": (
+        [
+            *text(0, "One."),
+            *block(
+                1,
+                {"type": "text", "text": "", "citations": []},
+                delta(1, "citations_delta", citation=CITED),
+                delta(1, "text_delta", text="Two."),
+            ),
+            *text(2, "Three."),
+            *end("end_turn"),
+        ],
+        [said("One."), {**said("Two."), "citations": [CITED]}, said("Three.")],
+        "end_turn",
+    ),
     "a pause": (
         [
             *text(0, "I search."),
@@ -389,6 +428,18 @@ async def test_what_claude_answers_reaches_the_client(table: Any, serving: Any, 
             assert got.get("stop_details") == (DETAILS if reason == "refusal" else None)
 
 
+async def test_a_recorded_turn_gives_the_same_answer_again(table: Any, serving: Any) -> None:
+    events = [event for name in ("texts with citations", "a pause") for event in SCENARIOS[name][0][:-2]]
+    answer = a.Played(start(), *events, *end("pause_turn", container={"id": "container_1"}))
+    async with serving("anthropic", answer) as (backend, _):
+        gateway = table.serve(backend).gateway
+        raw = await table.stream("messages", WITH_TOOL)
+        assert b"citations_delta" in raw and b"server_tool_use" in raw and b"container_1" in raw
+        recording = await gateway.journal.recording(gateway.journal.records()[0].id)
+        again = await asyncio.to_thread(replay, recording)
+    assert again.same and again.wire_now == raw.decode(), again.differences
+
+
 async def test_counted_tokens_come_back(table: Any, serving: Any) -> None:
     cached = {"cache_read_input_tokens": 100, "cache_creation_input_tokens": 7}
     late = {"input_tokens": 77, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 5}
@@ -399,6 +450,14 @@ async def test_counted_tokens_come_back(table: Any, serving: Any) -> None:
                 usage = got["usage"]
                 names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
                 assert (*(usage[name] for name in names), usage["output_tokens"]) == wanted
+    details = {"cache_creation": {"ephemeral_1h_input_tokens": 7}, "service_tier": "standard"}
+    edits = {"applied_edits": [{"type": "clear_thinking_20251015", "cleared_input_tokens": 3}]}
+    last, stop = end("end_turn")
+    answer = a.Played(start(details), *text(0, "Hello."), {**last, "context_management": edits}, stop)
+    async with serving("anthropic", answer) as (backend, _):
+        streamed, body = await both(table.serve(backend), ASKED)
+    assert body["usage"].items() >= details.items() and body["context_management"] == edits
+    assert streamed["usage"].items() >= details.items() and streamed["context_management"] == edits
     raw = await _raw_start(table, serving, cached)
     assert raw["cache_read_input_tokens"] == 100  # at the start already
 
@@ -416,16 +475,9 @@ def test_input_tokens_include_cached_ones_and_thoughts_are_counted() -> None:
     counted = {"cache_read_input_tokens": 100, "cache_creation_input_tokens": 7}
     assert reader.feed(start(counted)) == [Usage(132, 1, 100, 0, 7)]
     last, _ = end("end_turn", {"output_tokens_details": {"thinking_tokens": 9}})
-    assert reader.feed(last) == [Usage(132, 15, 100, 9, 7)]
+    details = {"output_tokens_details": {"thinking_tokens": 9}}
+    assert reader.feed(last) == [Usage(132, 15, 100, 9, 7, details)]
     assert reader.finish() == [Finish("stop")]
-
-
-def test_citations_are_dropped_and_counted() -> None:
-    reader = MessagesReader()
-    reader.feed({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
-    assert reader.feed(delta(0, "citations_delta", citation={"type": "char_location"})) == [
-        Dropped("citation")
-    ]
 
 
 def test_text_that_comes_while_a_call_is_open_follows_it() -> None:
@@ -433,7 +485,7 @@ def test_text_that_comes_while_a_call_is_open_follows_it() -> None:
     opened, grown, closed = use(0, "toolu_1", '{"city": "Paris"}')
     mixed = [start(), opened, *text(1, "Hello."), grown, closed, *end("tool_use")]
     events = [event for one in mixed for event in reader.feed(one)] + reader.finish()
-    names = [type(event).__name__ for event in events if not isinstance(event, Usage)]
+    names = [type(event).__name__ for event in events if not isinstance(event, Usage | Border)]
     assert names == ["CallBegin", "CallArgs", "CallEnd", "Text", "Finish"]
 
 

@@ -6,12 +6,11 @@ Anthropic's SDK, with the configured model and as a stream.
 
 | Anthropic's stream                 | events                                                            |
 |------------------------------------|-------------------------------------------------------------------|
-| text, thinking                     | Text, Thought; then Signature                                     |
+| text, thinking                     | Text, Thought; then Citation, Signature; then Border              |
 | redacted_thinking                  | Signature(redacted)                                               |
 | tool_use                           | CallBegin, CallArgs, CallEnd                                      |
 | server_tool_use, its result, and   | Block, whole                                                      |
 | any other block                    |                                                                   |
-| citations of a text                | Dropped                                                           |
 | usage                              | Usage; Anthropic does not count cached tokens as input, Usage does |
 | stop_reason                        | Finish; a stream without one was cut                              |
 """
@@ -30,7 +29,18 @@ from toolwire.backends.base import Batch, frame_tap
 from toolwire.backends.hosted.read import CUT, RETRY_LIMIT_S, worded
 from toolwire.core.assemble import EVERY_NAME, CallAssembler, Fragment
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Block, Dropped, Event, Failure, Finish, Signature, Text, Thought, Usage
+from toolwire.core.events import (
+    Block,
+    Border,
+    Citation,
+    Event,
+    Failure,
+    Finish,
+    Signature,
+    Text,
+    Thought,
+    Usage,
+)
 from toolwire.core.turn import Turn
 from toolwire.emulate.native import NativeArguments
 from toolwire.wire.messages.encode import partial_object
@@ -108,6 +118,7 @@ STOPS: dict[str, Finish] = {
 }
 """The end of an answer by its `stop_reason`. Any other one is a `stop`, and the client gets its name."""
 COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+ENDS = ("stop_details", "container", "context_management")
 STREAMED = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
@@ -120,8 +131,7 @@ class MessagesReader:
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
         """What the model said while a call was open."""
-        self._counts = dict.fromkeys(COUNTS, 0)
-        self._thinking_tokens = 0
+        self._usage: dict[str, Json] = {}
         self._end: Finish | None = None
 
     def feed(self, event: Mapping[str, Json]) -> list[Event]:
@@ -135,7 +145,7 @@ class MessagesReader:
         if kind == "message_start":
             return self._count(event["message"].get("usage"))
         if kind == "message_delta":
-            self._end = _end(event["delta"])
+            self._end = _end({**event, **event["delta"]})
             return self._count(event.get("usage"))
         return []
 
@@ -151,9 +161,9 @@ class MessagesReader:
         self._blocks[index] = block
         kind = block.get("type")
         if kind == "text":
-            return self._say(Text(scrub(block.get("text") or "")))
+            return self._say(Text(scrub(block["text"])))
         if kind == "thinking":
-            return self._say(Thought(scrub(block.get("thinking") or ""), summary=True))
+            return self._say(Thought(scrub(block["thinking"]), summary=True))
         if kind == "redacted_thinking":
             return self._say(Signature(block["data"], redacted=True))
         if kind == "tool_use":
@@ -171,7 +181,7 @@ class MessagesReader:
         if kind == "signature_delta":
             block["signature"] = delta["signature"]
         elif kind == "citations_delta":
-            return [Dropped("citation")]
+            block.setdefault("cited", []).append(delta["citation"])
         elif block.get("type") == "tool_use":
             return self._calls.add(Fragment(index, arguments=delta["partial_json"], rough=True))
         else:
@@ -185,13 +195,16 @@ class MessagesReader:
         kind = block.get("type")
         if kind == "thinking" and block.get("signature"):
             return self._say(Signature(block["signature"]))
+        if kind in ("text", "thinking"):  # a citation may come before the text that it belongs to
+            closing: list[Event] = [_citation(one) for one in block.get("cited", ())]
+            return [event for one in (*closing, Border()) for event in self._say(one)]
         if kind == "tool_use":
             ended = self._calls.add(Fragment(index, block["id"], complete=True, rough=True))
             held, self._held = ([], self._held) if self._calls.open else (self._held, [])
             return ended + held
         return self._say(Block(_whole(block))) if block and kind not in STREAMED else []
 
-    def _say(self, event: Text | Thought | Signature | Block) -> list[Event]:
+    def _say(self, event: Event) -> list[Event]:
         if isinstance(event, Text | Thought) and not event.text:
             return []
         if not self._calls.open:
@@ -203,12 +216,11 @@ class MessagesReader:
 
     def _count(self, usage: Mapping[str, Json] | None) -> list[Event]:
         """The counts so far. Later ones replace earlier ones."""
-        usage = usage or {}
-        self._counts |= {name: usage[name] for name in COUNTS if usage.get(name) is not None}
-        details = usage.get("output_tokens_details") or {}
-        self._thinking_tokens = details.get("thinking_tokens") or self._thinking_tokens
-        given, said, read, written = self._counts.values()
-        return [Usage(given + read + written, said, read, self._thinking_tokens, written)]
+        self._usage |= {name: value for name, value in (usage or {}).items() if value is not None}
+        given, said, read, written = (self._usage.get(name, 0) for name in COUNTS)
+        thinking = (self._usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0
+        extra = {name: value for name, value in self._usage.items() if name not in COUNTS}
+        return [Usage(given + read + written, said, read, thinking, written, extra or None)]
 
 
 def _whole(block: dict[str, Json]) -> str:
@@ -219,11 +231,15 @@ def _whole(block: dict[str, Json]) -> str:
     return json.dumps(block, ensure_ascii=False)
 
 
+def _citation(raw: Json) -> Citation:
+    return Citation(json.dumps(raw, ensure_ascii=False))
+
+
 def _end(delta: Mapping[str, Json]) -> Finish | None:
     reason = delta.get("stop_reason")
     if not reason:
         return None
-    extra = {name: delta[name] for name in ("stop_details", "container") if delta.get(name) is not None}
+    extra = {name: delta[name] for name in ENDS if delta.get(name) is not None}
     if reason == "stop_sequence":
         return Finish("stop", stop=delta.get("stop_sequence"), extra=extra or None)
     known = STOPS.get(reason)

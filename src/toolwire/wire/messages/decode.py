@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
 from toolwire.core.turn import (
     Call,
     ImagePart,
@@ -160,7 +161,7 @@ def decode(
     reader.read(body.get("messages"))
     items, repairs = pair(reader.items, reader.paths, "messages.content")
     shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
-    choice, parallel = _choice(body.get("tool_choice"), shown_tools)
+    choice, parallel, failure = _choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
     kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
     return Turn(
@@ -173,6 +174,7 @@ def decode(
         hidden_tools=hidden,
         tool_choice=choice,
         parallel=parallel,
+        only_spoken=failure,
         output=_format(config.get("format") or body.get("output_format"), config, reader.notes),
         sampling=Sampling(
             temperature=body.get("temperature"),
@@ -460,25 +462,36 @@ def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
     return ToolSpec(required_name(tool, path), DESCRIPTIONS[family], CLIENT_TOOLS[family])
 
 
-def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[ToolChoice, bool]:
-    """The tool choice, and whether parallel calls are allowed."""
+def _choice(
+    choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
+) -> tuple[ToolChoice, bool, Failure | None]:
+    """The tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
+
+    `tools` are those that any backend can serve, `given` all of the request.
+    """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:
-        return default, True
+        return default, True, None
     kind = required_string(choice, "type", "tool_choice")
     parallel = optional(choice, "disable_parallel_tool_use", "tool_choice", boolean) is not True
     if kind not in CHOICES:
         raise not_one_of("tool_choice.type", kind, CHOICES)
     if kind == "auto":
-        return default, parallel
+        return default, parallel, None
     if kind == "none":
-        return ToolChoice("none"), parallel
-    if not tools:
-        raise invalid("tool_choice", "a call can only be demanded when 'tools' that can be served are given.")
+        return ToolChoice("none"), parallel, None
     if kind == "any":
-        return ToolChoice("required"), parallel
-    name = required_string(choice, "name", "tool_choice")
-    if all(tool.name != name for tool in tools):
+        if tools:
+            return ToolChoice("required"), parallel, None
+        why = "a call can only be demanded when 'tools' that can be served are given."
+        error = invalid("tool_choice", why)
+    else:
+        name = required_string(choice, "name", "tool_choice")
+        if any(tool.name == name for tool in tools):
+            return ToolChoice("required", name), parallel, None
         message = f"Tool '{shown(name)}' not found in provided tools."
-        raise ToolwireError("invalid_value", message, param="tool_choice.name")
-    return ToolChoice("required", name), parallel
+        error = ToolwireError("invalid_value", message, param="tool_choice.name")
+        given = [tool for tool in given if tool.get("name") == name]
+    if not given:
+        raise error
+    return default, parallel, error.failure

@@ -84,13 +84,14 @@ def error_object(failure: Failure, request_id: str = "") -> dict[str, Any]:
 # --- answers ---
 
 
-def usage_object(usage: Usage | None) -> dict[str, int]:
+def usage_object(usage: Usage | None) -> dict[str, Any]:
     usage = usage or Usage(0, 0)
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
+        **(usage.extra or {}),
     }
 
 
@@ -257,10 +258,10 @@ class MessagesEncoder(_MessagesAnswer):
             frames.append(_frame("error", error_object(self.failure)))
         else:
             self._begin(frames)
-            usage = usage_object(self.usage)
-            frames.append(
-                _frame("message_delta", {"type": "message_delta", "delta": self._end, "usage": usage})
-            )
+            end: dict[str, Any] = {"type": "message_delta", "delta": self._end}
+            if "context_management" in self._end:
+                end["context_management"] = self._end.pop("context_management")
+            frames.append(_frame("message_delta", {**end, "usage": usage_object(self.usage)}))
             frames.append(_frame("message_stop", {"type": "message_stop"}))
         return b"".join(frames)
 
@@ -307,6 +308,10 @@ class MessagesEncoder(_MessagesAnswer):
         )
 
     def _sign(self, step: Sign, frames: list[bytes]) -> None:
+        if step.item.kind == "text":
+            citation = json.loads(step.text)
+            frames.append(_delta(step.item, {"type": "citations_delta", "citation": citation}))
+            return
         if step.item.kind not in WHOLE_KINDS:
             frames.append(_delta(step.item, {"type": "signature_delta", "signature": step.text}))
             return
@@ -355,6 +360,8 @@ class MessagesBody(_MessagesAnswer):
                 self._parts = []
                 self._refused = self._refused or step.item.kind == "refusal"
                 self._content.append(_block(step.item))
+            elif type(step) is Sign and step.item.kind == "text":
+                self._content[-1].setdefault("citations", []).append(json.loads(step.text))
             elif type(step) is Sign:
                 whole = step.item.kind in WHOLE_KINDS
                 self._content[-1] |= _whole(step) if whole else {"signature": step.text}
