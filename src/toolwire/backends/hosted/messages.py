@@ -11,7 +11,7 @@ Anthropic's SDK, with the configured model and as a stream.
 | tool_use                           | CallBegin, CallArgs, CallEnd                                      |
 | server_tool_use, its result, and   | Block, whole                                                      |
 | any other block                    |                                                                   |
-| usage                              | Usage; Anthropic does not count cached tokens as input, Usage does |
+| usage                              | Usage; its input includes cached tokens, Anthropic's does not     |
 | stop_reason                        | Finish; a stream without one was cut                              |
 """
 
@@ -161,9 +161,9 @@ class MessagesReader:
         self._blocks[index] = block
         kind = block.get("type")
         if kind == "text":
-            return self._say(Text(scrub(block["text"])))
+            return self._say(Text(scrub(block.get("text") or "")))
         if kind == "thinking":
-            return self._say(Thought(scrub(block["thinking"]), summary=True))
+            return self._say(Thought(scrub(block.get("thinking") or ""), summary=True))
         if kind == "redacted_thinking":
             return self._say(Signature(block["data"], redacted=True))
         if kind == "tool_use":
