@@ -142,6 +142,16 @@ class Usage:
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
+    def __sub__(self, before: Usage) -> Usage:
+        """What was used since `before`; no number is below 0."""
+        return Usage(
+            max(0, self.input_tokens - before.input_tokens),
+            max(0, self.output_tokens - before.output_tokens),
+            max(0, self.cached_tokens - before.cached_tokens),
+            max(0, self.reasoning_tokens - before.reasoning_tokens),
+            max(0, self.cache_write_tokens - before.cache_write_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -112,8 +111,7 @@ class ThreadReader:
         """The tokens of this response so far, if they are known."""
         if self._total == self._before:
             return []
-        pairs = zip(astuple(self._total), astuple(self._before), strict=True)
-        return [Usage(*(max(0, now - before) for now, before in pairs))]
+        return [self._total - self._before]
 
     # --- by method ---
 
