@@ -12,6 +12,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from doubles import anthropic as a
+from doubles import google as g
 from toolwire.backends.hosted.messages import MessagesReader
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Border, Failure, Finish, Usage
@@ -216,6 +217,16 @@ async def test_a_required_call_that_claude_does_not_make_is_asked_for_again(tabl
     *before, said, asked = second["messages"]
     assert before == first["messages"] and said == {"role": "assistant", "content": "No."}
     assert asked["role"] == "user" and {**second, "messages": before} == first
+
+
+async def test_gemini_learns_that_a_tool_failed(table: Any, serving: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "No such city.", "is_error": True}
+    called = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
+    history = [{"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
+    async with serving("google", g.Answer(g.Said("Hm."))) as (backend, server):
+        await table.serve(backend).body("messages", {**WITH_TOOL, "messages": [*ASKED["messages"], *history]})
+    answered = server.requests[0].body["contents"][-1]["parts"][0]["functionResponse"]["response"]
+    assert answered == {"error": "No such city."}
 
 
 # --- the answer ---
