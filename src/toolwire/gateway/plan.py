@@ -145,7 +145,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=None if speaks else _callable(turn, offered, settings),
+        declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
         required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])

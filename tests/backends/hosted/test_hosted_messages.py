@@ -206,17 +206,28 @@ async def test_a_server_tool_may_be_required_of_claude_alone(table: Any, serving
     assert str(refused.value.failure.param).startswith("tool_choice")
 
 
-async def test_a_required_call_that_claude_does_not_make_is_asked_for_again(table: Any, serving: Any) -> None:
-    answers = (a.Answer(a.Said("No.")), a.Answer(a.Use("toolu_1", "weather")))
-    request = {**WITH_TOOL, "tool_choice": {"type": "any"}}
-    async with serving("anthropic", *answers) as (backend, server):
+@pytest.mark.parametrize(
+    ("choice", "first"),
+    [
+        ({"type": "any"}, a.Answer(a.Said("No."))),
+        ({"type": "tool", "name": "weather"}, a.Answer(a.Said("No."))),
+        ({"type": "tool", "name": "weather"}, a.Answer(a.Use("toolu_0", "time"))),
+    ],
+)
+async def test_a_required_call_that_claude_does_not_make_is_asked_for_again(
+    table: Any, serving: Any, choice: Json, first: a.Answer
+) -> None:
+    tools = [WEATHER, {**WEATHER, "name": "time", **CACHED}]
+    request = {**ASKED, "tools": tools, "tool_choice": choice}
+    async with serving("anthropic", first, a.Answer(a.Use("toolu_1", "weather"))) as (backend, server):
         answer = await table.serve(backend).answer("messages", request)
-    assert json.loads(answer.body)["stop_reason"] == "tool_use"
+    body = json.loads(answer.body)
+    assert body["stop_reason"] == "tool_use" and body["content"][-1]["name"] == "weather"
     assert b"tool_choice=retried" in dict(answer.headers)[b"x-toolwire-report"]
-    first, second = (recorded.body for recorded in server.requests)
-    *before, said, asked = second["messages"]
-    assert before == first["messages"] and said == {"role": "assistant", "content": "No."}
-    assert asked["role"] == "user" and {**second, "messages": before} == first
+    asked, again = (recorded.body for recorded in server.requests)
+    *before, said, correction = again["messages"]
+    assert before == asked["messages"] and said["role"] == "assistant" and correction["role"] == "user"
+    assert {**again, "messages": before} == asked
 
 
 async def test_gemini_learns_that_a_tool_failed(table: Any, serving: Any) -> None:
