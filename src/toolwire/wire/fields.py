@@ -152,8 +152,6 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
 
     `asked` is the turn that the backend runs.
     """
-    if turn.api in capabilities.speaks:
-        return ()
     given = {id(item) for item in asked.items}
     for item in turn.items:
         if type(item) is not Reasoning:
