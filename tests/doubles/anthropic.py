@@ -23,6 +23,8 @@ from doubles.provider import Body, FakeProvider, Problem, first_problem
 from toolwire.testing.upstream import Recorded, Reply, pieces
 
 DEFAULT_KEY = "sk-ant-api03-fake-key-0123456789"
+COUNT_PATH = "/v1/messages/count_tokens"
+TOKENS = 4321
 
 STATUS_TYPES = {
     400: "invalid_request_error",
@@ -152,6 +154,17 @@ class Answer:
         return Reply(frames, headers={"Content-Type": "text/event-stream; charset=utf-8"}, **self.reply)
 
 
+class Played(Answer):
+    """A message given by the events of its stream."""
+
+    def __init__(self, *events: Body, **reply: Any) -> None:
+        super().__init__(**reply)
+        self._events = events
+
+    def events(self) -> Iterator[Body]:
+        return iter(self._events)
+
+
 def _whole(block: Block) -> Body:
     match block:
         case Said(text):
@@ -235,13 +248,18 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """Messages and models, see `FakeProvider`."""
+    """Messages, models and the number of a request's tokens, which is `TOKENS`; see `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None
     ) -> None:
         super().__init__(*script, key=key, models=models)
         self._issued = _Issued()
+
+    def _respond(self, request: Recorded) -> Reply:
+        if request.path == COUNT_PATH and self._refusal(request) is None:
+            return Reply.body({"input_tokens": TOKENS})
+        return super()._respond(request)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
@@ -263,7 +281,7 @@ class FakeAnthropic(FakeProvider[Answer]):
 
     def _refusal(self, request: Recorded) -> Reply | None:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        if request.path != "/v1/messages":
+        if request.path not in ("/v1/messages", COUNT_PATH):
             return error(404, "Not Found")
         if self.key not in (
             headers.get("x-api-key"),
@@ -272,7 +290,8 @@ class FakeAnthropic(FakeProvider[Answer]):
             return error(401, "invalid x-api-key")
         if "anthropic-version" not in headers:
             return error(400, "anthropic-version: header is required")
-        problem = first_problem((*RULES, self._issued.problem), request.body)
+        unlimited = {"max_tokens": 1} if request.path == COUNT_PATH else {}
+        problem = first_problem((*RULES, self._issued.problem), {**unlimited, **request.body})
         if problem is not None:
             return error(400, problem)
         if self.models is not None and request.body["model"] not in self.models:

@@ -10,7 +10,8 @@ from doubles.provider import Body, Problem
 FIELDS = frozenset(
     "model messages max_tokens system tools tool_choice stream temperature top_p top_k stop_sequences "
     "metadata thinking output_config container "
-    "context_management mcp_servers service_tier cache_control diagnostics speed".split()
+    "context_management mcp_servers service_tier cache_control diagnostics speed thread compaction "
+    "fallbacks inference_geo user_profile_id workspace_id safeguards".split()
 )
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 SYSTEM_ROLE = ("claude-opus-4-8", "claude-opus-5", "claude-sonnet-5-5", "claude-haiku-5-5")
@@ -74,7 +75,7 @@ def contents(body: Body) -> Problem:
         if not text["text"].strip():
             return "system: text content blocks must contain non-whitespace text"
     for at, message in enumerate(body["messages"]):
-        if not message["content"]:
+        if not message["content"] and message["role"] != "system":
             return (
                 f"messages.{at}: all messages must have non-empty content except for the optional final "
                 "assistant message"
@@ -163,7 +164,7 @@ def tools(body: Body) -> Problem:
     for at, tool in enumerate(declared):
         if not _NAME.fullmatch(tool["name"]):
             return f"tools.{at}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
-        if tool["input_schema"].get("type") != "object":
+        if tool.get("type", "custom") == "custom" and tool["input_schema"].get("type") != "object":
             return f"tools.{at}.custom.input_schema.type: Field required"
     choice = body.get("tool_choice")
     if choice is not None and not declared:

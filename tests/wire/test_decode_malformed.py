@@ -81,9 +81,10 @@ def test_a_number_is_accepted_at_its_limits_and_refused_beyond_them(
     path: str, name: str, low: int, high: int | None
 ) -> None:
     for value, beyond in [(low, low - 1)] + ([(high, high + 1)] if high is not None else []):
-        _decode(path, {name: value})
+        beside = {"logprobs": True} if (path, name) == (TABLE.CHAT, "top_logprobs") else {}
+        _decode(path, {**beside, name: value})
         with pytest.raises(ToolwireError) as caught:
-            _decode(path, {name: beyond})
+            _decode(path, {**beside, name: beyond})
         assert caught.value.failure.param == name
 
 

@@ -104,6 +104,15 @@ class ParkingBackend(Backend, Protocol):
     def open(self, turn: Turn) -> LiveRun: ...
 
 
+@runtime_checkable
+class CountingBackend(Backend, Protocol):
+    """A backend that can count the tokens of a request without running it."""
+
+    async def count(self, turn: Turn) -> int | None:
+        """The input tokens of the turn; None if this model cannot count. May raise `ToolwireError`."""
+        ...
+
+
 FrameTap = Callable[[str, Any], None]
 """Receives a raw frame of a backend's wire: a label, and bytes, text or an object."""
 

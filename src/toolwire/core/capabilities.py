@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolwire.core.turn import Api
+
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
 Constrained = Literal["text", "call"]
 Recalled = Literal["text", "sealed"]
@@ -46,5 +48,7 @@ class Capabilities:
     fields: frozenset[str] = field(default_factory=frozenset)
     passes: frozenset[str] = frozenset()
     """Request fields outside OpenAI's APIs that the backend forwards unchanged; `*`: all of them."""
+    speaks: frozenset[Api] = frozenset()
+    """The APIs whose requests the backend forwards as the client wrote them (`Turn.body`)."""
     recalls: frozenset[Recalled] = frozenset()
     """The reasoning of earlier turns that the model gets back: `text`, or `sealed` (encrypted)."""

@@ -49,6 +49,31 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """A whole content block that only Anthropic's API has: a tool that its server ran, or the result of one.
+
+    `json` is the block as JSON. Clients of other APIs do not get it.
+    """
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A source of the text before it, in Anthropic's API. `json` is the citation as JSON."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """The text or thought before it is complete: more of the same kind is a block of its own.
+
+    Only Anthropic's API shows the borders.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A piece of the model's refusal, which OpenAI keeps apart from the text."""
 
@@ -90,8 +115,9 @@ class CallEnd:
 class Dropped:
     """Something that was dropped on purpose.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt) or
-    `phantom` (a call that never got a name). `count` is a number of calls, or of characters for text.
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
+    (a call that never got a name), or, for a client whose API has neither, `block` or `citation`. `count` is
+    a number of calls, blocks or citations, or of characters for text.
     """
 
     kind: str
@@ -107,6 +133,8 @@ class Usage:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
+    extra: Mapping[str, Any] | None = None
+    """What else Anthropic counts, for clients of the same API."""
 
     @property
     def total_tokens(self) -> int:
@@ -131,6 +159,16 @@ class Usage:
             max(self.cache_write_tokens, other.cache_write_tokens),
         )
 
+    def __sub__(self, before: Usage) -> Usage:
+        """What was used since `before`; no number is below 0."""
+        return Usage(
+            max(0, self.input_tokens - before.input_tokens),
+            max(0, self.output_tokens - before.output_tokens),
+            max(0, self.cached_tokens - before.cached_tokens),
+            max(0, self.reasoning_tokens - before.reasoning_tokens),
+            max(0, self.cache_write_tokens - before.cache_write_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -145,6 +183,9 @@ class Finish:
     """The stop sequence that ended the answer, if it is known."""
     window: bool = False
     """With reason `length`: the context window was full, not the limit of the answer."""
+    extra: Mapping[str, Any] | None = None
+    """How Anthropic ends a message beyond that: `stop_details`, `container`, `context_management`, or a
+    `stop_reason` that has no counterpart here, such as `pause_turn`. For clients of the same API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +200,19 @@ class Failure:
 
 
 Event = (
-    Text | Thought | Signature | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+    Text
+    | Thought
+    | Signature
+    | Block
+    | Citation
+    | Border
+    | Refusal
+    | CallBegin
+    | CallArgs
+    | CallEnd
+    | Dropped
+    | Usage
+    | Finish
+    | Failure
 )
 END_EVENTS = (Finish, Failure)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from toolwire.core.events import CallKind
+from toolwire.core.events import CallKind, Failure
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
@@ -234,7 +234,14 @@ class Turn:
     """Top-level fields that the decoder does not read. The plan keeps only those that the backend forwards.
     """
     body: Mapping[str, Json] | None = field(default=None, compare=False)
-    """The request as the client wrote it, for a backend that speaks the same API (Messages alone)."""
+    """The request as the client wrote it, for a backend that speaks the same API (Messages alone).
+
+    Such a backend gets what `items` and `tools` say from here, so both must say the same.
+    """
+    only_spoken: Failure | None = None
+    """Why the request fails on a backend that does not speak its API, e.g. a choice of a server's tool."""
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
     caller: str = ""
     """The key that made the request. An agent's conversations are kept apart by it."""
     constraint: Constraint | None = None

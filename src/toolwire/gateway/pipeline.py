@@ -21,7 +21,7 @@ from weakref import ref
 from toolwire.access.keys import KeyGrant, no_model
 from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.usage import UsageBook
-from toolwire.backends.base import Backend, frames
+from toolwire.backends.base import Backend, CountingBackend, frames
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
@@ -31,6 +31,7 @@ from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
 from toolwire.gateway.parked import Parking
+from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
@@ -160,6 +161,8 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 turn = await run.in_time(self._with_images(turn, trace))
             turn = checked(turn)
+            if turn.api in backend.capabilities.speaks:
+                turn = replace(turn, show_thoughts=True)  # the model shows what the client asked for
             plan = run.planned(turn)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
@@ -230,11 +233,12 @@ class Gateway:
     async def count(self, api: Api, raw: bytes, caller: Caller) -> Answer:
         """The size of a request's input, as `/responses/input_tokens` and `/messages/count_tokens` return it.
 
-        A backend that cannot count without running gets the estimate that limits use, and the report says so.
+        For a backend that cannot count without running it is the estimate that limits use, and the report
+        says so.
         """
         body = await self._parsed(raw)
         if api == "messages":
-            turn = decode_messages.decode(body, caller.key_id, count=True)
+            turn = decode_messages.decode(body, caller.key_id, caller.headers, count=True)
         else:
             if body.get("input") is None and not body.get("previous_response_id"):
                 body = {**body, "input": ""}  # instructions and tools alone have a size too
@@ -243,10 +247,23 @@ class Gateway:
         turn, backend = self._backend(turn)
         if caller.grant is not None:
             caller.grant.check(turn, backend.id)
-        counted: dict[str, Any] = {"input_tokens": estimate(turn).input_tokens}
+        tokens, report = await self._counted(turn, backend), b""
+        if tokens is None:
+            tokens, report = estimate(turn).input_tokens, b"input_tokens=estimated"
+        counted: dict[str, Any] = {"input_tokens": tokens}
         if api == "responses":
             counted = {"object": "response.input_tokens", **counted}
-        return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
+        return Answer([(b"x-toolwire-report", report)], encode(counted))
+
+    async def _counted(self, turn: Turn, backend: Backend) -> int | None:
+        """The input tokens as the backend counts them; None if it cannot."""
+        if not isinstance(backend, CountingBackend):
+            return None
+        await backend.prepare()
+        if turn.images() and not backend.capabilities.image_urls:
+            return None  # the images would have to be fetched first
+        plan = make_plan(checked(turn), backend, self.settings.tools, self.ids)
+        return await backend.count(plan.turn)
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
         """Checks whether the key may run this turn, and reserves its limits."""
@@ -296,7 +313,7 @@ class Gateway:
         if api == "chat":
             decode = partial(decode_chat.decode, body, caller.key_id)
         elif api == "messages":
-            decode = partial(decode_messages.decode, body, caller.key_id)
+            decode = partial(decode_messages.decode, body, caller.key_id, caller.headers)
         else:
             id = decode_responses.previous_id(body)
             previous = await self._previous(id, caller, trace)

@@ -42,6 +42,7 @@ from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
 from toolwire.wire.fields import TOKENS, keeps_logprobs, passed, report, thoughts
+from toolwire.wire.messages.decode import extended
 
 _NONE = ToolChoice("none")
 _NO_FORM = Form("sentinel", "")
@@ -114,7 +115,8 @@ class Plan(msgspec.Struct, frozen=True):
         )
         form = self.form if self.scanner is not None else None
         asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, form)),))
-        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered())
+        body = None if self.turn.body is None else extended(self.turn.body, (*said, asked))
+        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered(), body=body)
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
@@ -127,6 +129,9 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
             f"The model '{turn.model[:80]}' does not take images.",
             param="input" if turn.api == "responses" else "messages",
         )
+    speaks = turn.api in capabilities.speaks
+    if turn.only_spoken is not None and not speaks:
+        raise ToolwireError.of(turn.only_spoken)
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered() if turn.tools else ()
@@ -143,16 +148,18 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=_callable(turn, offered, settings),
-        required=bool(offered) and turn.tool_choice.mode == "required",
+        declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
+        required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
         unknown="error" if settings.unknown_tool == "error" else "text",
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
         if Call in kinds
         else _NOBODY,
         hold_calls=not as_text and settings.arguments == "validated",
-        thoughts=settings.reasoning == "split",
+        thoughts=settings.reasoning == "split" and not speaks,
         offer=offer,
     )
+    if speaks:  # nothing is rewritten: the backend sends `turn.body`
+        return plan
     if as_text:
         plan = _as_text(plan, turn, offered, capabilities, settings, ids)
     elif turn.tools or plan.known_ids or turn.output.type != "text":
@@ -160,6 +167,12 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
     if Reasoning in kinds:
         plan = msgspec.structs.replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
     return plan
+
+
+def _has_own_tools(turn: Turn, speaks: bool) -> bool:
+    """Whether the backend runs some of the tools itself, so that a required call need not be the client's."""
+    declared = len(turn.tools) + len(turn.hidden_tools)
+    return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
 
 
 def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:

@@ -42,6 +42,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The caller's own span, from the W3C header `traceparent`."""
     memory: Memory | None = None
     """The memory of the caller's connection, if it is a WebSocket."""
+    headers: Mapping[str, str] = {}
+    """Headers that are part of the request on its API: `Turn.headers`."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]

@@ -18,9 +18,12 @@ from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import (
+    Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
@@ -51,7 +54,7 @@ Json = Any
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Text, Thought, Signature, Refusal, CallBegin, CallArgs, CallEnd),
+        *(Text, Thought, Signature, Block, Citation, Border, Refusal, CallBegin, CallArgs, CallEnd),
         *(Dropped, Usage, Finish, Failure),
     )
 }

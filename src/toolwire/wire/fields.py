@@ -84,6 +84,8 @@ _THOUGHTS: dict[Api, str] = {
     "messages": "messages.thinking",
 }
 """The field of each API that holds reasoning that the client sends back."""
+NEVER_PASSED = frozenset({"model", "fallbacks"})
+"""Fields that name a model. Only Toolwire decides which models a key may use."""
 REPAIRED = "healed:"
 """The prefix of a note on a repair. A report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
@@ -110,6 +112,8 @@ def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
     """How each sent field was served, for fields that were not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
+    if turn.api in can.speaks:  # the backend gets the request itself, but for these
+        return tuple(note for note in turn.notes if note[0] in NEVER_PASSED)
     served = _served(known, _case(turn, can, strategy))
     strict = custom = False
     if strategy in ("native", "parked"):

@@ -3,7 +3,7 @@
 Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
 sequence of steps is legal on the wire:
 
-    (Open(item) Delta(item)* Sign(item)? Close(item))* (End | Fail)
+    (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
 One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
 produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
@@ -13,17 +13,20 @@ for a call that is no longer open) are dropped and counted. A run that stops wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from toolwire.core.errors import KINDS
 from toolwire.core.events import (
+    Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
@@ -39,11 +42,13 @@ from toolwire.core.events import (
 from toolwire.core.ids import IdFactory
 from toolwire.wire.sse import scrub
 
-ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "function", "custom"]
+ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"]
 ItemStatus = Literal["completed", "incomplete"]
 
 CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
 THOUGHT_KINDS: tuple[ItemKind, ...] = ("thought", "summary")
+WHOLE_KINDS: tuple[ItemKind, ...] = ("redacted", "block")
+"""Items that arrive whole, and are opened and closed at once."""
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
@@ -74,7 +79,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sign(msgspec.Struct, frozen=True, gc=False):
-    """The signature of an open thought, or the whole content of a redacted one."""
+    """The signature of an open thought, the whole content of a redacted one or of a block, or a citation."""
 
     item: Item
     text: str
@@ -91,6 +96,7 @@ class End(msgspec.Struct, frozen=True, gc=False):
     reason: FinishReason
     stop: str | None = None
     window: bool = False
+    extra: Mapping[str, Any] | None = None
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -112,7 +118,9 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     # symbol       nothing open     content open           call open              ended
     "content": ((OPEN, DELTA), (CLOSE, OPEN, DELTA), (CLOSE, OPEN, DELTA), (LATE,)),
     "sign": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
-    "redacted": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "whole": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "cite": ((LATE,),) * 4,
+    "border": ((), (CLOSE,), (), ()),
     "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
     "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
     "end": ((), (), (CLOSE,), ()),
@@ -127,17 +135,19 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """The table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    Content of the open item's own kind is a DELTA. A signature signs an open thought.
+    Content of the open item's own kind is a DELTA. A signature signs an open thought, a citation a text.
     """
-    columns: dict[str, int] = {"idle": 0, "ended": 3, "redacted": 1, **dict.fromkeys(CONTENT_KINDS, 1)}
+    columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
     columns.update(dict.fromkeys(CALL_KINDS, 2))
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
         table[state] = {symbol: cells[column] for symbol, cells in _ROWS.items()}
-        content = table[state].pop("content")
+        content, whole = table[state].pop("content"), table[state].pop("whole")
         table[state] |= {kind: (DELTA,) if kind == state else content for kind in CONTENT_KINDS}
+        table[state] |= dict.fromkeys(WHOLE_KINDS, whole)
         if state in THOUGHT_KINDS:
             table[state]["sign"] = (SIGN, CLOSE)
+    table["text"]["cite"] = (SIGN,)
     return table
 
 
@@ -153,7 +163,8 @@ class Order:
     """Turns a run's events into steps.
 
     `single_call`: the API can carry only one call (legacy functions); more are dropped and counted.
-    `signed`: the API can carry the signatures of thoughts; other APIs get no step for them.
+    `signed`: the API is Anthropic's, with signatures of thoughts, blocks, citations and borders; other APIs
+    get no step for them.
     """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:
@@ -222,6 +233,12 @@ class Order:
             return "refusal", event.text
         elif isinstance(event, Signature) and self._signed and event.text:
             return ("redacted" if event.redacted else "sign"), event.text
+        elif isinstance(event, Border) and self._signed:
+            return "border", ""
+        elif isinstance(event, Block | Citation):
+            if self._signed:
+                return ("block" if isinstance(event, Block) else "cite"), event.json
+            self._drop(type(event).__name__.lower(), 1)
         elif isinstance(event, Dropped):
             self._drop(event.kind, event.count)
         elif isinstance(event, Failure):
@@ -238,7 +255,7 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._finish_reason(event.reason), event.stop, event.window))
+            steps.append(End(self._finish_reason(event.reason), event.stop, event.window, event.extra))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.codex.home import _sweep, config_toml, patched_catalog
-from toolwire.backends.codex.items import output_schema, output_words, tool_json
+from toolwire.backends.codex.items import answer_json, output_schema, output_words, tool_json
 from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
 from toolwire.backends.codex.protocol import TurnError
 from toolwire.backends.codex.reading import (
@@ -27,7 +27,7 @@ from toolwire.backends.codex.reading import (
 from toolwire.backends.registry import check
 from toolwire.core.errors import KINDS
 from toolwire.core.events import Failure, Finish
-from toolwire.core.turn import OutputFormat, ToolSpec
+from toolwire.core.turn import OutputFormat, Result, TextPart, ToolSpec
 
 
 @pytest.mark.parametrize(
@@ -242,3 +242,9 @@ def test_conversations_that_a_killed_process_left_are_removed_once_they_are_old(
     os.utime(folder / "rollout-old.jsonl", (time.time() - 7200,) * 2)
     _sweep(tmp_path)
     assert [file.name for file in folder.iterdir()] == ["rollout-new.jsonl"]
+
+
+def test_codex_learns_that_a_tool_failed() -> None:
+    for failed in (True, False):
+        answer = answer_json(Result("c", (TextPart("x"),), is_error=failed))
+        assert answer == {"contentItems": [{"type": "inputText", "text": "x"}], "success": not failed}

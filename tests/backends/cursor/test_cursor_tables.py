@@ -24,7 +24,7 @@ from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import create_agent
 from toolwire.backends.registry import OptionError, check, is_source
 from toolwire.core.errors import KINDS, ToolwireError
-from toolwire.core.turn import ImagePart, OtherPart, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
 
 # --- Connect ---
 
@@ -140,11 +140,12 @@ def test_a_result_keeps_its_parts() -> None:
         ImagePart("https://x/y.png"),
         OtherPart("file", {}),
     )
-    made = tool_result(parts)
+    made = tool_result(Result("c", parts))
     assert [part["type"] for part in made["content"]] == ["text", "image", "text", "text"] and made[
         "isError"
     ] is False
-    assert tool_result(())["content"] == [{"type": "text", "text": ""}]
+    assert tool_result(Result("c", ()))["content"] == [{"type": "text", "text": ""}]
+    assert tool_result(Result("c", parts, is_error=True))["isError"] is True
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from toolwire.backends.agents.history import images, inline, news
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError, unavailable
-from toolwire.core.turn import ImagePart, Part, ToolSpec, Turn
+from toolwire.core.turn import ImagePart, Result, ToolSpec, Turn
 
 Json = Any
 Params = Mapping[str, Json]
@@ -305,7 +305,7 @@ class AcpSession:
             raise ToolwireError("backend", "No turn is in progress: the client's tools cannot be called now.")
         return self._run
 
-    async def _called(self, listed: str, arguments: dict[str, Json]) -> Sequence[Part]:
+    async def _called(self, listed: str, arguments: dict[str, Json]) -> Result:
         """Handles a call at the MCP server: passes it to the run and returns the client's result.
 
         If the agent announces its calls, this waits for the other announced calls, so that all get into one
@@ -320,8 +320,7 @@ class AcpSession:
                     while self._calls.expected:
                         self._changed.clear()
                         await self._changed.wait()
-        result = await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, order)
-        return result.parts
+        return await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, order)
 
 
 class _Refusal(ToolwireError):

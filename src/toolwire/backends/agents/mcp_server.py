@@ -24,10 +24,10 @@ from aiohttp import web
 
 from toolwire.backends.agents.history import inline
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import ImagePart, Part, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, Part, Result, TextPart, ToolSpec
 
 Json = Any
-Call = Callable[[str, dict[str, Json]], Awaitable[Sequence[Part]]]
+Call = Callable[[str, dict[str, Json]], Awaitable[Result]]
 """Calls a client's tool by name. The agent sees a `ToolwireError` as a failed call."""
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -105,8 +105,8 @@ def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     return out
 
 
-def tool_result(parts: Sequence[Part]) -> dict[str, Json]:
-    return {"content": content(parts or (TextPart(""),)), "isError": False}
+def tool_result(result: Result) -> dict[str, Json]:
+    return {"content": content(result.parts or (TextPart(""),)), "isError": result.is_error}
 
 
 def error_result(message: str) -> dict[str, Json]:

@@ -93,7 +93,7 @@ def answer_json(result: Result | None) -> Json:
         return refusal_json("The tool call was not answered.")
     parts = result.parts or (TextPart(""),)
     items = [_content(part, "inputText", "inputImage", "imageUrl") for part in parts]
-    return {"contentItems": items, "success": True}
+    return {"contentItems": items, "success": not result.is_error}
 
 
 def refusal_json(words: str) -> Json:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -114,8 +113,7 @@ class ThreadReader:
         """Returns the usage of this response so far, or nothing if it is unknown."""
         if self._total == self._before:
             return []
-        pairs = zip(astuple(self._total), astuple(self._before), strict=True)
-        return [Usage(*(max(0, now - before) for now, before in pairs))]
+        return [self._total - self._before]
 
     # --- by method ---
 

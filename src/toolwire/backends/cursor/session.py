@@ -384,4 +384,4 @@ class CursorSession:
                 raise  # the bridge closed the connection
             return error_result("The run was cancelled.")
         reader.answered()
-        return tool_result(result.parts)
+        return tool_result(result)

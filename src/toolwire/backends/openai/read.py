@@ -380,7 +380,10 @@ def _usage(usage: WireUsage) -> Usage | None:
     cached = read.cached_tokens if read is not None else 0
     reasoning = written.reasoning_tokens if written is not None else 0
     counts = (usage.prompt_tokens, usage.completion_tokens, cached, reasoning)
-    return Usage(*[count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts])
+    given, said, cached, reasoning = (
+        count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts
+    )
+    return Usage(given, said, cached, reasoning)
 
 
 def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:

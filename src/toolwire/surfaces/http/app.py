@@ -34,7 +34,7 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers, typed
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import Streaming
 from toolwire.surfaces.web.routes import Pages
@@ -252,7 +252,16 @@ class App:
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
         parent = headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
-        caller = Caller(holder.key_id, exchange.request_id, output_mode, grant, holder.name, parent, memory)
+        caller = Caller(
+            holder.key_id,
+            exchange.request_id,
+            output_mode,
+            grant,
+            holder.name,
+            parent,
+            memory,
+            api_headers(exchange.scope["headers"]) if api == "messages" else {},
+        )
         streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()

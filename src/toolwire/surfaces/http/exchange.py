@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
@@ -139,6 +139,7 @@ NOBODY = "?"
 """Senders whose key is not known yet share one share."""
 ANTHROPIC = b"anthropic-version"
 """The header that every client of Anthropic's API sends."""
+API_HEADERS = frozenset({ANTHROPIC, b"anthropic-beta"})
 MESSAGES_PATHS = frozenset(
     f"{prefix}/messages{rest}{slash}"
     for prefix in ("/v1", "")
@@ -444,6 +445,16 @@ class Exchange:
             size += len(message.get("body", b""))
             if message["type"] == "http.disconnect" or not message.get("more_body"):
                 return
+
+
+def api_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers that are part of a Messages request, by name: the API's version and its betas."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name in API_HEADERS and value.isascii():
+            key, text = name.decode(), value.decode().strip()
+            found[key] = f"{found[key]},{text}" if key in found else text
+    return found
 
 
 def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:

@@ -20,10 +20,11 @@ shows the model only tools without `defer_loading`, and those that a `tool_refer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
 from toolwire.core.turn import (
     Call,
     ImagePart,
@@ -142,13 +143,17 @@ NO_THREADS = (
 )
 
 
-def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Turn:
-    """The turn of a Messages request. `caller` is the id of the caller's key.
+def decode(
+    body: Mapping[str, Any], caller: str = "", headers: Mapping[str, str] | None = None, count: bool = False
+) -> Turn:
+    """The turn of a Messages request. `caller` is the id of the caller's key; `headers` are `Turn.headers`.
 
     `count`: the request only asks for the number of its tokens, and need not limit its answer.
     """
     sent = check(body, FIELDS)
     name = model(body)
+    if "fallbacks" in sent:  # they name models that the client's key may not be allowed to use
+        body = {name: value for name, value in body.items() if name != "fallbacks"}
     if "thread" in sent:  # in these words, the SDKs' tool runners go on without threads
         raise ToolwireError("unsupported", NO_THREADS, param="thread", code="thread_unsupported_request")
     if body.get("max_tokens") is None and not count:
@@ -158,9 +163,11 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
     reader.read(body.get("messages"))
     items, repairs = pair(reader.items, reader.paths, "messages.content")
     shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
-    choice, parallel = _choice(body.get("tool_choice"), shown_tools)
+    choice, parallel, failure = _choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
     kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
+    if "fallbacks" in sent:
+        _note(reader.notes, "fallbacks", "ignored")
     return Turn(
         api="messages",
         caller=caller,
@@ -171,6 +178,7 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
         hidden_tools=hidden,
         tool_choice=choice,
         parallel=parallel,
+        only_spoken=failure,
         output=_format(config.get("format") or body.get("output_format"), config, reader.notes),
         sampling=Sampling(
             temperature=body.get("temperature"),
@@ -185,8 +193,21 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
         sent=_sent(sent, body),
         notes=(*repairs, *reader.notes),
         body=body,
+        headers=headers or {},
         rest={field: body[field] for field in sent - KNOWN if field in body},
     )
+
+
+def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
+    """The request with further messages of text."""
+    added = [
+        {
+            "role": message.role,
+            "content": "\n".join(part.text for part in message.parts if type(part) is TextPart),
+        }
+        for message in messages
+    ]
+    return {**body, "messages": [*body["messages"], *added]}
 
 
 def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
@@ -450,25 +471,36 @@ def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
     return ToolSpec(required_name(tool, path), DESCRIPTIONS[family], CLIENT_TOOLS[family])
 
 
-def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[ToolChoice, bool]:
-    """The tool choice, and whether parallel calls are allowed."""
+def _choice(
+    choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
+) -> tuple[ToolChoice, bool, Failure | None]:
+    """The tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
+
+    `tools` are those that any backend can serve, `given` all of the request.
+    """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:
-        return default, True
+        return default, True, None
     kind = required_string(choice, "type", "tool_choice")
     parallel = optional(choice, "disable_parallel_tool_use", "tool_choice", boolean) is not True
     if kind not in CHOICES:
         raise not_one_of("tool_choice.type", kind, CHOICES)
     if kind == "auto":
-        return default, parallel
+        return default, parallel, None
     if kind == "none":
-        return ToolChoice("none"), parallel
-    if not tools:
-        raise invalid("tool_choice", "a call can only be demanded when 'tools' that can be served are given.")
+        return ToolChoice("none"), parallel, None
     if kind == "any":
-        return ToolChoice("required"), parallel
-    name = required_string(choice, "name", "tool_choice")
-    if all(tool.name != name for tool in tools):
+        if tools:
+            return ToolChoice("required"), parallel, None
+        why = "a call can only be demanded when 'tools' that can be served are given."
+        error = invalid("tool_choice", why)
+    else:
+        name = required_string(choice, "name", "tool_choice")
+        if any(tool.name == name for tool in tools):
+            return ToolChoice("required", name), parallel, None
         message = f"Tool '{shown(name)}' not found in provided tools."
-        raise ToolwireError("invalid_value", message, param="tool_choice.name")
-    return ToolChoice("required", name), parallel
+        error = ToolwireError("invalid_value", message, param="tool_choice.name")
+        given = [tool for tool in given if tool.get("name") == name]
+    if not given:
+        raise error
+    return default, parallel, error.failure

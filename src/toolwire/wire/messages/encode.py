@@ -25,7 +25,7 @@ from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.partial_call import partial_object
-from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
+from toolwire.wire.order import IN_TEXT, WHOLE_KINDS, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
 from toolwire.wire.sse import comment_frame, encode, joined
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -85,13 +85,14 @@ def error_object(failure: Failure, request_id: str = "") -> dict[str, Any]:
 # --- answers ---
 
 
-def usage_object(usage: Usage | None) -> dict[str, int]:
+def usage_object(usage: Usage | None) -> dict[str, Any]:
     usage = usage or Usage(0, 0)
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
+        **(usage.extra or {}),
     }
 
 
@@ -149,6 +150,7 @@ class _MessagesAnswer:
         self._end = {"stop_reason": reason, "stop_sequence": step.stop if reason == "stop_sequence" else None}
         if reason == "refusal":
             self._end["stop_details"] = {"type": "refusal", "category": None, "explanation": None}
+        self._end |= step.extra or {}
 
     def _arguments(self, step: Close) -> dict[str, Any] | None:
         """The arguments of the call that closes; None, and a failure, if they are no JSON object."""
@@ -177,7 +179,16 @@ def _block(item: Item) -> dict[str, Any]:
         return {"type": "thinking", "thinking": "", "signature": ""}
     if item.kind == "redacted":
         return {"type": "redacted_thinking", "data": ""}
+    if item.kind == "block":
+        return {}
     return {"type": "text", "text": ""}
+
+
+def _whole(step: Sign) -> dict[str, Any]:
+    """The content block of an item that arrives whole."""
+    found: dict[str, Any]
+    found = json.loads(step.text) if step.item.kind == "block" else {**_block(step.item), "data": step.text}
+    return found
 
 
 class MessagesEncoder(_MessagesAnswer):
@@ -207,10 +218,10 @@ class MessagesEncoder(_MessagesAnswer):
             frames.append(_frame("error", error_object(self.failure)))
         else:
             self._begin(frames)
-            usage = usage_object(self.usage)
-            frames.append(
-                _frame("message_delta", {"type": "message_delta", "delta": self._end, "usage": usage})
-            )
+            end: dict[str, Any] = {"type": "message_delta", "delta": self._end}
+            if "context_management" in self._end:
+                end["context_management"] = self._end.pop("context_management")
+            frames.append(_frame("message_delta", {**end, "usage": usage_object(self.usage)}))
             frames.append(_frame("message_stop", {"type": "message_stop"}))
         return b"".join(frames)
 
@@ -246,7 +257,7 @@ class MessagesEncoder(_MessagesAnswer):
     def _open(self, item: Item, frames: list[bytes]) -> None:
         self._parts = []
         self._refused = self._refused or item.kind == "refusal"
-        if item.kind == "redacted":  # its block is sent whole
+        if item.kind in WHOLE_KINDS:  # `_sign` sends its block
             return
         start = {"type": "content_block_start", "index": item.index, "content_block": _block(item)}
         frames.append(_frame("content_block_start", start))
@@ -257,15 +268,22 @@ class MessagesEncoder(_MessagesAnswer):
         )
 
     def _sign(self, step: Sign, frames: list[bytes]) -> None:
-        index = step.item.index
-        if step.item.kind == "redacted":
-            block = {**_block(step.item), "data": step.text}
-            start = {"type": "content_block_start", "index": index, "content_block": block}
-            frames.append(_frame("content_block_start", start))
+        if step.item.kind == "text":
+            citation = json.loads(step.text)
+            frames.append(_delta(step.item, {"type": "citations_delta", "citation": citation}))
             return
-        delta = {"type": "signature_delta", "signature": step.text}
-        signed = {"type": "content_block_delta", "index": index, "delta": delta}
-        frames.append(_frame("content_block_delta", signed))
+        if step.item.kind not in WHOLE_KINDS:
+            frames.append(_delta(step.item, {"type": "signature_delta", "signature": step.text}))
+            return
+        block = _whole(step)
+        given = block.get("input")
+        if given is not None:  # as for a call, clients read it only from deltas
+            block["input"] = {}
+        start = {"type": "content_block_start", "index": step.item.index, "content_block": block}
+        frames.append(_frame("content_block_start", start))
+        if given:
+            arguments = json.dumps(given, ensure_ascii=False)
+            frames.append(_delta(step.item, {"type": "input_json_delta", "partial_json": arguments}))
 
 
 class MessagesBody(_MessagesAnswer):
@@ -302,9 +320,11 @@ class MessagesBody(_MessagesAnswer):
                 self._parts = []
                 self._refused = self._refused or step.item.kind == "refusal"
                 self._content.append(_block(step.item))
+            elif type(step) is Sign and step.item.kind == "text":
+                self._content[-1].setdefault("citations", []).append(json.loads(step.text))
             elif type(step) is Sign:
-                member = "data" if step.item.kind == "redacted" else "signature"
-                self._content[-1][member] = step.text
+                whole = step.item.kind in WHOLE_KINDS
+                self._content[-1] |= _whole(step) if whole else {"signature": step.text}
             elif type(step) is Close:
                 self._close(step)
                 if self.failure is not None:
@@ -318,8 +338,13 @@ class MessagesBody(_MessagesAnswer):
         kind, block = step.item.kind, self._content[-1]
         if kind == "function":
             block["input"] = self._arguments(step)
-        elif kind != "redacted":
+        elif kind not in WHOLE_KINDS:
             block[DELTAS[kind][1]] = joined(self._parts)
+
+
+def _delta(item: Item, delta: dict[str, Any]) -> bytes:
+    body = {"type": "content_block_delta", "index": item.index, "delta": delta}
+    return _frame("content_block_delta", body)
 
 
 def _frame(event: str, body: dict[str, Any]) -> bytes:
