@@ -117,7 +117,6 @@ def everything() -> Json:
         "mcp_servers": [{"type": "url", "name": "x", "url": "https://example.com/mcp"}],
         "stop_sequences": ["END"],
         "inference_geo": "eu",
-        "fallbacks": [{"model": "claude-sonnet-5-5"}],
     }
 
 
