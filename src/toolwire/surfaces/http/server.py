@@ -56,8 +56,8 @@ def serve(
 ) -> int:
     """Serves until stopped and returns the exit status.
 
-    `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the line
-    with the address is printed. Raises ConfigError or ToolwireError if the server cannot start.
+    `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the
+    line with the address is printed. Raises ConfigError or ToolwireError if the server cannot start.
     """
     check(settings)
     Proxies(settings.server.trusted_proxies)
