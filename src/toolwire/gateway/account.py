@@ -111,7 +111,7 @@ class Account:
         return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}}}'
 
     def headers(self) -> Headers:
-        """The response headers that report the calls."""
+        """Returns the response headers that report the calls."""
         return _headers(*self.called())
 
 

@@ -98,7 +98,7 @@ class Interpreter:
         self.minted: dict[str, str] = {}
         self._native = plan.scanner is None
         self._scanner = plan.scanner() if plan.scanner is not None else None
-        self._is_fresh = self._native and plan.thoughts  # its first text may open a thought
+        self._is_fresh = self._native and plan.thoughts  # the first text may open a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
         self._scanned = 0  # characters that the scanner holds back; `_tokens` has their log probabilities

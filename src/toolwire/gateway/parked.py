@@ -238,7 +238,10 @@ class Parking:
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """Returns the park of the last call with a result in this history; None if it has none."""
+        """Returns the park whose results this history contains; None if there is none.
+
+        If there are several, the last result counts. A park of another key is not returned.
+        """
         if not self._parks:
             return None
         answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))

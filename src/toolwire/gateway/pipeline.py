@@ -273,7 +273,11 @@ class Gateway:
     async def _with_references(
         self, body: dict[str, Any], caller: Caller, trace: Trace | None = None
     ) -> dict[str, Any]:
-        """Returns the body with stored items for references, and summaries for compactions."""
+        """Returns the body with references and compactions resolved.
+
+        A reference is replaced by the stored item, and a compaction by its summary. Raises if a compaction
+        cannot be opened.
+        """
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:

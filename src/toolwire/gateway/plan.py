@@ -182,7 +182,7 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
 def mentions(turn: Turn, text: str) -> bool:
     """Whether the client's messages or instructions contain `text`.
 
-    Tool results are untrusted and ignored.
+    Tool results are ignored, because they are untrusted.
     """
     messages = (
         part.text
@@ -260,8 +260,8 @@ def _as_text(
     """Plans a turn as plain messages: tools and calls become text, and the answer is scanned."""
     constrained, required = plan.strategy == "constrained", plan.required
     # `worded`: the prompt describes the output format, and the decoder does not enforce it. An enforced
-    # format would prevent calls, unless the decoder is our own. An answer that must be a call has no
-    # format.
+    # format would prevent calls, unless the decoder is our own. If a call is required, there
+    # is no text that could have a format.
     worded = (
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
@@ -313,7 +313,7 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """Returns the dialect that the prompt teaches. A constrained decoder supports only some."""
+    """Returns the dialect that the prompt teaches: one that a constrained decoder can enforce."""
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
     return "sentinel" if "sentinel" in dialects else dialects[0]
@@ -343,7 +343,7 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy its markup
+    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy their markup
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(

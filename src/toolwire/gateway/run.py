@@ -98,7 +98,7 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Sets the parked run to continue; if `claim` is None, the turn runs from its history.
+        """Sets which parked run the turn continues; if `claim` is None, it runs from its history.
 
         `awaited` is True if a parked run waited for a result in this request.
         """
@@ -367,7 +367,7 @@ class Run:
         return Answer(self._headers(whole=False), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
-        """Decides, after the wait for the first block, that the answer is a stream.
+        """Commits the answer to being a stream, because its first block is late.
 
         From now on a failure is sent in the stream and not as an HTTP error.
         """
@@ -387,7 +387,7 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         """Releases the model, the parked run and the queue slot.
 
-        Observes an answer that ended early.
+        Reports an answer that ended early to the observers.
         """
         assert self.backend is not None
         self._gateway.catalog.release(self.backend)

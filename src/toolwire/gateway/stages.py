@@ -25,7 +25,7 @@ from toolwire.wire.obsidian import ObsidianXml
 HELD_LIMIT = 4 * 1024 * 1024
 """How many characters are held back while a required call is missing.
 
-A model that writes more without a call has not made the call.
+An attempt with more text than that is rejected: it made no call.
 """
 EVENT_SIZE = 100
 """The number of characters that an event counts as, in addition to its text."""
@@ -130,12 +130,12 @@ class Stages:
                 yield [Text(event.text[start : start + SLICE])]
 
     def stop(self) -> bytes:
-        """Ends a run that has been silent for the grace time after its calls."""
+        """Ends a run that was silent for the grace time after its calls. Returns its last bytes."""
         self.policy.stop()
         return self._send([])
 
     def fail(self, failure: Failure) -> bytes:
-        """Ends the answer with a failure. Later events of the backend are ignored."""
+        """Ends the answer with a failure and returns its last bytes. Later events are ignored."""
         self._finished = True
         return self._send([failure])
 
@@ -161,7 +161,10 @@ class Stages:
         return self._attempts == 0 and self._required is not None and not self._required.sent
 
     def ask_again(self, parks: bool) -> bytes:
-        """Begins the second attempt. The text of the first one is dropped and counted as dropped."""
+        """Begins the second attempt and returns the client's bytes for it.
+
+        The text of the first attempt is dropped and counted as dropped.
+        """
         rejected = self._required
         assert rejected is not None
         self._attempts, self._used = 1, rejected.used
@@ -202,7 +205,7 @@ class Stages:
             and policy.passes_text
             and self._xml is None
             and not self._parks
-            and not self._has_logprobs  # the shortcut carries text alone
+            and not self._has_logprobs  # the shortcut sends text without them
         )
         self.is_direct = self._rest_passes and self._interpreter.as_it_is
 

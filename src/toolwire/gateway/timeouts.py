@@ -63,5 +63,5 @@ class Timeouts:
                 return await work
         except TimeoutError:
             if not scope.expired():
-                raise  # the time limit of the work itself
+                raise  # the work raised it, not this time limit
             raise ToolwireError("timeout", words) from None

@@ -26,7 +26,7 @@ Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "r
 Row = tuple[Style, str]
 
 MOST_LINES = 40
-"""The most lines of a diff, and the most files, on a card. A key shows the rest."""
+"""The most lines of a diff, and the most files, on a card. Pressing `v` shows the rest."""
 MOST_ARGUMENT = 400
 
 

@@ -147,7 +147,7 @@ class Cycle(RequestResponseCycle):
 
 @lru_cache(256)
 def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
-    """Returns a format string for a head with these headers, and its content length's index.
+    """Returns a template for the header lines, and the index of the content length in `names`.
 
     The index is None if there is no content length: then the body is chunked. Returns None if uvicorn must
     write the head.

@@ -143,7 +143,10 @@ SMALL_BODY = 64 * 1024
 EVERYBODY = ""
 """The key id of all callers if no keys are configured."""
 NOBODY = "?"
-"""The key id of requests whose key is not known yet. They share one share of the `Room`."""
+"""The key id of requests whose key is not known yet.
+
+Together they have one share of the `Room`.
+"""
 ANTHROPIC = b"anthropic-version"
 """The header that every client of Anthropic's API sends."""
 MESSAGES_PATHS = frozenset(
@@ -222,7 +225,7 @@ class Exchange:
     failure: Failure | None = None
     """The failure that the response reported, if any."""
     late_headers: Callable[[], HeaderList] | None = None
-    """Returns the headers that report what is left of the key's limits when a response is sent."""
+    """Makes the headers that report what is left of the key's limits; None without limits."""
     _body_read = _body_late = False
     _body_began: float | None = None
     _arrived = 0
@@ -280,7 +283,7 @@ class Exchange:
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
 
     async def read_body(self, limit: int, room: Room | None = None) -> bytes:
-        """Returns the whole body.
+        """Returns the whole body. `room` provides the memory while it arrives.
 
         Raises `body_too_large` as early as possible, and `ClientGone` if the client disconnects.
         """

@@ -52,7 +52,7 @@ So no client can fill the cache with long paths or leave secrets in it.
 """
 HIGH_WATER = 64 * 1024
 LOOKS = 4
-"""How often a slow reader is checked before it is disconnected."""
+"""How many times a slow reader is checked before it is disconnected."""
 INHERITED = sys.platform == "linux"
 """Whether a connection inherits its listener's socket options.
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 ANTHROPIC_VERSION = "anthropic-version"
 """Clients of Anthropic's API send this header, and get models in Anthropic's format."""
 CREATED = 1_763_164_800
-"""The creation time of every model.
+"""The creation time that is shown for every model.
 
-Models have no real one: it is a constant, so that the list never changes between requests.
+Models have no real one. It is a constant, so that the list does not change between requests.
 """
 DEFAULT_PAGE = 20
 MAX_MODELS = 1000

@@ -401,7 +401,7 @@ class DrainingServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
-                connection.transport.abort()  # its stream would never end
+                connection.transport.abort()  # nobody reads it, so it would never end
         deadline = time.monotonic() + self._drain_s
         is_logged = self._stopped_by != signal.SIGINT
         while (

@@ -1,4 +1,4 @@
-"""Serves /v1/responses over a WebSocket: messages are requests, and events are messages.
+"""Serves /v1/responses over a WebSocket: a message for each request and for each event.
 
     handshake ─▶ Host, Origin and key ─▶ messages wait in a queue ─▶ the POST route, one at a time ─▶ events
 
