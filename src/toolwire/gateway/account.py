@@ -48,7 +48,7 @@ class Account:
 
     @property
     def wants_text(self) -> bool:
-        """Whether `saw` must also get text that takes the shortcut."""
+        """Whether `saw` must get every text, even if it takes the shortcut in `Stages`."""
         return self.ticket is not None or self.contents is not None
 
     def saw(self, batch: Batch, choice: int) -> None:

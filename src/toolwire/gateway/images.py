@@ -371,7 +371,7 @@ class ImageFetcher:
         judged = {address for _, address in addresses}
 
         def make_socket(info: Any) -> socket.socket:
-            """Creates a socket only for an address that was checked."""
+            """Creates a socket. Raises if the address was not checked."""
             if info[4][0] not in judged:
                 raise OSError("this address was not judged")
             return socket.socket(info[0], info[1], info[2])

@@ -236,10 +236,9 @@ class Gateway:
         return Compaction(self, body, turn.items, caller)
 
     async def count(self, api: Api, raw: bytes, caller: Caller) -> Answer:
-        """Returns the size of a request's input in tokens.
+        """The size of a request's input, as `/responses/input_tokens` and `/messages/count_tokens` return it.
 
-        Serves `/responses/input_tokens` and `/messages/count_tokens`. No backend is asked: the size is the
-        estimate that the rate limits use, and the report header says so.
+        A backend that cannot count without running gets the estimate that limits use, and the report says so.
         """
         body = await self._parsed(raw)
         if api == "messages":
@@ -258,7 +257,7 @@ class Gateway:
         return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
-        """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
+        """Checks whether the key may run this turn, and reserves its limits."""
         grant.check(turn, backend.id)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None

@@ -313,7 +313,10 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """Returns the dialect that the prompt teaches: one that a constrained decoder can enforce."""
+    """Returns the dialect that the prompt teaches.
+
+    With a constrained decoder, it is one that the decoder can enforce.
+    """
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
     return "sentinel" if "sentinel" in dialects else dialects[0]

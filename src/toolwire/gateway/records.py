@@ -44,7 +44,7 @@ class Caller(msgspec.Struct, frozen=True):
     trace_parent: str = ""
     """The value of the W3C header `traceparent`: the caller's own span."""
     memory: Memory | None = None
-    """The memory of the caller's WebSocket connection; None for a plain HTTP request."""
+    """The memory of the caller's connection, if it is a WebSocket."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]

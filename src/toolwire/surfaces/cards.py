@@ -77,7 +77,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
 
 
 def clipped(approval: Approval) -> bool:
-    """Whether the card is shortened, unless it is shown with `whole`."""
+    """Whether `card` leaves something out if it is not called with `whole`."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
     return (

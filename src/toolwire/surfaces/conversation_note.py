@@ -183,7 +183,7 @@ class Guard:
         return self._write(ready)
 
     def finish(self) -> str:
-        """Returns the text that was held back. The next text begins a new line."""
+        """Returns the text that was held back. The next text counts as the start of a line."""
         ready, self._held = self._held, ""
         written = self._write(ready)
         self._at_start = True

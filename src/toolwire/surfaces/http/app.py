@@ -152,7 +152,10 @@ class App:
         return self._other_protocol(scope, receive, send)
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """Creates the exchange of a request. A trusted proxy reports the client's address."""
+        """Creates the exchange of a request.
+
+        The client's address is the one that a trusted proxy reports, if there is such a proxy.
+        """
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
         request_id = (

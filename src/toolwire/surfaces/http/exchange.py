@@ -184,7 +184,7 @@ class Room:
     def take(self, size: int, key: str) -> None:
         """Takes `size` bytes for a key.
 
-        Raises 429 if the key already holds its share, and 503 if there is no room for others either.
+        If there is no room, raises 429 if the key already holds some, and otherwise 503.
         """
         held, left = self._held.get(key, 0) + size, self.left - size
         if left < 0 if key == EVERYBODY else held > left:
