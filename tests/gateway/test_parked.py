@@ -136,7 +136,7 @@ FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time
 
 
 def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
-    """Returns the items of an answer and the results of its calls. `how` is their order."""
+    """Returns the items of an answer and the results of its calls. `how` names their order."""
     output = body["output"]
     calls = [item for item in output if item["type"] == "function_call"]
     results = {

@@ -17,7 +17,7 @@ CUT = Failure("backend_cut", "The model's answer broke off before it was complet
 
 
 class GraceOver(Exception):
-    """Raised when a run stays silent for the grace time after its calls."""
+    """Raised when a run is silent for the grace time (`tools.stop_grace_ms`) after its calls."""
 
 
 class RunSource:

@@ -138,7 +138,7 @@ def _without_rule(lines: list[str]) -> None:
 def _fence(open: str, line: str) -> str:
     """Returns the marker of the code fence that is open after this line; "" if none is open.
 
-    `open` is the marker before the line.
+    `open` is the marker of the fence that was open before the line.
     """
     found = _FENCE.match(line)
     if found is None:

@@ -277,9 +277,9 @@ def _names(request: Request, *parameters: str) -> tuple[str, ...]:
 
 
 def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
-    """Returns a time as Unix seconds.
+    """Returns the time in a query parameter as Unix seconds; `default` if it is missing.
 
-    It is given as Unix seconds or in ISO 8601, by default in UTC.
+    `parameters` are the names that it may have. Its value is in Unix seconds or ISO 8601, by default in UTC.
     """
     name = next((one for one in parameters if one in request.query_params), None)
     if name is None:
