@@ -16,7 +16,7 @@ from toolwire.gateway.choices import MOST_AT_ONCE
 
 
 class Counting(ScriptedBackend):
-    """Counts how many of its runs are open at once."""
+    """A model that counts how many of its runs are open at once."""
 
     running = most = runs = 0
 

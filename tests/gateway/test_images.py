@@ -1,4 +1,4 @@
-"""Images by URL: fetched only from public addresses, judged by their own bytes, limited in size."""
+"""Images by URL: only from public addresses, identified by their bytes, limited in size."""
 
 from __future__ import annotations
 

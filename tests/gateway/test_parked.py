@@ -1,4 +1,4 @@
-"""Parked runs continue when their results arrive; a request that does not match is replayed cold."""
+"""A parked run continues when its results arrive; otherwise the turn runs from its history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def request(**extra: Any) -> dict[str, Any]:
 
 
 def follow_up(body: dict[str, Any], *results: str, **extra: Any) -> dict[str, Any]:
-    """The second request as clients send it: arguments serialized anew, a name on the tool message."""
+    """Returns the request with the results, as clients send it.
+
+    The arguments are serialized again, and each result has a name.
+    """
     message = body["choices"][0]["message"]
     calls = [
         {
@@ -81,7 +84,7 @@ async def test_the_same_run_continues_when_the_result_arrives(table: Any, judge:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_whose_continuation_is_never_admitted_is_cancelled(stream: bool) -> None:
-    """Also if its stream has begun: a client that asks again is answered."""
+    """A client that repeats its request is answered, even if the first stream had begun."""
     limits = LimitSettings(backend_concurrent=1, total_s=0.2)
     backend = ScriptedBackend("m", ScriptedOptions(script=SCRIPT, tools="parked"))
     gateway = Gateway(
@@ -133,7 +136,7 @@ FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time
 
 
 def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
-    """The items of an answer and the results of its calls, in one of several orders."""
+    """Returns the items of an answer and the results of its calls. `how` names their order."""
     output = body["output"]
     calls = [item for item in output if item["type"] == "function_call"]
     results = {
@@ -269,7 +272,7 @@ DESCRIBED = [
 @pytest.mark.parametrize(
     ("begun", "continued", "kind"),
     [
-        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK continues after a forced call
+        ({"tool_choice": NAMED}, {}, "replayed"),  # the Agents SDK continues like this after a forced call
         ({"tool_choice": "required"}, {}, "replayed"),
         ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
         ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
@@ -329,7 +332,7 @@ async def test_a_missing_park_is_replayed_cold(table: Any) -> None:
 async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request())
-    await table.backend.live[0].cancel()  # as if its process had been killed
+    await table.backend.live[0].cancel()  # as if the backend's process had been killed
     second, kind = await ask(table, follow_up(first, "sunny"))
     assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
 
@@ -354,7 +357,7 @@ async def test_results_sent_to_another_model_are_replayed_and_end_the_run() -> N
     assert "noon" in text(second) and kind == "replayed"
     await asyncio.sleep(0)
     assert waits.live[0].cancelled and len(gateway.parking) == 0
-    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # no run waits for it any more
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # no run waits any more
     await gateway.close()
 
 
@@ -396,7 +399,7 @@ SAID = {"role": "assistant", "content": "It is sunny."}
         ([USER], "new"),
         ([*PAST, SUNNY], "replayed"),
         ([*PAST, SUNNY, USER], "replayed"),
-        ([*PAST, USER], "new"),  # the call was left without a result
+        ([*PAST, USER], "new"),  # the call has no result
         ([*PAST, SUNNY, SAID, USER], "new"),
         ([*PAST, SUNNY, SAID], "replayed"),
     ],
@@ -447,7 +450,7 @@ async def test_a_continuation_sent_again_after_its_first_client_left_is_replayed
     lost = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
     await asyncio.sleep(0)
     again = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
-    for _ in range(20):  # by then it would be refused
+    for _ in range(20):  # enough steps for a refusal, if there were one
         await asyncio.sleep(0)
     lost.cancel()
     body, kind = await again

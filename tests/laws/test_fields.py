@@ -1,7 +1,7 @@
 """Law 10: no field is ignored in silence.
 
 Every field of both APIs is honoured, or the report names it. The report also names fields that OpenAI does
-not know, if their names are safe in a header.
+not have, if their names are safe in a header.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: 
         {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?", "store": False}
     )
     if field == "top_logprobs" and api == "chat":
-        request = {**request, "logprobs": True}  # it is refused otherwise
+        request = {**request, "logprobs": True}  # `top_logprobs` alone is refused
     answer = await table.answer(api, {**request, field: VALUES[field]})
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     honoured = field in table.backend.capabilities.fields

@@ -1,4 +1,4 @@
-"""The choices of one answer (`n`): several loops are read at the same time, and their blocks are merged."""
+"""Runs the loops of several choices (`n`) at the same time and merges their blocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from contextlib import aclosing
 from toolwire.gateway.answers import Answering
 
 MOST_AT_ONCE = 8
-"""Runs of one request that are open at a time: one request must not flood a backend."""
+"""The most runs of one request at a time, so that a request cannot flood a backend."""
 MOST_WAITING = 64
-"""Blocks that all runs together may be ahead of the client."""
+"""How many blocks all runs together may be ahead of the client."""
 
 
 async def side_by_side(
     loop: Callable[[int], AsyncGenerator[bytes, None]], choices: int, answer: Answering
 ) -> AsyncGenerator[bytes, None]:
-    """The blocks of all choices as they arrive. The failure of one choice ends all of them."""
+    """Yields the blocks of all choices as they arrive.
+
+    The failure of one choice ends all of them.
+    """
     waiting: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(MOST_WAITING)
     gate = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -40,7 +43,7 @@ async def side_by_side(
                 raise got
             else:
                 yield got
-        while not waiting.empty():  # blocks that arrived before one choice failed
+        while not waiting.empty():  # blocks that arrived before one of the choices failed
             if isinstance(got := waiting.get_nowait(), bytes):
                 yield got
     finally:

@@ -1,8 +1,9 @@
-"""The flow of a turn on one screen: bytes → decode → Turn → plan → backend run → events → stages → encode →
-bytes.
+"""The gateway: takes a request's bytes and returns the answer.
 
-`Gateway.respond` is the flow up to the run; the loop that reads the run is in `run.py`. Law 3, one path: a
-body is the fold of the same events that a stream is written from.
+    bytes ─▶ decode ─▶ Turn ─▶ plan ─▶ backend run ─▶ events ─▶ stages ─▶ encode ─▶ bytes
+
+`Gateway.respond` contains everything up to the run; the loop that reads the run is in `run.py`. Law 3, one
+path: a whole body is built from the same events that a stream is written from.
 """
 
 from __future__ import annotations
@@ -49,12 +50,18 @@ from toolwire.wire.sse import encode
 log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
 CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
-"""Names of Anthropic's models. On the Messages API an unknown one is served by the first model."""
+"""Names of Anthropic's models.
+
+If one is unknown, the Messages API uses the first model instead.
+"""
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
 class Gateway:
-    """Serves turns with the configured models. One per process; call `start` first and `close` last."""
+    """Serves turns with the configured models.
+
+    One per process; call `start` first and `close` last.
+    """
 
     def __init__(
         self,
@@ -79,7 +86,7 @@ class Gateway:
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
-        """Whether telemetry or the log wants the texts of turns."""
+        """Whether the texts of turns are collected, for telemetry or the log."""
         self.tracing: Tracing | None = None
         self.ids = ids
         self.clock = clock
@@ -90,7 +97,7 @@ class Gateway:
 
     @property
     def models(self) -> Mapping[str, Backend]:
-        """The models in the settings."""
+        """The models from the settings, by id. Models of servers (`ID/NAME`) are not included."""
         return self.catalog.models
 
     async def start(self) -> None:
@@ -103,7 +110,7 @@ class Gateway:
         await self.catalog.start()
 
     def drain(self) -> None:
-        """No more turns follow: parked runs are dropped, and their continuations are replayed elsewhere."""
+        """Drops all parked runs. Requests with their results run from the history, on another node."""
         self.parking.drop_all()
 
     async def close(self) -> None:
@@ -117,7 +124,7 @@ class Gateway:
             await self.tracing.close()
 
     async def ready(self) -> bool:
-        self.catalog.listed()  # looks again for servers that were not there at the start
+        self.catalog.listed()  # refreshes the lists of servers that were not available at the start
         if any(self.catalog.listed_of(id) for id in self.catalog.sources):
             return True
         for backend in self.catalog.all():
@@ -135,11 +142,11 @@ class Gateway:
         on_slow: OnSlow | None = None,
         answering: EventsAnswer | None = None,
     ) -> Answer:
-        """Answers one request, when its first byte is known.
+        """Answers one request. Returns when the first byte of the answer is known.
 
-        Raises `ToolwireError` for any failure before that. A stream that has waited for
-        `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` also gets the
-        events.
+        Raises `ToolwireError` for any failure before that. If a stream has no first byte after
+        `server.commit_after_s`, it begins anyway: `on_slow` gets its headers, and a later failure is sent in
+        the stream. `answering` collects the events as well, for callers in this process.
         """
         trace = (
             self.journal.begin(api, raw, caller, stored=self.store is not None)
@@ -197,8 +204,9 @@ class Gateway:
             frames.reset(tapped)
 
     async def events(self, raw: bytes, caller: Caller) -> AsyncGenerator[list[Event], None]:
-        """The events of a streamed chat turn, for code in this process. Raises `ToolwireError` before the
-        first one.
+        """Yields the events of a streamed chat turn in batches, for callers in this process.
+
+        Raises `ToolwireError` if the turn fails before its first event.
         """
         answering = EventsAnswer()
         answer = await self.respond("chat", raw, caller, answering=answering)
@@ -211,17 +219,17 @@ class Gateway:
             yield batch
 
     def observed(self, summary: TurnSummary) -> None:
-        """Keeps an ended turn in the journal and calls every observer, even if one of them fails."""
+        """Adds an ended turn to the journal and calls every observer, even if one of them fails."""
         if self.journal is not None:
             self.journal.end(summary)
         for observer in tuple(self.observers):
             try:
                 observer(summary)
-            except Exception:  # an observer must not change what it observes
+            except Exception:  # a failing observer must not affect the turn
                 log.exception("an observer of turns failed")
 
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
-        """A request to compact a conversation, checked and ready to be answered."""
+        """Decodes and checks a request to compact a conversation. `Compaction.answer` then runs it."""
         body = await self._parsed(raw)
         check_input(body)
         asked = {
@@ -272,7 +280,7 @@ class Gateway:
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
     async def _with_images(self, turn: Turn, trace: Trace | None) -> Turn:
-        """The turn with inline images, for a backend that does not fetch URLs."""
+        """Returns the turn with all images inline, for a backend that takes no image URLs."""
         inlined = await self.images.inline(turn)
         if trace is not None and inlined is not turn:
             trace.looked_up(images=fetched_images(turn, inlined))
@@ -281,7 +289,11 @@ class Gateway:
     async def _with_references(
         self, body: dict[str, Any], caller: Caller, trace: Trace | None = None
     ) -> dict[str, Any]:
-        """The body with stored items instead of references, and summaries instead of compactions."""
+        """Returns the body with references and compactions resolved.
+
+        A reference is replaced by the stored item, and a compaction by its summary. Raises if a compaction
+        cannot be opened.
+        """
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:
@@ -304,7 +316,7 @@ class Gateway:
         return decode_responses.resolved(body, found)
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
-        """The JSON object of a request. A large one is parsed in a thread, so that other turns continue."""
+        """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
     async def _decode(
@@ -340,7 +352,10 @@ class Gateway:
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
-        """The backend of the requested model, by id or alias. An alias may set the reasoning effort."""
+        """Returns the backend of the requested model, found by id or alias, and the turn.
+
+        An alias may set the turn's reasoning effort. Raises if no model has this name.
+        """
         backend = self.catalog.find(turn.model)
         if backend is not None:
             return turn, backend
@@ -354,6 +369,6 @@ class Gateway:
                 )
                 return replace(turn, sampling=named), other
         if turn.api == "messages" and CLAUDE.match(turn.model) and self.models:
-            # Claude Code asks for models by their own names, whatever is behind it.
+            # Claude Code requests models by Anthropic's names, whichever model serves them here.
             return replace(turn, notes=(*turn.notes, ("model", "ignored"))), next(iter(self.models.values()))
         raise no_model(turn.model)

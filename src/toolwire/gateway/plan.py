@@ -1,8 +1,9 @@
-"""The plan of a turn: capabilities × request × settings → strategy, how the answer is read, and a report of
-every field.
+"""The plan of a turn: its strategy, how its answer is read, and the report on its fields.
 
-The strategies: the backend's own tools (`native`, `parked`), a decoder held to the tools' schemas
-(`constrained`), or a model that is taught to write calls as text (`emulated`). Pure: ids are passed in.
+The plan follows from the backend's capabilities, the request and the settings. A backend's own tools are used
+with the strategies `native` and `parked`. With `constrained`, the decoder is restricted so that every call
+fits its tool's schema. With `emulated`, the prompt teaches the model to write calls as text. Pure: ids are
+passed in.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ MOST_CALLS = 8
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How one turn is served. `turn` is what the backend runs.
+    """How one turn is served. `turn` is the turn as the backend runs it.
 
-    `scanner` creates the reader of a text-only backend's answer; None: the backend's own events count.
+    `scanner` creates the parser that finds calls in the answer's text; None if the backend sends calls as
+    events.
     """
 
     strategy: Strategy
@@ -66,32 +68,33 @@ class Plan(msgspec.Struct, frozen=True):
     customs: frozenset[str] = _NOBODY
     required: bool = False
     strict: bool = False
-    """A tool is strict and the decoder is not held to its schema: its calls are checked when they are
-    complete.
+    """Whether complete calls are checked against their schemas.
+
+    True if a tool is strict and the decoder does not enforce its whole schema.
     """
     choice: ToolChoice = _NONE
     form: Form = _NO_FORM
     begun: str = ""
-    """The beginning of the answer, before the backend writes anything."""
+    """The beginning of the answer, which is known before the backend writes anything."""
     prefilled: bool = False
-    """The turn's last message is the beginning of the answer."""
+    """Whether the last message of `turn` is the beginning of the answer."""
     hold_calls: bool = False
     declared: ToolRegistry | None = None
-    """The tools that may be called; None: any call is sent."""
+    """The tools that may be called; None if calls of any tool are sent to the client."""
     unknown: Literal["text", "error"] = "text"
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
-    """Stop sequences that the gateway looks for in the answer's text."""
+    """The stop sequences that the gateway looks for in the answer's text."""
     thoughts: bool = False
-    """Reasoning is separated from the answer's text."""
+    """Whether reasoning is separated from the answer's text."""
     offer: tuple[Strategy, Capabilities] = ("native", Capabilities())
-    """The backend's strategy and capabilities when the plan was made."""
+    """The strategy and the capabilities that the backend had when the plan was made."""
 
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retried(self) -> Plan:
-        """The same plan, whose report says that the model was asked once more."""
+        """Returns the plan with a report which says that the model was asked a second time."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
         return msgspec.structs.replace(
             self,
@@ -101,13 +104,14 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     def without_logprobs(self) -> Plan:
-        """The same plan, whose report says that log probabilities were dropped."""
+        """Returns the plan with a report which says that log probabilities were dropped."""
         dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), **dropped}.items()))
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
-        """The turn for the second attempt: the model's answer, one corrective message, and only the permitted
-        tools.
+        """Returns the turn for the second attempt, with the first answer and a corrective message.
+
+        `issues` says what was wrong with the call. Only the tools that `tool_choice` allows are offered.
         """
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
         items, begun = (
@@ -120,7 +124,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
-    """Decides how this turn is served. Raises `ToolwireError` if the backend cannot take the request."""
+    """Decides how a turn is served.
+
+    Raises `ToolwireError` if the backend cannot serve the request.
+    """
     offer = backend.strategy, backend.capabilities
     capabilities = offer[1]
     if not capabilities.images and turn.images():
@@ -176,9 +183,9 @@ def _has_own_tools(turn: Turn, speaks: bool) -> bool:
 
 
 def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
-    """The tools that may be called; None: any.
+    """Returns the tools that may be called; None if any tool may be called.
 
-    `unknown_tool = "forward"` passes undeclared tools, unless `tool_choice` restricts what may be called.
+    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools.
     """
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
@@ -186,7 +193,10 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
 
 
 def mentions(turn: Turn, text: str) -> bool:
-    """Whether the client's own messages contain a text. Tool results do not count: they are untrusted."""
+    """Whether the client's messages or instructions contain `text`.
+
+    Tool results are ignored, because they are untrusted.
+    """
     messages = (
         part.text
         for item in turn.items
@@ -198,7 +208,7 @@ def mentions(turn: Turn, text: str) -> bool:
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
-    """The strategy for this turn's tools: the backend's own, unless it cannot serve this turn."""
+    """Returns the strategy for this turn: usually the backend's own."""
     required = turn.tool_choice.mode == "required"
     if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
         return "constrained"
@@ -227,7 +237,7 @@ def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     customs = frozenset(custom) if custom else _NOBODY
     if customs or (
         plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))
-    ):  # the history may have other custom calls
+    ):  # the history may contain calls of custom tools that are no longer offered
         turn = replace(
             turn, tools=tuple(map(as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items))
         )
@@ -260,10 +270,11 @@ def _as_text(
     settings: ToolSettings,
     ids: IdFactory,
 ) -> Plan:
-    """The turn as messages only: tools and calls become text, and the answer is scanned for calls."""
+    """Plans a turn as plain messages: tools and calls become text, and the answer is scanned."""
     constrained, required = plan.strategy == "constrained", plan.required
-    # With an output format enforced, the answer could hold no call, unless the decoder is our own. An answer
-    # that must be a call has no text that could have a format.
+    # `worded`: the prompt describes the output format, and the decoder does not enforce it. An enforced
+    # format would prevent calls, unless the decoder is our own. If a call is required, there
+    # is no text that could have a format.
     worded = (
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
@@ -286,7 +297,7 @@ def _as_text(
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
     asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
-    if constrained:  # a call is checked when complete if its schema says more than the decoder enforces
+    if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
@@ -315,14 +326,20 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """The dialect that the model is taught. A constrained answer uses what the decoder can enforce."""
+    """Returns the dialect that the prompt teaches.
+
+    With a constrained decoder, it is one that the decoder can enforce.
+    """
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
     return "sentinel" if "sentinel" in dialects else dialects[0]
 
 
 def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
-    """The known beginning of the answer. A bare answer is read as if its marker came first."""
+    """Returns the known beginning of the answer; "" if there is none.
+
+    An answer in the bare dialect has no opening marker, and is read as if it began with one.
+    """
     if form.dialect == BARE:
         return form.opening
     if not prefill:
@@ -342,7 +359,7 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    shown = any(isinstance(item, Call | Result) for item in turn.items)  # markup that a model could copy
+    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy their markup
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(
@@ -351,8 +368,10 @@ def _constraint(
 
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
-    """Whether calls must be checked because the schema says more than the decoder enforces. An invalid schema
-    says nothing, unless it is declared strict, which is an error.
+    """Whether complete calls of a tool must be checked against its schema.
+
+    True if the schema requires more than the decoder enforces. `own`: the decoder runs our own grammar. An
+    invalid schema requires nothing; if the tool is strict, checking raises an error.
     """
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:

@@ -1,11 +1,13 @@
-"""One turn: the only loop between a backend's run and the client.
+"""Serves one turn: the only loop between a backend's run and the client.
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a
-required call and the fallback to another strategy only decide which source the loop reads next. Before the
-first byte of an answer a failure is an HTTP error (`ToolwireError`); after it, it is sent in the stream.
-Closing the stream cancels the run.
+A `RunSource` is one run of the backend. The loop reads one source at a time. Four things decide which source
+it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, and the
+fallback to another strategy.
+
+A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
+the stream. Closing the stream cancels the run.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
 LONGEST_S = 0.001
-"""How long the loop reads a long batch before it lets other turns run."""
+"""How many seconds the loop works on a long batch before other turns may run."""
 
 
 class Run:
-    """The state of one turn."""
+    """One turn from its request to its summary: the state, the loop, and the answer it returns."""
 
     place: QueueSlot | None = None
-    """Its slot in the model's queue; None if the model has no limit."""
+    """The turn's slot in the model's queue; None if the model has no limit."""
     turn: Turn | None = None
     backend: Backend | None = None
     plan: Plan | None = None
@@ -58,7 +60,7 @@ class Run:
     claim: Claim | None = None
     model = backend_kind = _report = ""
     kind = "new"
-    """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
+    """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
     _first_byte: float | None = None
     _committed = _observed = False
 
@@ -76,17 +78,17 @@ class Run:
         self._timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._siblings = object()  # shared by the parks of all choices of this turn
+        self._siblings = object()  # the parks of all choices of this turn share this object
 
     def asks(self, turn: Turn, backend: Backend) -> None:
-        """The model exists: from now on the turn counts for this model, even if it is refused."""
+        """Sets the backend. From now on the turn counts for this model, even if it is refused later."""
         self.turn, self.backend, self.model = turn, backend, turn.model
         self.backend_kind = self._gateway.catalog.kind(backend.id)
         if self.trace is not None:
             self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
 
     def planned(self, turn: Turn) -> Plan:
-        """Plans the turn, for the first time or after the chosen strategy was refused."""
+        """Plans the turn, for the first time or again after the backend refused the strategy."""
         assert self.backend is not None
         self.turn = turn
         self.plan = plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
@@ -96,7 +98,10 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Continues a parked run, or runs the turn from its history. `awaited`: a run waited for it."""
+        """Sets which parked run the turn continues; if `claim` is None, it runs from its history.
+
+        `awaited` is True if a parked run waited for a result in this request.
+        """
         assert self.turn is not None
         self.claim = claim
         replayed = awaited or brings_results(self.turn.items)
@@ -105,7 +110,7 @@ class Run:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 
     def abandon(self) -> None:
-        """Drops a parked run that was claimed but never continued."""
+        """Drops the claimed parked run if no source has read it."""
         claim, self.claim = self.claim, None
         if claim is not None:
             self._gateway.parking.drop(claim.park)
@@ -116,16 +121,19 @@ class Run:
             self.trace.kind = kind
 
     def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
-        """Work of this turn, within the time limit of the whole turn."""
+        """Runs `work` within the time limit of the whole turn."""
         return work if self._timeouts is None else self._timeouts.whole(work)
 
     # --- the loop ---
 
     async def _loop(self, choice: int = 0, alone: bool = True) -> AsyncGenerator[bytes, None]:
-        """The blocks of one choice, and the end of the answer if it is the only one."""
+        """Yields the blocks of one choice.
+
+        `alone`: it is the only choice, so the end of the answer follows.
+        """
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
-        with self if alone else nullcontext():  # one of several choices: the whole answer holds them
+        with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
             refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
             source = self._first_source(choice) if refusal is None else failed(refusal)
@@ -175,7 +183,7 @@ class Run:
             self.observe(answer.failure)
 
     async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
-        """The blocks of several choices as they arrive, then the end of the answer."""
+        """Yields the blocks of several choices as they arrive, then the end of the answer."""
         answer = self.answer
         assert answer is not None
         with self:
@@ -193,7 +201,7 @@ class Run:
         self.observe(answer.failure)
 
     async def _end(self) -> bytes:
-        """The end of the answer. It is stored before it is sent."""
+        """Returns the last block of the answer, after the answer was stored."""
         answer = self.answer
         assert answer is not None and self.turn is not None
         last = answer.finish(self.account.comment() if self.turn.stream else "")
@@ -215,7 +223,7 @@ class Run:
         return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
 
     async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
-        """Reads a batch with a long text. Other turns run in between."""
+        """Feeds a batch with a long text in slices. Other turns run in between."""
         blocks, began = [], perf_counter()
         for part in stages.slices(batch):
             blocks.append(stages.feed(part))
@@ -229,7 +237,7 @@ class Run:
     # --- which source is read ---
 
     async def _admission(self) -> Failure | None:
-        """Waits until the queue admits the turn. Returns the failure if it does not."""
+        """Waits until the queue admits the turn. Returns None then, or the failure if it refuses."""
         assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
@@ -248,7 +256,7 @@ class Run:
         return RunSource(self.turn.model, live.segment(), number, live, claim)
 
     def _source(self, plan: Plan, turn: Turn, choice: int, how: str = "") -> RunSource:
-        """A new run of the backend."""
+        """Starts a new run of the backend. `how` is its label in the journal."""
         assert self.backend is not None
         if plan.strategy != "parked":
             return RunSource(turn.model, self.backend.run(turn), self._number(how or "run", choice))
@@ -256,23 +264,27 @@ class Run:
         return RunSource(turn.model, live.segment(), self._number(how or "open", choice), live)
 
     def _number(self, how: str, choice: int) -> int:
-        """The number of a new run in the journal."""
+        """Returns the number of a new run in the journal; 0 without a journal."""
         return 0 if self.trace is None else self.trace.begin_run(how, choice)
 
     def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """What to read instead of a run that failed before it said anything, or the failure."""
+        """Returns what to read instead of a run that failed before its first event.
+
+        This is another run, with the stages that read it. If there is no alternative, the failure is
+        returned.
+        """
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
-        if source.claim is not None and failure.kind != "timeout":  # it died while it was parked
+        if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
             self._is("replayed")
             return self._source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
             return failure
         try:
             again = self.planned(self.turn)
-        except ToolwireError as error:  # the other strategy cannot take the request
+        except ToolwireError as error:  # the other strategy cannot serve the request
             return error.failure
         if (again.strategy, again.report) == (plan.strategy, plan.report):
             self.plan = plan
@@ -280,7 +292,7 @@ class Run:
         return self._source(again, again.turn, choice), self._stages(again, choice)
 
     def _ask_again(self, rejected: RequiredCall, stages: Stages) -> RunSource:
-        """The second attempt for a required call, or for a strict call that did not fit its schema."""
+        """Starts the second attempt, after a call was missing or did not fit its strict schema."""
         assert self.plan is not None
         self.plan = self.plan.retried()
         self._report = self.plan.report_header()
@@ -290,10 +302,10 @@ class Run:
         return self._source(stages.plan, turn, stages.choice, "retry")
 
     async def _over(self, source: RunSource, stages: Stages) -> tuple[RunSource | None, bytes]:
-        """Handles the end of a run. Returns the next source, if there is one, and a last block for the
-        client.
+        """Handles the end of a run: parks it, tries again, or fails.
 
-        Raises the failure if nothing of the answer was sent.
+        Returns the next source (None if there is none) and a last block for the client. Raises the failure if
+        nothing of the answer was sent yet.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
@@ -311,8 +323,9 @@ class Run:
         return following, block
 
     async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
-        """Parks a run whose calls wait, before the end of its response is sent, so that a fast client finds
-        it.
+        """Parks the run if it has calls that wait for results.
+
+        This happens before the end of the response is sent: a fast client may send the results at once.
         """
         if not stages.is_parkable or not live.pending:
             return
@@ -339,7 +352,10 @@ class Run:
         return Answer(self._headers(whole=True), body=body)
 
     async def stream(self, on_slow: OnSlow | None) -> Answer:
-        """The stream, when its first block is known. For a slow model, `on_slow` gets the headers first."""
+        """Returns the stream when its first block is known.
+
+        If the model is slow, `on_slow` gets the headers before that.
+        """
         blocks = self._blocks()
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
@@ -351,9 +367,12 @@ class Run:
         return Answer(self._headers(whole=False), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
-        """From now on the answer is a stream, and a failure is sent in it."""
+        """Commits the answer to being a stream, because its first block is late.
+
+        From now on a failure is sent in the stream and not as an HTTP error.
+        """
         if self.answer is not None and self.answer.failure is not None:
-            return  # it becomes an HTTP error, and its run is being closed
+            return  # the failure becomes an HTTP error, and the run is being closed
         self._committed = True
         if self.trace is not None:
             self.trace.committed = True
@@ -361,17 +380,20 @@ class Run:
             on_slow(self._headers(whole=False))
 
     def __enter__(self) -> None:
-        """Keeps the model open while the answer is made."""
+        """Keeps the model open until the answer has ended."""
         assert self.backend is not None
         self._gateway.catalog.hold(self.backend)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Observes an answer that ends early, and releases what it holds."""
+        """Releases the model, the parked run and the queue slot.
+
+        Reports an answer that ended early to the observers.
+        """
         assert self.backend is not None
         self._gateway.catalog.release(self.backend)
         if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
             self.observe(None, cancelled=True)
-        elif kind is not None and self._first_byte is not None:  # before it, `respond` observes the failure
+        elif kind is not None and self._first_byte is not None:  # earlier failures are observed by `respond`
             self.observe(Failure("server", "The server had an error."))
         if self.claim is not None:
             self.abandon()
@@ -381,7 +403,7 @@ class Run:
     # --- the end of a turn ---
 
     def _final_report(self) -> str:
-        """The report, after the answer has shown whether its text has log probabilities."""
+        """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
         if self.account.drops_logprobs and self.plan is not None:
             self._report = self.plan.without_logprobs().report_header()
             if self.trace is not None:
@@ -396,7 +418,7 @@ class Run:
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """Settles the limits of the turn and calls the observers, once."""
+        """Settles the limits of the turn and calls the observers. Only the first call has an effect."""
         if self._observed:
             return
         self._observed = True
