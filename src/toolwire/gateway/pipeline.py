@@ -239,10 +239,10 @@ class Gateway:
         return Compaction(self, body, turn.items, caller)
 
     async def count(self, api: Api, raw: bytes, caller: Caller) -> Answer:
-        """The size of a request's input, as `/responses/input_tokens` and `/messages/count_tokens` return it.
+        """Returns the size of a request's input in tokens.
 
-        For a backend that cannot count without running it is the estimate that limits use, and the report
-        says so.
+        Serves `/responses/input_tokens` and `/messages/count_tokens`. If the backend cannot count without
+        running the turn, the size is the estimate that the rate limits use, and the report header says so.
         """
         body = await self._parsed(raw)
         if api == "messages":
@@ -264,7 +264,7 @@ class Gateway:
         return Answer([(b"x-toolwire-report", report)], encode(counted))
 
     async def _counted(self, turn: Turn, backend: Backend) -> int | None:
-        """The input tokens as the backend counts them; None if it cannot."""
+        """Returns the number of input tokens as the backend counts them; None if it cannot."""
         if not isinstance(backend, CountingBackend):
             return None
         await backend.prepare()
@@ -274,7 +274,7 @@ class Gateway:
         return await backend.count(plan.turn)
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
-        """Checks whether the key may run this turn, and reserves its limits."""
+        """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
         grant.check(turn, backend.id)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None

@@ -177,7 +177,10 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
 
 
 def _has_own_tools(turn: Turn, speaks: bool) -> bool:
-    """Whether the backend runs some of the tools itself, so that a required call need not be the client's."""
+    """Whether the backend runs some of the tools itself.
+
+    A required call may then be a call of such a tool, which the client does not see.
+    """
     declared = len(turn.tools) + len(turn.hidden_tools)
     return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
 

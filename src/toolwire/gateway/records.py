@@ -44,9 +44,9 @@ class Caller(msgspec.Struct, frozen=True):
     trace_parent: str = ""
     """The value of the W3C header `traceparent`: the caller's own span."""
     memory: Memory | None = None
-    """The memory of the caller's connection, if it is a WebSocket."""
+    """The memory of the caller's WebSocket connection; None for a plain HTTP request."""
     headers: Mapping[str, str] = {}
-    """Headers that are part of the request on its API: `Turn.headers`."""
+    """The headers that the API defines as part of a request (see `Turn.headers`), by name."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]

@@ -464,7 +464,7 @@ class Exchange:
 
 
 def api_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers that are part of a Messages request, by name: the API's version and its betas."""
+    """Returns the headers that belong to a Messages request, by name: API version and betas."""
     found: dict[str, str] = {}
     for name, value in headers:
         if name in API_HEADERS and value.isascii():
