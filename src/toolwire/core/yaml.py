@@ -98,7 +98,7 @@ def read_value(text: str) -> Any:
 
 
 def read_member(line: str) -> tuple[str, str] | None:
-    """Returns a line's key and the text after the colon, by the loose rules; None if it has no key."""
+    """Returns the key of a line and the text after its colon (loose rules); None without a key."""
     return _member(line, 0, LOOSE)
 
 
