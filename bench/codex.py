@@ -91,7 +91,7 @@ def words(pieces: int) -> list[str]:
     return [MARK, *(f" w{number:03d}" for number in range(1, pieces))]
 
 
-# --- the provider -------------------------------------------------------------------------------------------
+# --- the provider ---
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _COUNT = re.compile(rb"of (\d+) pieces")
@@ -165,7 +165,7 @@ async def provide(port: int) -> None:
     await server.serve_forever()
 
 
-# --- one turn on each side ----------------------------------------------------------------------------------
+# --- one turn on each side ---
 
 
 @dataclass(slots=True)
@@ -307,7 +307,7 @@ async def drive(
         await close()
 
 
-# --- the sides, as processes --------------------------------------------------------------------------------
+# --- the sides, as processes ---
 
 
 def cpu_s(pids: Sequence[int]) -> float:
@@ -408,7 +408,7 @@ class Side:
             self.target.stop()
 
 
-# --- the rounds ---------------------------------------------------------------------------------------------
+# --- the rounds ---
 
 Found = dict[tuple[str, str], list[Figures]]
 """By side and load: the figures of the waves, pair by pair."""

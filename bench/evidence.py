@@ -57,7 +57,7 @@ class Section:
     """Whether anything but a pass is a failure, rather than a missed target."""
 
 
-# --- readers ------------------------------------------------------------------------------------------------
+# --- readers ---
 
 
 def read_fuzz(data: Any) -> Reading:
@@ -168,7 +168,7 @@ def read_steps(data: Any) -> Reading:
     )
 
 
-# --- what is run --------------------------------------------------------------------------------------------
+# --- what is run ---
 
 FUZZ, SCANNER, GATEWAY, CODEX = (
     WORK / "fuzz.json",
@@ -419,7 +419,7 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     return line, reading.details
 
 
-# --- the page -----------------------------------------------------------------------------------------------
+# --- the page ---
 
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence

@@ -266,7 +266,7 @@ async def _until(true: Callable[[], Awaitable[bool]], within_s: float) -> bool:
     return True
 
 
-# --- the judgement ------------------------------------------------------------------------------------------
+# --- the judgement ---
 
 
 def ways(ends: Sequence[Ended]) -> str:

@@ -245,7 +245,7 @@ def crowd(target: Target, rounds: int) -> list[float]:
     return peaks
 
 
-# --- the table ----------------------------------------------------------------------------------------------
+# --- the table ---
 
 PEER_TARGETS = {
     ("litellm", "plain"): 25.0,

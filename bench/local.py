@@ -95,7 +95,7 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
     return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
 
 
-# --- the sides ----------------------------------------------------------------------------------------------
+# --- the sides ---
 
 
 def _turn(number: int, held: bool) -> Turn:

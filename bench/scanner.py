@@ -113,7 +113,7 @@ def _checked(kind: str, stream: Stream) -> None:
         raise RuntimeError(f"{kind}: expected one good call, got {statuses}")
 
 
-# --- all dialects against one -------------------------------------------------------------------------------
+# --- all dialects against one ---
 
 ALL_MARK = 1.5
 """The highest cost of a piece with all dialects on, relative to one."""

@@ -37,7 +37,7 @@ KINDS = ("rare word", "two words", "no hits")
 NOT_MEASURED = "ripgrep is not installed here (Debian: apt install ripgrep)"
 
 
-# --- the vault ----------------------------------------------------------------------------------------------
+# --- the vault ---
 
 
 def vocabulary() -> list[str]:
@@ -92,7 +92,7 @@ def queries() -> dict[str, list[str]]:
     }
 
 
-# --- the three ways -----------------------------------------------------------------------------------------
+# --- the three ways ---
 
 
 def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
@@ -139,7 +139,7 @@ def timed(action: Callable[[str], object], asked: list[str], times: int) -> floa
     return median(found) * 1000
 
 
-# --- building -----------------------------------------------------------------------------------------------
+# --- building ---
 
 BUILD = """
 import json, resource, sys, time

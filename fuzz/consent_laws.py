@@ -54,7 +54,7 @@ ABSENT = "☠ no such text ☠"
 ASKING = Asking("session", "model", "test", vault="v")
 
 
-# --- cases --------------------------------------------------------------------------------------------------
+# --- cases ---
 
 
 def _text(rng: Random) -> str:
@@ -175,7 +175,7 @@ def _draw(rng: Random) -> Case:
     }
 
 
-# --- judging ------------------------------------------------------------------------------------------------
+# --- judging ---
 
 
 class _Person:

@@ -86,7 +86,7 @@ def written(case: Case) -> tuple[str, list[Written]] | None:
     return text, found
 
 
-# --- round trip ---------------------------------------------------------------------------------------------
+# --- round trip ---
 
 
 def judge_round_trip(case: Case) -> None:
@@ -127,7 +127,7 @@ def judge_round_trip(case: Case) -> None:
         )
 
 
-# --- cut off ------------------------------------------------------------------------------------------------
+# --- cut off ---
 
 
 def draw_cut(rng: Random, dialect: str | None = None) -> Case:

@@ -29,7 +29,7 @@ LINE_START = frozenset(
     name for name, dialect in DIALECTS.items() if any(opener.line_start for opener in dialect.openers)
 )
 
-# --- texts --------------------------------------------------------------------------------------------------
+# --- texts ---
 
 
 _NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
@@ -143,7 +143,7 @@ def mutated(rng: Random, whole: str) -> str:
     return whole
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def key(rng: Random) -> str:
@@ -232,7 +232,7 @@ def jsonish(rng: Random) -> str:
     return whole
 
 
-# --- tools and calls ----------------------------------------------------------------------------------------
+# --- tools and calls ---
 
 _TYPES: dict[type, str] = {
     **{bool: "boolean", int: "integer", float: "number", str: "string"},

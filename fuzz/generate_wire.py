@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzz.generate import NAMES, WORDS, Case, arguments, pieces, text, value
 
-# --- events -------------------------------------------------------------------------------------------------
+# --- events ---
 
 
 def _short(rng: Random) -> str:
@@ -76,7 +76,7 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
     return events
 
 
-# --- requests -----------------------------------------------------------------------------------------------
+# --- requests ---
 
 _FUNCTION = {
     "name": "look",

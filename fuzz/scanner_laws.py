@@ -87,7 +87,7 @@ def scan(case: Case, pieces: list[str]) -> tuple[Plain, list[str]]:
     return plain(events), parser.unknown
 
 
-# --- split invariance ---------------------------------------------------------------------------------------
+# --- split invariance ---
 
 
 def draw_text(rng: Random) -> Case:
@@ -123,7 +123,7 @@ def judge_one_shot(case: Case) -> None:
     holds("one shot is the stream", whole, streamed)
 
 
-# --- nothing is lost ----------------------------------------------------------------------------------------
+# --- nothing is lost ---
 
 
 _MARKUP = re.compile(
@@ -235,7 +235,7 @@ def _is_object(written: str) -> None:
         raise Broken("arguments that are called good are a JSON object", "a JSON object", written)
 
 
-# --- off ----------------------------------------------------------------------------------------------------
+# --- off ---
 
 
 def judge_off(case: Case) -> None:
@@ -252,7 +252,7 @@ def judge_off(case: Case) -> None:
         holds("without tools nothing is held", [], parser.finish(case["reason"]))
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def flow_through(flow: JsonFlow | StringFlow, pieces: list[str]) -> tuple[str, int]:

@@ -29,7 +29,7 @@ from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import SseReader, encode
 
-# --- encoders -----------------------------------------------------------------------------------------------
+# --- encoders ---
 
 FAULTS_OF_THE_RUN = frozenset(
     {"invalid_arguments", "cumulative_arguments", "call_id_repeated", "id_repeated"}
@@ -149,7 +149,7 @@ def judge_messages_run(case: Case) -> None:
     _accepted("the stream folds to the body", same(stream, answer, "messages"), False)
 
 
-# --- fragments ----------------------------------------------------------------------------------------------
+# --- fragments ---
 
 
 def draw_fragments(rng: Random) -> Case:
@@ -268,7 +268,7 @@ def judge_assembler(case: Case) -> None:
     holds("every call comes out whole", [[call[0], call[1], "".join(call[2])] for call in case["calls"]], got)
 
 
-# --- requests -----------------------------------------------------------------------------------------------
+# --- requests ---
 
 
 def draw_chat_request(rng: Random) -> Case:
@@ -313,7 +313,7 @@ def judge_messages_request(case: Case) -> None:
     _judge_request(case, messages.decode, "messages")
 
 
-# --- SSE, and calls as XML ----------------------------------------------------------------------------------
+# --- SSE, and calls as XML ---
 
 
 def draw_bytes(rng: Random) -> Case:

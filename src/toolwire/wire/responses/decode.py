@@ -119,7 +119,7 @@ MESSAGES_HINT = (
 
 
 def previous_id(body: Mapping[str, Any]) -> str | None:
-    """Returns the id of the response whose items `decode` needs as `previous`; None: there is none."""
+    """Returns the id of the response whose items `decode` needs as `previous`, or None."""
     value = body.get("previous_response_id")
     if value is not None:
         string("previous_response_id", value)
