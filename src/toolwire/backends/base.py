@@ -40,7 +40,7 @@ class Backend(Protocol):
         ...
 
     def alias(self, name: str) -> str | None:
-        """Returns the reasoning effort that an alias selects ("": none); None if `name` is not an alias."""
+        """Returns the reasoning effort that an alias selects ("": none); None if it is not an alias."""
         ...
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
