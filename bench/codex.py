@@ -421,7 +421,10 @@ class Side:
 # --- the rounds ---
 
 Found = dict[tuple[str, str], list[Figures]]
-"""The figures of each wave, by side and load. The same position on both sides is a pair."""
+"""The figures of each wave, by side and load.
+
+The waves at the same position on both sides ran one after the other: they are a pair.
+"""
 
 
 def measure(provider: int, rounds: int, chance: random.Random) -> Found:

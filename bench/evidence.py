@@ -435,7 +435,10 @@ The long versions of the tests. `make evidence` runs all of them; the command in
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
-    """Returns the sections that the page already has, by name."""
+    """Returns the sections that the page already has, by name.
+
+    Each is its line of the table of contents, and its block of the page.
+    """
     if not page.exists():
         return {}
     found = [(json.loads(head), body) for head, body in _BLOCK.findall(page.read_text())]

@@ -158,7 +158,10 @@ async def _ask(app: App, stream: bool) -> None:
 
 
 async def _took(app: App, stream: bool, times: int) -> float:
-    """Returns the CPU microseconds of one request, including the work after its response."""
+    """Returns the CPU microseconds of one request, the average of `times` requests.
+
+    This includes the work after the response.
+    """
     began = time.process_time()
     for _ in range(times):
         await _ask(app, stream)

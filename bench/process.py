@@ -147,7 +147,7 @@ def answers(port: int, path: str, headers: Mapping[str, str] | None = None, body
 def answer(
     port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None
 ) -> tuple[int, str]:
-    """Returns the status and text of one response; status 0 if there is none."""
+    """Sends one request. Returns the status and text of the response; status 0: no response."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         sent = json.dumps(body) if body is not None else None

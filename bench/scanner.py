@@ -65,7 +65,7 @@ DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
 
 
 class _Empty:
-    """A parser with the cheapest possible `feed`."""
+    """The baseline: a parser whose `feed` only appends to a list."""
 
     def __init__(self) -> None:
         self.out: list[str] = []

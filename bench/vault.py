@@ -130,7 +130,7 @@ def asked_by_ripgrep(program: str, root: Path, query: str) -> list[str]:
 
 
 def timed(action: Callable[[str], object], asked: list[str], times: int) -> float:
-    """Returns the median of the queries' medians, in milliseconds."""
+    """Runs each query `times` times. Returns the median of their medians, in milliseconds."""
     found = []
     for query in asked:
         rounds = []

@@ -521,7 +521,7 @@ GUIDES = (
 
 
 def opened(folder: Path, port: int = 0) -> Site:
-    """Starts the server of the scenes, with its vault and its past, in this folder."""
+    """Starts the server of the scenes in this folder, with a vault and a day of traffic."""
     vault = folder / "Notes"
     for path, text in NOTES.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)

@@ -101,7 +101,7 @@ def text(rng: Random, most: int = 6) -> str:
 def prose(rng: Random) -> str:
     """Returns text that no dialect may read as a call, though it may begin like one.
 
-    Never ends inside a line that changes the meaning of the text after it.
+    It never ends in a way that changes how the text after it is read.
     """
     size = rng.randint(0, 6)
     return "".join(rng.choice(WORDS) + rng.choice((" ", " ", " ", "\n", "\n\n")) for _ in range(size))
@@ -459,7 +459,7 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
 )
 """Calls as models write them.
 
-Each entry has the text before several calls, one call, the text between calls, and the text after.
+Each entry has the text before the calls, one call, the text between two calls, and the text after them.
 """
 
 

@@ -1,4 +1,4 @@
-"""Clients on raw sockets for a server under load: one that runs tool loops, and hostile ones.
+"""Clients on raw sockets for a server under load: one runs tool loops, others are hostile.
 
 `ToolLoop.run` judges every answer and records its times. Each function in `HOSTILE` attacks the server until
 it is cancelled, and does not check the answers.
@@ -194,7 +194,7 @@ BACK_AFTER_S = 0.1
 
 
 async def dribbles_head(port: int, key: str) -> None:
-    """Sends a byte of the headers at intervals, and never the last one."""
+    """Sends a byte of the headers at intervals, and never completes them."""
     async with connected(port) as (_, writer):
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         while True:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL on loopback for tests, with a password and its own folder, never as root.
+"""A real PostgreSQL on loopback for tests, with a password and its own folder, not as root.
 
 It can be stopped, killed, paused and restarted on the same port with the same data.
 """

@@ -48,7 +48,10 @@ def _load(backend: str) -> tuple[Any, Any]:
 
 
 def check(backend: str, options: dict[str, Any]) -> Any:
-    """Returns the backend's options object. Raises an OptionError that names the key."""
+    """Returns the settings of a model as the backend's options object.
+
+    Raises an OptionError that names the wrong key.
+    """
     kind, _ = _load(backend)
     known = {one.name: one for one in fields(kind)}
     hints = typing.get_type_hints(kind)

@@ -56,7 +56,7 @@ _UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 UNITS = ("B", "kB", "MB", "GB")
 LONGEST = len("⟨U+10FFFF⟩")
-"""The longest text that replaces one character."""
+"""The length of the longest text that replaces one character."""
 
 
 def clean(text: str) -> str:

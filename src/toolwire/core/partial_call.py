@@ -139,7 +139,7 @@ class PartialCall:
         text = self.arguments if self.kind == "function" else ""
         repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
         if repair is not None and repaired:
-            # What was sent is the repair of the whole text: the split into pieces makes no difference.
+            # The pieces were repaired when they were sent. Repairing the whole text gives the same result.
             again: Repair = type(repair)()
             text = again.feed(text) + again.finish()
         if text.strip():

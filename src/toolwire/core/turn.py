@@ -202,7 +202,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request.
+    """One request, as the decoder read it.
 
     `sent` has the names of all top-level fields in the client's body. Law 10: the report covers each of them.
     """

@@ -24,9 +24,9 @@ class Rules:
     """How strictly a value is read."""
 
     number: re.Pattern[str]
-    """Plain text that is a number."""
+    """Matches plain text that is a number."""
     flow_plain: re.Pattern[str]
-    """Plain text inside brackets."""
+    """Matches plain text inside brackets."""
     loose: bool = False
     """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
 

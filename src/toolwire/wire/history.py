@@ -208,9 +208,9 @@ class _Pairing:
         self._write([step for step in steps if step.items])
 
     def _steps(self) -> tuple[list[int], dict[str, int]]:
-        """Returns the number of each item's step, and each answered call's new step.
+        """Returns the step of each item, and by call id the new step of each answered call.
 
-        The new step is the one directly before the call's result.
+        Steps are numbered from 0. A call's new step is the one directly before its result.
         """
         number_of: list[int] = []
         goal_of: dict[str, int] = {}

@@ -198,7 +198,10 @@ class AnswerReader:
                 self._close(word, out)
 
     def _take_logprobs(self, logprobs: Any, most: int, delta: ChunkDelta | None) -> None:
-        """Keeps the tokens for the text that they belong to. Tokens of reasoning and calls are dropped."""
+        """Keeps log probabilities until the text of their tokens is sent.
+
+        Those of reasoning and calls are dropped.
+        """
         if delta is None or (
             not delta.content and (delta.reasoning_content or delta.reasoning or delta.tool_calls)
         ):
@@ -406,8 +409,8 @@ def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragme
 
 # --- prefill ---
 #
-# A request can end with the beginning of the assistant's answer. Some servers (llama.cpp since 2026) repeat
-# it in front of what they add, others do not. It is removed where it is repeated.
+# A request can end with the beginning of the assistant's answer, the prefill. Some servers (llama.cpp since
+# 2026) repeat the prefill before the text that they add, others do not. A repeated prefill is removed.
 
 
 def prefill_of(turn: Turn) -> str:

@@ -306,9 +306,10 @@ def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
 
 # --- constraints ---
 #
-# `Turn.constraint` → the request fields that constrain the server's decoder. A constraint without an
-# opening marker is one JSON schema for the whole answer. Any other is text with calls in it: a Lark grammar
-# (llguidance), or structural tags of xgrammar, whose tags begin with a call up to its arguments.
+# Turns `Turn.constraint` into the request fields that constrain the model's output. A constraint without an
+# opening marker becomes a JSON schema for the whole answer. Any other constraint is for text that contains
+# calls: it becomes a Lark grammar (llguidance) or a structural tag (xgrammar), in which a tag begins with the
+# text of a call up to its arguments.
 
 
 def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:

@@ -21,10 +21,10 @@ from toolwire.emulate.dialects import dialects_of
 
 # --- refusals ---
 #
-# How servers refuse tools, a `tool_choice`, or a schema or grammar. After a refusal the turn uses another
-# strategy; any other error stays an error. The structure of the error decides first: the field that it
-# names (`param`, a pydantic `loc`) and its code; then its wording. An error in the definition of a tool
-# (`tools[0].function.parameters`), or in the size or number of tools, is the client's.
+# Recognizes errors by which servers refuse tools, a `tool_choice`, a schema or a grammar. After a refusal the
+# turn uses another strategy; any other error goes to the client. First the structure of the error decides: the
+# field that it names (`param`, a pydantic `loc`) and its code. Then its wording decides. An error in the
+# definition of a tool (`tools[0].function.parameters`), or in the size or number of tools, is not a refusal.
 
 Refused = Literal["tools", "choice", "allowed", "constraint"]
 """A feature that a server can refuse.

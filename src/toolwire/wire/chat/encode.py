@@ -62,7 +62,10 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, Any]:
-    """Returns a choice's `logprobs` object. `tokens` has the keys `content` and `refusal`, if any."""
+    """Returns the `logprobs` object of a choice.
+
+    `tokens` are those of the content and of the refusal, under these keys; a key may be missing.
+    """
     return {"content": tokens.get("content"), "refusal": tokens.get("refusal")}
 
 

@@ -420,7 +420,10 @@ def _document(block: dict[str, Any], path: str) -> list[Part]:
 def _tools(
     tools: Any, loaded: set[str], notes: list[Note]
 ) -> tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]:
-    """Returns the tools that the model sees, and the tools that are hidden from it."""
+    """Returns the tools that the model sees, and the tools that are hidden from it.
+
+    `loaded`: names of tools that the conversation has already made visible.
+    """
     seen: dict[str, ToolSpec] = {}
     hidden: dict[str, ToolSpec] = {}
     for i, tool in enumerate(tools):
