@@ -133,8 +133,8 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """Returns the table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    It differs from `_ROWS` in two cases: content of the open item's own kind is a DELTA, and a signature signs
-    an open thought.
+    It differs from `_ROWS` in two cases: content of the open item's own kind is a DELTA, and a signature
+    signs an open thought.
     """
     columns: dict[str, int] = {"idle": 0, "ended": 3, "redacted": 1, **dict.fromkeys(CONTENT_KINDS, 1)}
     columns.update(dict.fromkeys(CALL_KINDS, 2))

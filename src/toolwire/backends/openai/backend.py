@@ -263,7 +263,7 @@ def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
 
 
 async def _read_until(response: UpstreamReply, until: float) -> bytes:
-    """Reads what follows the finish reason, up to the time `until`.
+    """Reads the next bytes after the finish reason, waiting at most until `until`.
 
     Returns no bytes on an error or timeout, because the answer is complete without them.
     """

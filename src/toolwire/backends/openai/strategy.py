@@ -22,8 +22,8 @@ from toolwire.emulate.dialects import dialects_of
 # --- refusals ---
 #
 # Recognizes errors by which servers refuse tools, a `tool_choice`, a schema or a grammar. After a refusal the
-# turn uses another strategy; any other error goes to the client. First the structure of the error decides: the
-# field that it names (`param`, a pydantic `loc`) and its code. Then its wording decides. An error in the
+# turn uses another strategy; any other error goes to the client. First the structure of the error decides:
+# the field that it names (`param`, a pydantic `loc`) and its code. Then its wording decides. An error in the
 # definition of a tool (`tools[0].function.parameters`), or in the size or number of tools, is not a refusal.
 
 Refused = Literal["tools", "choice", "allowed", "constraint"]
@@ -181,7 +181,7 @@ CLIENTS_FAULT = re.compile(
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
-"""Errors in the client's tools. Another strategy would only hide them."""
+"""Matches errors in the client's tools, which another strategy would only hide."""
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
