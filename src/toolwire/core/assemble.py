@@ -103,6 +103,7 @@ class CallAssembler:
         )
 
     def add(self, fragment: Fragment) -> list[Event]:
+        """Adds a fragment and returns the events that can now be sent."""
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
         grows = type(arguments) is str and arguments and not (fragment.complete or fragment.rough)
         if bare and grows and fragment.index is not None and not self._cumulative:
@@ -119,7 +120,7 @@ class CallAssembler:
         return [] if bare and arguments is None else self._add(fragment)
 
     def settle(self) -> list[Event]:
-        """Ends the open call if its arguments are complete. Called when text follows, not a call."""
+        """Ends the open call if its arguments are complete, so that text can follow it."""
         if self._head == len(self.calls) - 1:
             call = self.calls[self._head]
             if call.begun and call.is_closed():
@@ -289,6 +290,7 @@ class CallAssembler:
         self.size += len(text)
 
     def _is_whole(self, name: str, has_arguments: bool) -> bool:
+        """Returns True if the name is complete, that is, if no declared name continues it."""
         if self._names is None:
             return has_arguments
         if name not in self._names:
@@ -299,6 +301,7 @@ class CallAssembler:
     # --- sending events ---
 
     def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
+        """Sends what can be sent after `call` changed. `ready`: its name is complete."""
         if not self._ordered:
             self._send(call, out, force=ready)
             if call.begun and call.complete and not call.ended:
@@ -313,6 +316,7 @@ class CallAssembler:
             self._end(head, self.reason if head.complete else "", out)
 
     def _send(self, call: PartialCall, out: list[Event], force: bool) -> None:
+        """Sends the call's beginning and its new arguments. `force`: its name is complete."""
         if not call.begun:
             if not call.name or not (force or call.pieces):
                 return
@@ -331,6 +335,7 @@ class CallAssembler:
                 out.append(CallArgs(call.number, text))
 
     def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
+        """Sends the rest of the call and its end. `reason` is why the run ended, "" if it goes on."""
         if call.half:
             self._keep(call, join_surrogates(call.half, "", more=False)[0])
             call.half = ""

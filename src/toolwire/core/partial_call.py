@@ -99,6 +99,7 @@ class PartialCall:
         return self._started and self._depth <= 0
 
     def _scan(self, piece: str) -> None:
+        """Follows brackets and strings through the next piece of the arguments."""
         at, end = 0, len(piece)
         if self._skip and end:
             at, self._skip = 1, False

@@ -162,6 +162,7 @@ class Policy:
             self._admit(event, out)
 
     def _grow(self, event: CallArgs | CallEnd, out: list[Event]) -> None:
+        """Passes arguments or the end of a call, if the call passed."""
         if self._held and event.index == self._open:
             self._held.append(event)
             return
@@ -242,6 +243,7 @@ class Policy:
                 self._cut("late")
 
     def _swallow(self, event: Event, out: list[Event]) -> None:
+        """Counts an event that arrives after the cut and drops it. Only `Usage` passes."""
         match event:
             case Usage():
                 out.append(event)
@@ -254,6 +256,7 @@ class Policy:
                 self._count("tail", len(text))
 
     def _cut(self, kind: str) -> None:
+        """Stops the run. Calls that still arrive are counted as dropped under `kind`."""
         self.stop()
         self._open = None
         self._after_cut = kind

@@ -111,6 +111,7 @@ def without_comment(text: str) -> str:
 
 
 def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None:
+    """Returns the key at index `at` of a line and the text after its colon; None without a key."""
     if line[at : at + 1] in ('"', "'"):
         found = _QUOTED.match(line, at)
         colon = _COLON.match(line, _after_space(line, found.end())) if found else None
@@ -267,6 +268,7 @@ def _folded(lines: list[str]) -> str:
 
 
 def _value(text: str, rules: Rules, as_text: bool = False) -> Any:
+    """Returns the value of a text on one line. `as_text`: plain text is not converted."""
     first = text[:1]
     if first and first in "[{":
         value, stop = _flow(text, 0, 0, rules)
@@ -289,6 +291,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain(text: str, rules: Rules, as_text: bool = False) -> Any:
+    """Converts plain text to null, a boolean or a number, if it looks like one."""
     if as_text:
         return text
     if text in _WORDS:
@@ -369,6 +372,7 @@ def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[st
 
 
 def _after_comma(text: str, at: int, closer: str) -> int:
+    """Returns the index after the comma at `at`, or that of the closing bracket."""
     at = _after_space(text, at)
     if text[at : at + 1] == ",":
         return at + 1

@@ -232,6 +232,10 @@ class ToolCallAggregator:
         return Update(any(update.updated for update in updates), deltas)
 
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
+        """Adds fragments to the calls of a choice.
+
+        `emit`: return deltas. `all_held`: also those of calls that these fragments do not change.
+        """
         if not fragments and choice not in self._choices:
             return Update()
         state = self._choices.setdefault(choice, _Choice())
@@ -280,6 +284,7 @@ class ToolCallAggregator:
             return ""
 
     def _blocks(self, text: str) -> list[TextBlock]:
+        """Returns the calls in a text: `<use_tool>` blocks, or else what the matchers find."""
         if not text:
             return []
         found = list(extract_use_tool_blocks(text)[0])

@@ -196,6 +196,7 @@ def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
 
 
 def _disposition(name: str, case: _Case) -> Disposition:
+    """Returns how a known field is served in this case."""
     (rule, apis), strategy, can = FIELDS[name], case.strategy, case.can
     if case.api not in apis:
         return "ignored"

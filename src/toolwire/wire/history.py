@@ -123,6 +123,8 @@ class _Step:
 
 
 class _Pairing:
+    """The pairing of one history: `find_calls`, `find_results` and `place` run in this order."""
+
     def __init__(self, items: Sequence[Item], paths: Sequence[str], field: str) -> None:
         self.items, self.paths, self.field = items, paths, field
         self.calls: dict[str, Call] = {}
@@ -134,6 +136,7 @@ class _Pairing:
         self.out: list[Item] = []
 
     def find_calls(self) -> None:
+        """Finds the calls by id. Skips repeated calls and refuses ids that name two different calls."""
         for i, item in enumerate(self.items):
             if type(item) is not Call:
                 continue
@@ -147,6 +150,7 @@ class _Pairing:
             self.repairs["duplicate_call"] += 1
 
     def find_results(self) -> None:
+        """Finds the result of each call. Refuses results without a call."""
         by_id = {item.call_id for item in self.items if type(item) is Result}
         open_legacy: dict[str, list[str]] = {}
         last: dict[str, int] = {}
@@ -242,6 +246,7 @@ class _Pairing:
         step.message = message
 
     def _write(self, steps: list[_Step]) -> None:
+        """Writes the steps to `out`, each followed by its results, and adds missing results."""
         for step in steps:
             self.out += step.items
             if step is steps[-1] and not any(call_id in self.answers for call_id in step.calls):

@@ -193,6 +193,7 @@ class RequestTools:
         return ANYTHING if choice == "auto" and self._specs else NOTHING
 
     def _allowed(self, choice: dict[str, Any]) -> Choice:
+        """Reads a choice of type `allowed_tools`."""
         inner, path = nested(choice, "allowed_tools", "tool_choice", "tools" if self._flat else None)
         mode: Literal["auto", "required"] = required(inner, "mode", path, one_of("auto", "required"))
         tools = required(inner, "tools", path, array)
@@ -222,6 +223,7 @@ class RequestTools:
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 
     def _known(self, name: str, kind: str, path: str) -> str:
+        """Returns the name if a tool of that name and kind is declared; otherwise raises."""
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:

@@ -200,6 +200,7 @@ class OpenAIBackend:
     async def _failed(
         self, response: UpstreamReply, asked: frozenset[Refused], tap: FrameTap | None
     ) -> Failure:
+        """Returns the failure for a response with a status other than 200."""
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):

@@ -162,6 +162,7 @@ def error_message(body: bytes) -> str:
 
 
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
+    """Returns the kind of failure, from the error's code and type, its wording and the status."""
     is_too_long = CONTEXT_LENGTH.search(words)
     for word in (error.get("code"), error.get("type")):
         kind = CODE_KINDS.get(word) if isinstance(word, str) else None
@@ -177,6 +178,7 @@ def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
 def _failure(
     kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]
 ) -> Failure:
+    """Creates the failure. `where` says when the error came, e.g. "HTTP 500"."""
     param, code = error.get("param"), error.get("code")
     if kind in OWN_MESSAGES:
         return Failure(kind, f"{OWN_MESSAGES[kind][:-1]} ({where}).", retry_after_s=retry)

@@ -235,6 +235,7 @@ class AnswerReader:
             self._call(Fragment(name=function.name, arguments=function.arguments, complete=whole), rough, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
+        """Sends a text, thought or refusal, after joining surrogate pairs."""
         self._has_content = True
         if not (rough or self._half or self._calls.calls):  # nearly always
             out.append(kind(text))
@@ -258,6 +259,7 @@ class AnswerReader:
             self._put(self._half_of(text), len(text), out)
 
     def _put(self, event: Event, size: int, out: list[Event]) -> None:
+        """Sends an event, or defers it while a call is open."""
         if self.ended:
             return
         if self._calls.open:
@@ -271,6 +273,7 @@ class AnswerReader:
         out.append(event)
 
     def _call(self, fragment: Fragment, rough: bool, out: list[Event]) -> None:
+        """Adds a fragment of a call, and sends deferred events if no call is open afterwards."""
         if self.ended:
             return
         fragment.own, fragment.rough = self._is_body, rough
@@ -290,6 +293,7 @@ class AnswerReader:
         self._deferred_size = 0
 
     def _limit(self, out: list[Event]) -> None:
+        """Fails the response if too much is waiting or the calls are too large."""
         held = self._deferred_size + self._calls.held
         if not self.ended and (held > HELD_LIMIT or self._calls.size > CALLS_LIMIT):
             self._deferred.clear()

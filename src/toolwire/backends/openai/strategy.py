@@ -236,6 +236,10 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
+    """Returns the refused feature by the fields and codes of the error objects.
+
+    "client": the error is in the client's tools. None: the structure does not decide.
+    """
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
         if what not in looked_for:
