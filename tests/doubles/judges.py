@@ -352,7 +352,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class Judge:
-    """All judges together."""
+    """Applies all judges to a stream or a body."""
 
     def __init__(self) -> None:
         self.sdk = SdkJudge()

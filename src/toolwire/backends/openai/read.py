@@ -71,7 +71,10 @@ _FINISH_WORDS: dict[FinishReason, str] = {
     "recitation refusal",
 }
 FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
-"""Servers' finish reasons in lower case. `error` is a failure; any other word means `stop`."""
+"""Maps servers' finish reasons, in lower case, to OpenAI's.
+
+`error` is a failure. Any other word that is not here means `stop`.
+"""
 
 HELD_LIMIT = 8 * 1024 * 1024
 """The maximum number of characters that wait for a call to end."""
@@ -241,7 +244,7 @@ class AnswerReader:
             out.append(kind(text))
             return
         if self._half and kind is not self._half_of:
-            self._drop_half(out)
+            self._flush_half(out)
         if rough or self._half:
             text, self._half = join_surrogates(self._half, text, more=not self._is_body)
             self._half_of = kind
@@ -252,7 +255,7 @@ class AnswerReader:
         tokens = tuple(self._tokens.pop(kind, ()))
         return kind(text, tokens) if tokens and (kind is Text or kind is Refusal) else kind(text)
 
-    def _drop_half(self, out: list[Event]) -> None:
+    def _flush_half(self, out: list[Event]) -> None:
         """Sends half of a surrogate pair as U+FFFD, because its other half cannot follow any more."""
         if self._half:
             text, self._half = join_surrogates(self._half, "", more=False)
@@ -277,7 +280,7 @@ class AnswerReader:
         if self.ended:
             return
         fragment.own, fragment.rough = self._is_body, rough
-        self._drop_half(out)
+        self._flush_half(out)
         out += self._calls.add(fragment)
         if self._deferred:
             out += self._calls.settle()
@@ -313,7 +316,7 @@ class AnswerReader:
             self._end_calls(out)
 
     def _end_calls(self, out: list[Event]) -> None:
-        self._drop_half(out)
+        self._flush_half(out)
         if self.ended:
             return
         if self._calls.calls:

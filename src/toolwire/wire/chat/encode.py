@@ -159,7 +159,10 @@ class ChatEncoder(_ChatAnswer):
         return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:
-        """Returns what `feed` returns for one text of choice 0, faster: most batches are that."""
+        """Does what `feed` does for a single text of choice 0, but faster.
+
+        Most batches are one text.
+        """
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         before, after = self._around[0]

@@ -202,7 +202,7 @@ class MessagesEncoder(_MessagesAnswer):
         return self._frames(self._steps(events))
 
     def say(self, text: str) -> bytes:
-        """Returns what `feed` returns for one text, faster: most batches are that."""
+        """Does what `feed` does for a single text, but faster: most batches are one text."""
         if self._order.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         return b"%b%b}}\n\n" % (self._before, encode(text))

@@ -229,7 +229,7 @@ class ResponsesEncoder:
         return self._frames(self._order.feed(events))
 
     def say(self, text: str) -> bytes:
-        """Returns what `feed` returns for one text, faster: most batches are that."""
+        """Does what `feed` does for a single text, but faster: most batches are one text."""
         return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
 
     def finish(self, comment: str | None = None) -> bytes:
