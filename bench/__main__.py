@@ -1,6 +1,7 @@
-"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks and their targets.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: runs benchmarks.
 
-Exit status: 0 measured, whatever the verdicts; with `--strict` 1 if a target was missed or not measured.
+Exit status: 0 if everything was measured, even if targets were missed. With `--strict`, 1 if a target was
+missed or not measured.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TITLES = {
 
 
 def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes: list[str]) -> str:
-    """The Markdown page of a run. `picture`: the path of the chart, relative to the page."""
+    """Returns the Markdown page of a run. `picture`: the chart's path relative to the page, or ""."""
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += [*ABOUT, ""]
     if picture:

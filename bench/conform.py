@@ -1,8 +1,8 @@
-"""`python -m bench.conform`: Toolwire and LiteLLM's proxy, judged by `toolwire conform`.
+"""`python -m bench.conform`: checks Toolwire and LiteLLM's proxy with `toolwire conform`.
 
 Writes into docs/conform.md. Both have the same upstream, Toolwire's demo model, which passes every check
-itself: a failure is therefore the gateway's own. LiteLLM is tested twice: configured for an upstream with
-both APIs, and for one that has only chat completions, so that LiteLLM produces Responses itself.
+itself, so each failure is caused by the gateway. LiteLLM is tested twice: configured for an upstream with
+both APIs, and for one with only chat completions, so that LiteLLM produces Responses itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def litellm(upstream: int, model: str) -> tuple[Process, int]:
         "general_settings": {"master_key": KEY, "disable_spend_logs": True},
     }
     path, port = WORK / "conform-litellm.json", free_port()
-    path.write_text(json.dumps(config))  # JSON is YAML
+    path.write_text(json.dumps(config))  # JSON is valid YAML
     command = [
         str(WORK / "litellm" / "bin" / "litellm"),
         "--config",

@@ -1,8 +1,8 @@
 """The cost of other servers' parsers, as published or measured on their own code.
 
-`make bench` measures nothing of this: the parsers need the servers around them. The figures are of their code
-of August 2026, fed pieces of four characters on two cores and Python 3.11, in thread CPU time. The pull
-requests are those in which the projects report the same.
+`make bench` does not measure these: the parsers need the servers around them. The figures are for their code
+of August 2026, fed in pieces of four characters on two cores and Python 3.11, in thread CPU time. In the pull
+requests, the projects report the same costs.
 """
 
 from __future__ import annotations

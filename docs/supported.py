@@ -1,4 +1,4 @@
-"""Writes docs/supported.md from the code: what is supported, field by field and backend by backend.
+"""Writes docs/supported.md from the code: what is supported, by field and by backend.
 
 No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it,
 and the cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them.
@@ -89,7 +89,7 @@ def base(api: Api) -> Body:
 
 
 def fields_of(api: Api) -> dict[str, Body]:
-    """For each field, the part of a request that uses it."""
+    """Returns for each field the part of a request that uses it."""
     tools_beside = {"tools": [function(api)]}
     functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
     logprobs = {"include": ["message.output_text.logprobs"]}
@@ -193,12 +193,12 @@ def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
         report = dict(plan_of(api, {**base(api), **more}, backend).report)
     except ToolwireError:
         return "refused"
-    holder = field.partition(".")[0]  # a field that is not supported at all is reported without its members
+    holder = field.partition(".")[0]  # the report names an unsupported field without its members
     return report.get(field, report.get(holder, "honoured")).partition(":")[0]
 
 
 def on_both(cell: dict[Api, str]) -> str:
-    """One word if both APIs agree."""
+    """Returns one word if both APIs agree, otherwise both."""
     return " / ".join(dict.fromkeys(cell.values()))
 
 
@@ -216,7 +216,7 @@ def code(words: Iterable[str]) -> str:
 
 
 def fields_table(api: Api) -> str:
-    """Fields that all backends treat the same as a list, the others as a table."""
+    """Returns the fields that all backends treat alike as a list, and the others as a table."""
     alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
     rows: list[tuple[str, ...]] = []
     for name, (_, apis) in FIELDS.items():
@@ -515,7 +515,7 @@ TOKEN = "7c41d09be2"
 
 
 def example(name: str) -> str:
-    """A call as the dialect writes it; the scanner must read it back."""
+    """Returns a call as the dialect writes it. The scanner must be able to read it back."""
     text = render(name, "get_weather", '{"city": "Paris"}', schema=SCHEMA, nonce=TOKEN)
     events = parse(text, [function("chat")], [name], nonce=TOKEN)
     assert [event.name for event in events if isinstance(event, CallBegin)] == ["get_weather"], (name, events)

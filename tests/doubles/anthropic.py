@@ -1,4 +1,4 @@
-"""FakeAnthropic: a scripted server on loopback for tests, with the wire format of the Messages API.
+"""FakeAnthropic: a scripted server for tests, with the wire format of the Messages API.
 
     answer = Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))
     async with FakeAnthropic(answer) as server:
@@ -52,7 +52,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Thinking:
-    """A thinking block. Its signature is checked when it comes back."""
+    """A thinking block. The service checks its signature when it is sent back."""
 
     text: str
     signature: str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
@@ -80,8 +80,8 @@ Block = Said | Thinking | Redacted | Use
 class Answer:
     """A message: its blocks and how it ends.
 
-    `stop` None: the reason that fits the blocks; "": the stream ends without one. `error`: the message ends
-    with an error event, given as (type, message).
+    `stop` None: the reason that fits the blocks; "": the stream ends without a reason. `error`: the message
+    ends with an error event, given as (type, message).
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Answer:
         return self.message([_whole(block) for block in self.blocks], self.stop or None, self.usage)
 
     def events(self) -> Iterator[Body]:
-        """The events of the stream, in Anthropic's order."""
+        """Yields the events of the stream, in Anthropic's order."""
         start = {**self.usage, "output_tokens": 1}
         start.pop("output_tokens_details", None)
         yield {"type": "message_start", "message": self.message([], None, start)}
@@ -206,7 +206,7 @@ def _deltas(block: Block, size: int) -> Iterator[Body]:
 
 
 def error(status: int, message: str, type: str | None = None, **fields: Any) -> Reply:
-    """An error response in Anthropic's format."""
+    """Returns an error response in Anthropic's format."""
     found = {"type": type or STATUS_TYPES[status], "message": message}
     headers = {"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy", **fields.pop("headers", {})}
     return Reply.body(
@@ -222,7 +222,7 @@ def error(status: int, message: str, type: str | None = None, **fields: Any) -> 
 
 @dataclass
 class _Issued:
-    """What the service has signed, so that it recognises its own blocks."""
+    """The blocks that the service has signed, so that it recognizes them later."""
 
     thinking: set[tuple[str, str]] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
@@ -248,7 +248,7 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """Messages, models and the number of a request's tokens, which is `TOKENS`; see `FakeProvider`."""
+    """The Messages API, its list of models, and the number of tokens, always `TOKENS`. See `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

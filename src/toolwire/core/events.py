@@ -22,7 +22,8 @@ TokenLogprob = Mapping[str, Any]
 class Text:
     """A piece of the answer's text. `logprobs` are those of its tokens, if the client asked for them.
 
-    A text without characters can have tokens: the last ones, which end inside a character.
+    The text can be empty and still have tokens: a character can consist of several tokens, and the answer can
+    end before the last of them.
     """
 
     text: str
@@ -31,7 +32,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of the model's reasoning: OpenAI's `summary`, or the raw reasoning of an open model."""
+    """A piece of the model's reasoning. `summary`: OpenAI's summary of it, not the reasoning itself."""
 
     text: str
     summary: bool = False
@@ -39,9 +40,9 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A provider's signature of the thought before it, which the provider wants back unchanged.
+    """The provider's signature of the thought before it. The provider requires it back unchanged.
 
-    `redacted`: there is no such thought; `text` is one that only the provider can read.
+    With `redacted` there is no such thought: `text` is itself a thought that only the provider can read.
     """
 
     text: str
@@ -75,7 +76,7 @@ class Border:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A piece of the model's refusal, which OpenAI keeps apart from the text."""
+    """A piece of the model's refusal, which OpenAI's APIs send separately from the text."""
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
@@ -83,9 +84,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A tool call begins. `index` counts the calls of the run from 0 without a gap.
+    """A tool call begins. `index` numbers the calls of a run from 0.
 
-    `id` is the backend's id; None: the gateway creates one.
+    `id` is the backend's id for the call; if it is None, the gateway creates one.
     """
 
     index: int
@@ -96,7 +97,7 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArgs:
-    """The next piece of a call's arguments (of a custom tool's input). Always an increment."""
+    """The next piece of a call's arguments, or of a custom tool's input. Clients append the pieces."""
 
     index: int
     delta: str
@@ -104,7 +105,10 @@ class CallArgs:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call. `issues` are short codes such as `trailing_comma`."""
+    """A tool call ends.
+
+    `issues` are short codes for what was wrong with its arguments, such as `trailing_comma`.
+    """
 
     index: int
     status: CallStatus = "ok"
@@ -113,7 +117,7 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something that was dropped on purpose.
+    """Something that was deliberately not sent to the client.
 
     `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
     (a call that never got a name), or, for a client whose API has neither, `block` or `citation`. `count` is
@@ -126,7 +130,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the backend counted them. The last one of a run counts."""
+    """Tokens as the backend counted them. If a run has several `Usage` events, the last one counts."""
 
     input_tokens: int
     output_tokens: int
@@ -180,12 +184,12 @@ class Finish:
 
     reason: FinishReason = "stop"
     stop: str | None = None
-    """The stop sequence that ended the answer, if it is known."""
+    """The stop sequence that ended the answer; None: unknown, or none did."""
     window: bool = False
-    """With reason `length`: the context window was full, not the limit of the answer."""
+    """With reason `length`: the context window was full. False: the answer reached its own limit."""
     extra: Mapping[str, Any] | None = None
-    """How Anthropic ends a message beyond that: `stop_details`, `container`, `context_management`, or a
-    `stop_reason` that has no counterpart here, such as `pause_turn`. For clients of the same API."""
+    """More members of the end of a message, for clients of Anthropic's API: `stop_details`, `container`,
+    `context_management`, or a `stop_reason` that no other API has, such as `pause_turn`."""
 
 
 @dataclass(frozen=True, slots=True)

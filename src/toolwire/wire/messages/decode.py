@@ -146,15 +146,16 @@ NO_THREADS = (
 def decode(
     body: Mapping[str, Any], caller: str = "", headers: Mapping[str, str] | None = None, count: bool = False
 ) -> Turn:
-    """The turn of a Messages request. `caller` is the id of the caller's key; `headers` are `Turn.headers`.
+    """Returns the turn of a Messages request. `caller` is the id of the caller's API key, `headers` are
+    `Turn.headers`.
 
-    `count`: the request only asks for the number of its tokens, and need not limit its answer.
+    `count`: the request only asks for the number of its tokens, so `max_tokens` is not required.
     """
     sent = check(body, FIELDS)
     name = model(body)
     if "fallbacks" in sent:  # they name models that the client's key may not be allowed to use
         body = {name: value for name, value in body.items() if name != "fallbacks"}
-    if "thread" in sent:  # in these words, the SDKs' tool runners go on without threads
+    if "thread" in sent:  # this wording makes the SDKs' tool runners continue without threads
         raise ToolwireError("unsupported", NO_THREADS, param="thread", code="thread_unsupported_request")
     if body.get("max_tokens") is None and not count:
         raise missing("max_tokens")
@@ -211,7 +212,10 @@ def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, 
 
 
 def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
-    """The names for the report: fields that hold several things are reported one by one."""
+    """Returns the field names for the report.
+
+    The members of `metadata` and `output_config` are reported one by one.
+    """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
     return sent.difference(("metadata", "output_config")).union(split)
 
@@ -264,7 +268,7 @@ SKIPPED = frozenset(
     "advisor_tool_result mcp_tool_use mcp_tool_result container_upload compaction fallback tool_addition "
     "tool_removal".split()
 )
-"""Blocks that only Anthropic's server can use. Unknown types are skipped too, as `unknown`."""
+"""Blocks that only Anthropic's server can use. They are skipped, and so are unknown types."""
 OF_BLOCK: dict[str, frozenset[str]] = {
     "text": frozenset({"type", "text", "cache_control", "citations"}),
     "image": frozenset({"type", "source", "cache_control"}),
@@ -273,19 +277,19 @@ OF_BLOCK: dict[str, frozenset[str]] = {
     "thinking": frozenset({"type", "thinking", "signature"}),
     "redacted_thinking": frozenset({"type", "data"}),
 }
-"""The members of a block that are read, or that only mark what may be cached."""
+"""The members of a block that are read, or that only control caching."""
 OF_MESSAGE = frozenset({"role", "content", "output_config"})
 
 
 class _Reader:
-    """Collects the items of a history, the paths of their ids, and notes."""
+    """Collects the items of a history, the paths of their ids, and notes on skipped blocks."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.paths: list[str] = []
         self.notes: list[Note] = []
         self.loaded: set[str] = set()  # tools that a `tool_reference` names
-        self.effort: str | None = None  # of the last system message that sets it
+        self.effort: str | None = None  # from the last system message that sets it
 
     def read(self, messages: Any) -> None:
         if messages is None:
@@ -312,7 +316,10 @@ class _Reader:
         self.paths.append(path)
 
     def _read_blocks(self, role: Role, blocks: list[Any], path: str) -> None:
-        """Blocks of a user's or the system's message are one message, unless results come between them."""
+        """Adds the items of a message's content blocks.
+
+        Blocks of a user's or the system's message become one message, unless results come between them.
+        """
         parts: list[Part] = []
         before = len(self.items)
         for i, block in enumerate(blocks):
@@ -353,7 +360,7 @@ class _Reader:
         return Result(call_id, tuple(parts), is_error=failed)
 
     def _part(self, kind: str, block: dict[str, Any], path: str) -> list[Part]:
-        """The parts of a block that is neither a call, a result nor a thought."""
+        """Returns the parts of a block that is not a call, a result or a thought."""
         if kind == "text":
             text = required_string(block, "text", path)
             return [TextPart(text)] if text else []
@@ -373,7 +380,7 @@ class _Reader:
 
 
 def _of_assistant(kind: str, block: dict[str, Any], path: str) -> tuple[Item, str]:
-    """A call or a thought, and the path of its id."""
+    """Returns a call or thought of the assistant, and the path of its id ("" for a thought)."""
     if kind == "thinking":
         text, signature = required_string(block, "thinking", path), optional(block, "signature", path)
         return Reasoning(content=(text,) if text else (), signature=signature or None), ""
@@ -402,7 +409,7 @@ def _data_url(source: dict[str, Any], path: str) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """A text, or the texts of blocks. Blocks of other kinds have none."""
+    """Returns the content if it is a string, or the texts of its blocks, one per line."""
     if type(content) is str:
         return content
     blocks = content if type(content) is list else ()
@@ -435,7 +442,10 @@ def _document(block: dict[str, Any], path: str) -> list[Part]:
 def _tools(
     tools: Any, loaded: set[str], notes: list[Note]
 ) -> tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]:
-    """The tools that the model sees, and those that are hidden from it."""
+    """Returns the tools that the model sees, and the tools that are hidden from it.
+
+    `loaded`: names of tools that the conversation has already made visible.
+    """
     seen: dict[str, ToolSpec] = {}
     hidden: dict[str, ToolSpec] = {}
     for i, tool in enumerate(tools):
@@ -464,7 +474,7 @@ def _custom(tool: dict[str, Any], path: str) -> ToolSpec:
 
 
 def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
-    """A tool that the client runs, with its schema; None: Anthropic's server runs it."""
+    """Returns a tool that Anthropic defines and the client runs; None if the server runs it."""
     family = kind.rpartition("_")[0]
     if family not in CLIENT_TOOLS:
         return None
@@ -474,7 +484,7 @@ def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
 def _choice(
     choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
 ) -> tuple[ToolChoice, bool, Failure | None]:
-    """The tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
+    """Returns the tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
 
     `tools` are those that any backend can serve, `given` all of the request.
     """
