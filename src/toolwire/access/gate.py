@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder
-from toolwire.access.meters import ANTHROPIC_HEADERS, RATE_LIMIT_HEADERS
+from toolwire.access.limits import ANTHROPIC_HEADERS, RATE_LIMIT_HEADERS
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, is_loopback
 

@@ -52,6 +52,18 @@ CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
 NO_TOKENS = Usage(0, 0)
+RATE_LIMIT_HEADERS = {
+    kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
+    for kind in ("requests", "tokens")
+}
+"""The header names of each limit. `gate.py` exposes them to browsers, `cluster/forward.py` passes them on."""
+ANTHROPIC_HEADERS = {
+    kind: tuple(
+        b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")
+    )
+    for kind in ("requests", "tokens")
+}
+"""The same for clients of Anthropic's API, which want the time of the reset."""
 _SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
@@ -342,7 +354,7 @@ class RateLimits:
                 left_us = meters.reset_us(taken, rate)
                 reset = meters.moment(time.time() + left_us / 1e6) if anthropic else meters.duration(left_us)
                 values = (b"%d" % rate, b"%d" % meters.remaining(taken, rate), reset.encode())
-                names = (meters.ANTHROPIC_HEADERS if anthropic else meters.RATE_LIMIT_HEADERS)[kind]
+                names = (ANTHROPIC_HEADERS if anthropic else RATE_LIMIT_HEADERS)[kind]
                 out += zip(names, values, strict=True)
         return out
 

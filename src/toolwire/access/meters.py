@@ -19,19 +19,6 @@ MINUTE = 60_000_000
 
 Metered = Literal["requests", "tokens"]
 
-RATE_LIMIT_HEADERS = {
-    kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
-    for kind in ("requests", "tokens")
-}
-"""The headers of each limit. Browsers may read them too: `gate.py` exposes them."""
-ANTHROPIC_HEADERS = {
-    kind: tuple(
-        b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")
-    )
-    for kind in ("requests", "tokens")
-}
-"""The same for clients of Anthropic's API, which want the time of the reset."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:

@@ -13,7 +13,8 @@ JSON and a prepared suffix.
 - A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
   streams this too, although its chunk schema lists only `function` (openai-openapi issue 576).
 - `service_tier` is omitted if the client asked for a tier: only the upstream knows which one it used.
-- `order.py` decides the finish reason. With legacy functions, `tool_calls` is written as `function_call`.
+- `order.py` decides why an answer ended; `FINISH_REASONS` has the word for it on this API. With legacy
+  functions, `tool_calls` is written as `function_call`.
 - Each choice is a separate run: output tokens are added up, the prompt's tokens count once.
 """
 
@@ -25,12 +26,18 @@ from functools import reduce
 from typing import Any
 
 from toolwire.core.errors import ToolwireError, error_object
-from toolwire.core.events import Event, Failure, Text, TokenLogprob, Usage
+from toolwire.core.events import Event, Failure, FinishReason, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined
 
 SERVICE_TIER = "default"
+FINISH_REASONS: dict[FinishReason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
 DELTA_FIELDS = {
     "text": "content",
     "refusal": "refusal",
@@ -109,8 +116,8 @@ class _ChatAnswer:
         for order in self._orders:
             order.stop()
 
-    def _wire_reason(self, reason: str) -> str:
-        return "function_call" if self._legacy and reason == "tool_calls" else reason
+    def _wire_reason(self, reason: FinishReason) -> str:
+        return "function_call" if self._legacy and reason == "tool_calls" else FINISH_REASONS[reason]
 
 
 class ChatEncoder(_ChatAnswer):
@@ -238,7 +245,7 @@ class ChatBody(_ChatAnswer):
         self._tier = tier
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
-        self._reasons = ["stop"] * choices
+        self._reasons: list[FinishReason] = ["stop"] * choices
         self._logprobs: list[dict[str, list[TokenLogprob]]] = [{} for _ in range(choices)]
         """For each choice, the tokens of its text and of its refusal."""
 
