@@ -39,6 +39,7 @@ MODELS_OF_CODEX = {
     "obsidian": "obsidian-native",
     "opencode": "opencode-native",
     "codex": "codex_twice-native",
+    "claude_code": "claude_code-native",
 }
 MODELS_OF_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
 
