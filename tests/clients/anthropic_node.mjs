@@ -26,8 +26,9 @@ async function messages(job, baseURL, steps) {
     const message = job.stream ? await client.messages.stream(request).finalMessage() : await client.messages.create(request);
     const step = stepOf(message);
     steps.push(step);
+    if (job.once) return;
     const results = step.calls.map(({ id, name, arguments: given }) => ({ type: "tool_result", tool_use_id: id, content: runTool(name, given) }));
-    if (!(results.length || questions.length) || job.once) return;
+    if (!(results.length || questions.length)) return;
     const asked = results.length ? results : [{ type: "text", text: questions.shift() }];
     history.push({ role: "assistant", content: message.content }, { role: "user", content: asked });
   }

@@ -1,6 +1,7 @@
 """The anthropic package: Messages by hand and with its tool runner, counting tokens, listing models.
 
-A job may have `more`, further fields of the request. A step also has the whole `message`.
+A job may have `more`, further fields of the request, and end after `once`, the first answer. A step also has
+the whole `message`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def messages(job: Job, base_url: str, steps: list[Step]) -> None:
             message = client.messages.create(**request)
         step = step_of(message)
         steps.append(step)
+        if job.get("once"):
+            return
         results = [
             {
                 "type": "tool_result",
@@ -69,7 +72,7 @@ def messages(job: Job, base_url: str, steps: list[Step]) -> None:
             }
             for call in step["calls"]
         ]
-        if not (results or questions) or job.get("once"):
+        if not (results or questions):
             return
         asked = results or [{"type": "text", "text": questions.pop(0)}]
         history += [{"role": "assistant", "content": message.content}, {"role": "user", "content": asked}]

@@ -160,7 +160,7 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
     shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
     choice, parallel = _choice(body.get("tool_choice"), shown_tools)
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
-    kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
+    kind, display = thinking.get("type"), thinking.get("display")
     return Turn(
         api="messages",
         caller=caller,
@@ -180,8 +180,8 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
             effort=reader.effort or config.get("effort") or _effort(thinking),
         ),
         stream=body.get("stream") is True,
-        show_thoughts=kind in THINKS and thinking.get("display") != "omitted",
-        user=user,
+        thoughts="hidden" if kind not in THINKS else "signed" if display == "omitted" else "shown",
+        user=(body.get("metadata") or {}).get("user_id"),
         sent=_sent(sent, body),
         notes=(*repairs, *reader.notes),
         body=body,

@@ -8,7 +8,7 @@ prefix, the text's JSON and a prepared suffix.
 - `message_start` is sent with the first output, at the latest with the end. The number of input tokens is
   mostly unknown then; `message_delta` has it.
 - `feed` never sends the last events. `finish` does: `message_delta` and `message_stop`, or `error`, which
-  ends the stream.
+  ends the stream. The block that an error breaks off is not closed.
 - A thought without a signature has none: Anthropic itself would refuse it, other models do not need one.
 - `input` is an object on this wire. A complete call whose arguments are not one ends the answer with an
   error; the arguments of a call that was cut off are read as far as they go.
@@ -24,6 +24,7 @@ from typing import Any
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
 from toolwire.core.ids import IdFactory
+from toolwire.core.turn import Thoughts
 from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
 from toolwire.wire.sse import comment_frame, encode, joined
 
@@ -45,6 +46,12 @@ DELTAS: dict[str, tuple[str, str]] = {
     "custom": ("input_json_delta", "partial_json"),
 }
 """The type of a delta, and the member with its text, by the kind of the open item."""
+NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
+    "shown": (),
+    "signed": (Thought,),
+    "hidden": (Thought, Signature),
+}
+"""The events that a client does not want."""
 UNREADABLE = "The model called the tool '{}' with arguments that are not a JSON object."
 
 
@@ -142,11 +149,11 @@ class _MessagesAnswer:
     keep = None
     """Messages are not stored."""
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         self.id = id
         self.failure: Failure | None = None
         self._model = model
-        self._thoughts = thoughts
+        self._dropped = NOT_SENT[thoughts]
         self._order = Order(ids, signed=True)
         self._refused = False
         self._parts: list[str] = []  # the text of the open call
@@ -162,8 +169,8 @@ class _MessagesAnswer:
         return self._order.dropped
 
     def _steps(self, events: Sequence[Event]) -> list[Step]:
-        if not self._thoughts:
-            events = [event for event in events if not isinstance(event, Thought | Signature)]
+        if self._dropped:
+            events = [event for event in events if not isinstance(event, self._dropped)]
         return self._order.feed(events)
 
     def _message(self) -> dict[str, Any]:
@@ -223,7 +230,7 @@ def _block(item: Item) -> dict[str, Any]:
 class MessagesEncoder(_MessagesAnswer):
     """A streamed response. `feed` returns the frames of a batch as one block; `finish` ends the stream."""
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._begun = False
         self._before = b""  # the bytes before the text of the open block's deltas
@@ -273,6 +280,8 @@ class MessagesEncoder(_MessagesAnswer):
             elif type(step) is Sign:
                 self._sign(step, frames)
             elif type(step) is Close:
+                if step.status == "incomplete" and type(steps[-1]) is Fail:
+                    continue  # a client would take the block as whole, and run a call
                 if step.item.kind == "function" and self._arguments(step) is None:
                     break
                 index = step.item.index
@@ -311,7 +320,7 @@ class MessagesEncoder(_MessagesAnswer):
 class MessagesBody(_MessagesAnswer):
     """A response in one piece: `feed` every batch, then `body`, which raises the failure of the run."""
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._content: list[dict[str, Any]] = []
 
