@@ -182,16 +182,24 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
         stream=body.get("stream") is True,
         thoughts="hidden" if kind not in THINKS else "signed" if display == "omitted" else "shown",
         user=(body.get("metadata") or {}).get("user_id"),
-        sent=_sent(sent, body),
+        sent=_sent(sent, body, reader.effort is not None),
         notes=(*repairs, *reader.notes),
         body=body,
         rest={field: body[field] for field in sent - KNOWN if field in body},
     )
 
 
-def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
-    """The names for the report: fields that hold several things are reported one by one."""
+def _sent(sent: frozenset[str], body: Mapping[str, Any], effort: bool) -> frozenset[str]:
+    """The names for the report: fields that hold several things are reported one by one.
+
+    `effort`: a message sets it. Cache markers have one name, wherever they are.
+    """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
+    if effort:
+        split.append("output_config.effort")
+    lists = [body.get("system"), body.get("tools"), *(message["content"] for message in body["messages"])]
+    if any("cache_control" in block for blocks in lists if type(blocks) is list for block in blocks):
+        split.append("cache_control")
     return sent.difference(("metadata", "output_config")).union(split)
 
 
@@ -245,9 +253,9 @@ SKIPPED = frozenset(
 )
 """Blocks that only Anthropic's server can use. Unknown types are skipped too, as `unknown`."""
 OF_BLOCK: dict[str, frozenset[str]] = {
-    "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "text": frozenset({"type", "text", "cache_control"}),
     "image": frozenset({"type", "source", "cache_control"}),
-    "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
     "thinking": frozenset({"type", "thinking", "signature"}),
     "redacted_thinking": frozenset({"type", "data"}),
