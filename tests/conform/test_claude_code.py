@@ -2,7 +2,7 @@
 
 Claude Code runs without a terminal, in a folder of its own, against a gateway of this process. `make test`
 runs a few cells of strategy × scenario × look; `make evidence` sets TOOLWIRE_CLAUDE_CODE=all and runs every
-cell, and the real Codex as a fifth strategy.
+cell. The fifth strategy is the real Codex, which waits while Claude Code runs its calls.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from matrix import BY_NAME, installed
 from programs import run_claude_code
 from toolwire.backends.base import Backend, Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions
+from toolwire.backends.scripted.backend import ScriptedRun
 from toolwire.core.events import Failure
-from toolwire.core.turn import Result, Turn
+from toolwire.core.turn import Message, Result, TextPart, Turn
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import TurnSummary
 from toolwire.settings.types import ServerSettings, Settings
@@ -103,6 +104,22 @@ SCENARIOS = {
         ("Read",),
         "rain in Paris",
     ),
+    "untidy": Scenario(
+        """
+        say "\\n\\n"
+        call Read {"file_path": "a.txt"}
+        say Text after it.
+        call Bash {"command": "echo hail > b.txt", "description": "Writes"}
+        ---
+        say "  "
+        call Read {"file_path": "a.txt"}
+        ---
+        say That is all.
+        """,
+        ("Read", "Bash", "Read"),
+        "That is all.",
+        {"b.txt": "hail\n"},
+    ),
     "fails": Scenario(
         """
         call Read {"file_path": "missing.txt"}
@@ -151,6 +168,8 @@ EVERY_CELL = [
     for look in LOOKS
     if not (scenario == "loads" and (look in NO_SEARCH or look == "older"))
     if not (scenario == "writes" and look == "bare")  # which has no tool to write with
+    # what a model writes after a call that is text is dropped on purpose
+    if not (scenario == "untidy" and strategy in ("emulated", "constrained"))
 ]
 FEW_CELLS = [
     *((strategy, "edits", "unknown") for strategy in ("native", "emulated", "constrained", "parked")),
@@ -159,6 +178,8 @@ FEW_CELLS = [
     ("emulated", "writes", "plain"),
     ("native", "fails", "bare"),
     ("parked", "loads", "known"),
+    ("parked", "untidy", "unknown"),
+    ("codex", "edits", "known"),
 ]
 CELLS = EVERY_CELL if os.environ.get("TOOLWIRE_CLAUDE_CODE") == "all" else FEW_CELLS
 
@@ -348,7 +369,59 @@ async def test_a_tool_that_failed_is_known_to_have_failed_and_a_loaded_tool_to_t
     assert after - before == {"WebFetch"}
 
 
+class WithSubagent(ScriptedBackend):
+    """Another script answers the subagent, whose conversation begins with this prompt."""
+
+    prompt = "Count the clouds."
+
+    def __init__(self) -> None:
+        ask = f'{{"description": "counts", "prompt": "{self.prompt}", "subagent_type": "general-purpose"}}'
+        script = f"call Agent {ask}\n---\nsay The agent works."
+        super().__init__("m", ScriptedOptions(script=script, tools="parked"))
+        self.subagent = scripted(SCENARIOS["parallel"].script, "parked")
+
+    def open(self, turn: Turn) -> ScriptedRun:
+        first = turn.items[0]
+        assert isinstance(first, Message)
+        is_own = any(part == TextPart(self.prompt) for part in first.parts)
+        return self.subagent.open(turn) if is_own else super().open(turn)
+
+
+async def test_runs_of_a_session_and_of_its_subagent_wait_side_by_side(sit: Sit) -> None:
+    backend = WithSubagent()
+    async with sit(backend) as desk:
+        session = await desk.ask()
+    assert session.status == 0
+    assert session.file("b.txt") == "hail\n"
+    assert desk.parked() == {"resumed": 2, "expired": 0, "dropped": 0}
+    assert len(backend.subagent.seen) == 1, "its run was opened once, and continued"
+
+
+async def test_claude_code_counts_its_context(sit: Sit) -> None:
+    async with sit(scripted("say Never.")) as desk:
+        session = await desk.ask(question="/context")
+    assert (session.status, desk.turns) == (0, [])
+    assert "POST /v1/messages/count_tokens" in desk.app.requests
+    assert "Context Usage" in session.answer
+
+
+async def test_a_slow_answer_is_waited_for(sit: Sit) -> None:
+    """The stream begins with pings."""
+    async with sit(scripted("pause 1s\nsay Late."), commit_after_s=0.1, keep_alive_s=0.1) as desk:
+        session = await desk.ask()
+    assert session.answer == "Late."
+    assert [turn.stream for turn in desk.turns] == [True]
+
+
 # --- failures ---
+
+
+async def test_a_slow_failure_is_an_event_and_asked_again_without_streaming(sit: Sit) -> None:
+    slow = scripted("pause 1s\nfail server The engine lost power.")
+    async with sit(slow, commit_after_s=0.1) as desk:
+        session = await desk.ask()
+    assert session.status == 1 and "The engine lost power." in session.answer
+    assert [turn.stream for turn in desk.turns] == [True, False]
 
 
 async def test_a_model_that_is_overloaded_is_reported_as_such(sit: Sit) -> None:
