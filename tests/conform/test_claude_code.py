@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from doubles.relay import DamagingRelay, Passing
 from doubles.served import served
 from matrix import BY_NAME, installed
 from programs import run_claude_code
 from toolwire.backends.base import Backend, Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions
+from toolwire.backends.openai.backend import OpenAIBackend
 from toolwire.backends.scripted.backend import ScriptedRun
 from toolwire.core.events import Failure
 from toolwire.core.turn import Message, Result, TextPart, Turn
@@ -30,7 +32,8 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import TurnSummary
 from toolwire.settings.types import ServerSettings, Settings
 from toolwire.surfaces.http.app import App
-from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.testing import FakeUpstream, ScriptedBackend, ScriptedOptions
+from toolwire.testing.upstream import Reply, answer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.process]
 
@@ -466,6 +469,71 @@ async def test_a_run_that_fails_after_its_results_is_asked_again_from_the_histor
         ("resumed", True),
         ("replayed", False),
     ]
+
+
+@pytest.mark.parametrize("strategy", ["native", "parked"])
+async def test_a_stream_that_is_cut_on_its_way_is_asked_for_again(strategy: str, sit: Sit) -> None:
+    """The calls that Claude Code never saw are not run, and do not hold up the next run."""
+
+    def cut_the_first(passing: Passing) -> None:
+        if passing.streamed and not cut:
+            cut.append(passing.path)
+            passing.raw = passing.raw[: len(passing.raw) * 2 // 3]
+
+    cut: list[str] = []
+    async with sit(scripted(SCENARIOS["writes"].script, strategy)) as desk, DamagingRelay(desk.url) as relay:
+        relay.damage = cut_the_first
+        session = await desk.ask(baseURL=relay.base_url)
+    assert cut == ["/messages"]
+    assert session.status == 0 and session.answer == "Written."
+    assert len(session.blocks("assistant", "tool_use")) == 2
+    kind = "resumed" if strategy == "parked" else "new"
+    assert [turn.kind for turn in desk.turns] == ["new", "new", kind, kind]
+
+
+# --- an OpenAI-compatible server behind the gateway ---
+
+READ = ("call_1", "Read", '{"file_path": "a.txt"}')
+
+
+async def test_reasoning_and_calls_of_an_upstream_reach_claude_code_and_come_back(sit: Sit) -> None:
+    asks = Reply.stream(answer("Let me look.", [READ], thought="I should look."))
+    async with FakeUpstream(asks, Reply.stream(answer("It rains."))) as upstream:
+        async with sit(openai_backend(upstream)) as desk:
+            session = await desk.ask()
+        first, second = upstream.requests
+    assert session.answer == "It rains."
+    assert [block["thinking"] for block in session.blocks("assistant", "thinking")] == ["I should look."]
+    assert {"Read", "Bash"} <= {tool["function"]["name"] for tool in first.body["tools"]}
+    *_, made, brought = second.body["messages"]
+    assert [call["id"] for call in made["tool_calls"]] == ["call_1"]
+    assert brought["tool_call_id"] == "call_1" and "rain in Paris" in brought["content"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "streams"),
+    [
+        (Reply.error(503, "The engine is cold."), [True]),
+        (Reply.stream(answer("Half an answer"), done=False).but(ending="reset"), [True, False]),
+    ],
+    ids=["before", "within"],
+)
+async def test_a_failing_upstream_ends_the_run_with_its_error(
+    reply: Reply, streams: list[bool], sit: Sit
+) -> None:
+    cut = reply.but(frames=reply.frames[:-2]) if len(streams) > 1 else reply
+    async with FakeUpstream(cut) as upstream, sit(openai_backend(upstream)) as desk:
+        session = await desk.ask()
+    assert session.status == 1 and session.result["is_error"]
+    assert [turn.stream for turn in desk.turns] == streams
+    assert session.result["api_error_status"] in (502, 503)
+
+
+def openai_backend(upstream: FakeUpstream) -> OpenAIBackend:
+    return OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "generic"})
+
+
+# --- a window that is too small, keys, models ---
 
 
 class Narrow(ScriptedBackend):
