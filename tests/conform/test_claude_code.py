@@ -7,7 +7,6 @@ cell. The fifth strategy is the real Codex, which waits while Claude Code runs i
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,22 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import Receive, Scope, Send
 
+from doubles.claude_code import Desk, desk_with
 from doubles.relay import DamagingRelay, Passing
-from doubles.served import served
 from matrix import BY_NAME, installed
-from programs import run_claude_code
-from toolwire.backends.base import Backend, Batch
+from toolwire.backends.base import Batch
 from toolwire.backends.codex import CodexBackend, CodexOptions
 from toolwire.backends.openai.backend import OpenAIBackend
 from toolwire.backends.scripted.backend import ScriptedRun
 from toolwire.core.events import Failure
 from toolwire.core.turn import Message, Result, TextPart, Turn
-from toolwire.gateway.pipeline import Gateway
-from toolwire.gateway.records import TurnSummary
-from toolwire.settings.types import ServerSettings, Settings
-from toolwire.surfaces.http.app import App
 from toolwire.testing import FakeUpstream, ScriptedBackend, ScriptedOptions
 from toolwire.testing.upstream import Reply, answer
 
@@ -145,23 +138,16 @@ SCENARIOS = {
 STRATEGIES = ("native", "emulated", "constrained", "parked", "codex")
 
 
-@dataclass(frozen=True)
-class Look:
-    """How Claude Code is run: it asks in another shape for each."""
-
-    model: str = "m"
-    flags: tuple[str, ...] = ()
-    variables: dict[str, str] = field(default_factory=dict)
-
-
-LOOKS = {
-    "unknown": Look(),
-    "known": Look("claude-sonnet-5-5"),
-    "older": Look("claude-sonnet-4-5"),
-    "bare": Look(flags=("--bare",)),
-    "plain": Look(variables={"CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1"}),
-    "whole": Look(variables={"ENABLE_TOOL_SEARCH": "false"}),
+LOOKS: dict[str, dict[str, Any]] = {
+    "unknown": {},
+    "known": {"model": "claude-sonnet-5-5"},
+    "older": {"model": "claude-sonnet-4-5"},
+    "bare": {"flags": ["--bare"]},
+    "plain": {"variables": {"CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1"}},
+    "whole": {"variables": {"ENABLE_TOOL_SEARCH": "false"}},
 }
+"""How Claude Code is run: it asks in another shape for each."""
+MODELS = ("m", "claude-sonnet-5-5", "claude-sonnet-4-5")
 NO_SEARCH = ("bare", "plain", "whole")
 """Looks in which tools are never hidden, and so never loaded."""
 EVERY_CELL = [
@@ -190,110 +176,16 @@ CELLS = EVERY_CELL if os.environ.get("TOOLWIRE_CLAUDE_CODE") == "all" else FEW_C
 # --- where it runs ---
 
 
-class WatchedApp(App):
-    """The HTTP surface, with a list of the requests that arrived."""
-
-    requests: list[str]
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
-        if scope["type"] == "http":
-            self.requests.append(f"{scope['method']} {scope['path']}")
-        return super().__call__(scope, receive, send)
-
-
-@dataclass
-class Session:
-    """What one run of Claude Code left."""
-
-    status: int
-    events: list[dict[str, Any]]
-    folder: Path
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Its own last word."""
-        assert self.events and self.events[-1]["type"] == "result", self.events[-1:]
-        return self.events[-1]
-
-    @property
-    def answer(self) -> str:
-        return str(self.result["result"])
-
-    def blocks(self, role: str, kind: str) -> list[dict[str, Any]]:
-        return [
-            block
-            for event in self.events
-            if event["type"] == role
-            for block in event["message"]["content"]
-            if block["type"] == kind
-        ]
-
-    def file(self, name: str) -> str:
-        return (self.folder / name).read_text("utf-8")
-
-
-@dataclass
-class Desk:
-    """A gateway, and Claude Code to ask it."""
-
-    gateway: Gateway
-    app: WatchedApp
-    url: str
-    folder: Path
-    turns: list[TurnSummary]
-    """The turns that arrived, oldest first."""
-    sessions: int = 0
-
-    async def ask(self, look: Look | None = None, question: str = "Read a.txt.", **more: Any) -> Session:
-        how = look or Look()
-        job = {
-            "baseURL": self.url,
-            "model": how.model,
-            "flags": how.flags,
-            "question": question,
-            "files": {"a.txt": "rain in Paris\n"},
-            **more,
-            "variables": {**how.variables, **more.get("variables", {})},
-        }
-        program = str(installed().claude_code)
-        self.sessions += 1
-        folder = self.folder / str(self.sessions)
-        (result,) = await asyncio.to_thread(run_claude_code, program, [job], folder)
-        status = 0 if result["error"] is None else int(result["error"]["name"].removeprefix("exit "))
-        return Session(status, result["events"], result["folder"])
-
-    def parked(self) -> dict[str, int]:
-        return self.gateway.parking.outcomes
-
-
 Sit = Callable[..., AbstractAsyncContextManager[Desk]]
 
 
 @pytest.fixture
 def sit(tmp_path: Path) -> Sit:
-    """`async with sit(backend) as desk`: the gateway serves `backend` by every model name of `LOOKS`."""
+    """`async with sit(backend, **server) as desk`"""
     lacking = installed().lacking(BY_NAME["claude-code"])
     if lacking is not None:
         pytest.skip(lacking)
-
-    @asynccontextmanager
-    async def start(backend: Backend, **server: Any) -> AsyncIterator[Desk]:
-        settings = Settings(server=ServerSettings(**server))
-        gateway = Gateway(settings, backends={look.model: backend for look in LOOKS.values()})
-        turns: list[TurnSummary] = []
-        gateway.observers.append(turns.append)
-        await gateway.start()
-        app = WatchedApp(gateway, settings, None)
-        app.requests = []
-        try:
-            async with served(app) as (_, port):
-                folder = tmp_path / str(port)
-                yield Desk(gateway, app, f"http://127.0.0.1:{port}", folder, turns)
-        finally:
-            await app.close()
-            await gateway.close()
-
-    return start
+    return lambda backend, **server: desk_with(backend, MODELS, tmp_path, **server)
 
 
 def scripted(script: str, tools: Any = "native") -> ScriptedBackend:
@@ -326,7 +218,7 @@ async def test_claude_code_works_with_its_tools(
 ) -> None:
     wanted = SCENARIOS[scenario]
     async with serving(strategy, wanted.script, sit, tmp_path) as desk:
-        session = await desk.ask(LOOKS[look])
+        session = await desk.ask(**LOOKS[look])
     assert (session.status, session.result["is_error"]) == (0, False), session.result
     assert wanted.answer in session.answer
     calls = session.blocks("assistant", "tool_use")
@@ -356,7 +248,7 @@ def check_turns(desk: Desk, wanted: Scenario, strategy: str, scenario: str) -> N
     kind = "new" if not parks else "replayed" if scenario == "loads" else "resumed"
     assert (first, {*later}) == ("new", {kind})
     if parks and scenario != "loads":
-        assert desk.parked() == {"resumed": answers - 1, "expired": 0, "dropped": 0}
+        assert desk.parked == {"resumed": answers - 1, "expired": 0, "dropped": 0}
 
 
 async def test_a_tool_that_failed_is_known_to_have_failed_and_a_loaded_tool_to_the_model(sit: Sit) -> None:
@@ -396,7 +288,7 @@ async def test_runs_of_a_session_and_of_its_subagent_wait_side_by_side(sit: Sit)
         session = await desk.ask()
     assert session.status == 0
     assert session.file("b.txt") == "hail\n"
-    assert desk.parked() == {"resumed": 2, "expired": 0, "dropped": 0}
+    assert desk.parked == {"resumed": 2, "expired": 0, "dropped": 0}
     assert len(backend.subagent.seen) == 1, "its run was opened once, and continued"
 
 
@@ -571,6 +463,8 @@ async def test_a_wrong_key_ends_the_run_at_once(sit: Sit) -> None:
         assert desk.turns == [] and desk.app.requests.count("POST /v1/messages") == 1
         session = await desk.ask(apiKey="right", question="Say it.")
         assert session.answer == "Never."
+        session = await desk.ask(apiKey="wrong", variables={"ANTHROPIC_AUTH_TOKEN": "right"})
+        assert session.answer == "Never.", "it sends both, and one of them is right"
 
 
 async def test_claude_code_discovers_the_models_of_the_gateway(sit: Sit) -> None:

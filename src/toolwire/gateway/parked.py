@@ -317,7 +317,7 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
 def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """The history with texts after the last results moved into the last of them.
 
-    Clients of the Messages API write their own notes behind the results: in the same message, or as a message
+    Clients of the Messages API add their own notes after the results: in the same message, or as a message
     of the system. A parked run can only take results.
     """
     end = len(items)

@@ -105,7 +105,7 @@ _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
-"""The effort that a thinking budget of at most so many tokens stands for; a larger one is `max`."""
+"""The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
 CHOICES = ("auto", "any", "tool", "none")
 OF_TOOL = frozenset({"type", "name", "description", "input_schema", "strict", "defer_loading"})
