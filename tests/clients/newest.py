@@ -23,7 +23,11 @@ from pathlib import Path
 
 from matrix import CLAUDE_CODE, CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS
 
-TESTS = ("tests/conform/test_client_matrix.py", "tests/conform/test_clients.py")
+TESTS = (
+    "tests/conform/test_client_matrix.py",
+    "tests/conform/test_client_messages.py",
+    "tests/conform/test_clients.py",
+)
 PACKAGES = {"@anthropic-ai/claude-code": CLAUDE_CODE}
 """Packages that are installed for this machine only."""
 EXTRAS = {"pydantic-ai-slim": "[openai]"}

@@ -59,6 +59,11 @@ def test_what_the_tests_install_for_themselves_has_the_same_versions() -> None:
     }
 
 
+def test_the_tests_use_the_same_sdk_of_anthropic_as_its_program() -> None:
+    locked = (ROOT / "constraints.txt").read_text("utf-8")
+    assert f"\nanthropic=={VERSIONS['python']['anthropic']} " in locked
+
+
 def test_claude_code_is_installed_for_each_machine_in_one_version() -> None:
     folder = ROOT / "tests" / "claude-code"
     wanted = json.loads((folder / "package.json").read_text("utf-8"))["optionalDependencies"]
