@@ -264,6 +264,15 @@ async def test_a_tool_that_failed_is_known_to_have_failed_and_a_loaded_tool_to_t
     assert after - before == {"WebFetch"}
 
 
+async def test_a_hidden_tool_that_the_model_calls_at_once_is_run(sit: Sit) -> None:
+    """Its name is in the text of a message alone."""
+    script = 'call TaskStop {"task_id": "none"}\n---\nsay The tool said {result}.'
+    async with sit(scripted(script, "parked")) as desk:
+        session = await desk.ask()
+    assert [call["name"] for call in session.blocks("assistant", "tool_use")] == ["TaskStop"]
+    assert session.status == 0 and "none" in session.answer
+
+
 class WithSubagent(ScriptedBackend):
     """Another script answers the subagent, whose conversation begins with this prompt."""
 

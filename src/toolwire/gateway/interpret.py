@@ -193,8 +193,8 @@ class Interpreter:
     def _declare(self, batch: list[Event]) -> list[Event]:
         """Handles calls of tools that the request does not permit.
 
-        A name that only differs in spelling is corrected. Any other call becomes text, or is dropped and
-        counted if the one allowed call was already made.
+        A name that only differs in spelling is corrected. Any other call is sent if the client hides tools;
+        else it becomes text, or is dropped and counted if the one allowed call was already made.
         """
         out: list[Event] = []
         for event in batch:
@@ -205,6 +205,9 @@ class Interpreter:
                     out.append(event if known.name == event.name else replace(event, name=known.name))
                 elif self._plan.unknown == "error":
                     return [*out, _UNKNOWN]
+                elif self._plan.unknown == "forward":
+                    self._called = True
+                    out.append(event)
                 else:
                     self._strange[event.index] = [event.name]
             elif isinstance(event, CallArgs) and event.index in self._strange:
