@@ -255,6 +255,13 @@ SECTIONS: tuple[Section, ...] = (
         "kill_9",
         {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
     ),
+    tested(
+        "claude-code",
+        "Claude Code on every strategy, in every scenario, with each of its settings",
+        "conform/test_claude_code.py",
+        "claude",
+        {"TOOLWIRE_CLAUDE_CODE": ("all", "few")},
+    ),
     Section(
         "codex-bench",
         "Codex through Toolwire, compared with Codex used directly",

@@ -192,6 +192,39 @@ async def test_text_between_and_after_calls_matches_by_previous_response_id(
     await store.close()
 
 
+MARK = {"cache_control": {"type": "ephemeral"}}
+UNTIDY = (
+    'say "\\n\\n"\ncall look\nsay After it.\ncall look\n---\nsay " "\ncall look\n---\nsay It said {result}.'
+)
+
+
+async def test_a_client_of_the_messages_api_may_rewrite_its_history(table: Any) -> None:
+    """As Claude Code does: markers, blank texts, the place of a text, system messages, and its own notes."""
+    table.play(UNTIDY, tools="parked")
+    news = "The date."
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Look."}]},
+        {"role": "system", "content": [{"type": "text", "text": news, **MARK}]},
+    ]
+    kinds = []
+    for _ in range(3):
+        asked = {"max_tokens": 9, "messages": history, "tools": [{"name": "look", "input_schema": {}}]}
+        answer = await table.answer("messages", asked)
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        content = json.loads(answer.body)["content"]
+        texts = [block for block in content if block["type"] == "text" and block["text"].strip()]
+        calls = [block for block in content if block["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "rain"} for call in calls]
+        history[1] = {"role": "system", "content": news}
+        history += [
+            {"role": "assistant", "content": [*texts, *calls]},
+            {"role": "user", "content": [*results, {"type": "text", "text": "A note.", **MARK}]},
+            {"role": "system", "content": [{"type": "text", "text": "Another note."}]},
+        ]
+    assert kinds == ["new", "resumed", "resumed"]
+    assert content == [{"type": "text", "text": "It said rain\nA note.\nAnother note.."}]
+
+
 async def test_two_calls_wait_together(table: Any) -> None:
     table.play(TWO, tools="parked")
     first, _ = await ask(table, request())

@@ -452,6 +452,32 @@ async def test_unknown_tools_follow_the_setting(
     assert calls_seen or "nobody" in body["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("tools", ["native", "parked"])
+@pytest.mark.parametrize(
+    ("hides", "choice", "kinds"),
+    [
+        (True, {"type": "auto"}, ["tool_use", "tool_use"]),
+        (True, {"type": "tool", "name": "get_weather"}, ["tool_use", "text"]),
+        (False, {"type": "auto"}, ["tool_use", "text"]),
+    ],
+)
+async def test_a_client_that_hides_tools_gets_calls_of_tools_that_it_named_in_its_messages(
+    table: Any, tools: str, hides: bool, choice: dict[str, str], kinds: list[str]
+) -> None:
+    """The spelling of a declared tool is still corrected."""
+    declared = [{"name": "get_weather", "input_schema": {}}]
+    placeholder = [{"name": "placeholder", "input_schema": {}, "defer_loading": True}] if hides else []
+    asked = {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "There is also web_fetch."}],
+        "tools": [*declared, *placeholder],
+        "tool_choice": choice,
+    }
+    body = await table.play("call Get-Weather {}\ncall web_fetch {}", tools=tools).body("messages", asked)
+    assert [block["type"] for block in body["content"]] == kinds
+    assert body["content"][0]["name"] == "get_weather"
+
+
 async def test_unknown_tools_can_be_an_error(table_with: Callable[..., Any]) -> None:
     with pytest.raises(ToolwireError, match="does not declare"):
         await table_with(unknown_tool="error").play("call nobody {}", tools="emulated").body("chat", asks())

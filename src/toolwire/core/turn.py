@@ -17,6 +17,11 @@ from toolwire.core.events import CallKind, Failure
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
 Api = Literal["chat", "responses", "messages"]
+Thoughts = Literal["shown", "signed", "hidden"]
+"""What the client gets of the model's reasoning.
+
+`signed`: only the signatures, which the provider wants back. `hidden`: the client did not ask for any.
+"""
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -223,8 +228,7 @@ class Turn:
     include_usage: bool = False
     legacy_functions: bool = False
     store: bool = False
-    show_thoughts: bool = True
-    """False: the client did not ask for reasoning, so it is not sent."""
+    thoughts: Thoughts = "shown"
     generate: bool = True
     """False: the model is not run; the request only stores its input as the start of a conversation."""
     open_responses: bool = False

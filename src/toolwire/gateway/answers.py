@@ -218,7 +218,7 @@ def open_answer(
         return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
     if turn.api == "messages":
         answer = MessagesEncoder if turn.stream else MessagesBody
-        return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.show_thoughts)
+        return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.thoughts)
     shared: dict[str, Any] = {
         "id": ids("chatcmpl-"),
         "created": int(clock()),

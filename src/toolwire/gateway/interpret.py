@@ -223,8 +223,9 @@ class Interpreter:
     def _declare(self, batch: list[Event]) -> list[Event]:
         """Handles calls of tools that the request does not allow.
 
-        A name that differs only in spelling is corrected. Any other such call becomes text. It is dropped and
-        counted instead if only one call is allowed and was already made.
+        A name that differs only in spelling is corrected. Any other such call is sent if the client hides
+        tools from the model. Otherwise it becomes text, or is dropped and counted if only one call is allowed
+        and was already made.
         """
         out: list[Event] = []
         for event in batch:
@@ -235,6 +236,9 @@ class Interpreter:
                     out.append(event if known.name == event.name else replace(event, name=known.name))
                 elif self._plan.unknown == "error":
                     return [*out, _UNKNOWN]
+                elif self._plan.unknown == "forward":
+                    self._called = True
+                    out.append(event)
                 else:
                     self._strange[event.index] = [event.name]
             elif isinstance(event, CallArgs) and event.index in self._strange:

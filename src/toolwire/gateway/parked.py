@@ -394,8 +394,10 @@ def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
 
 
 def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    if words := _joined(said):
-        yield ["assistant", *words]
+    """White space does not count: some clients drop the blank texts of an answer."""
+    words = ["".join(part.split()) if isinstance(part, str) else part for part in _joined(said)]
+    if any(words):
+        yield ["assistant", *filter(None, words)]
     yield from calls
 
 

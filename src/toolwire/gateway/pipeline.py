@@ -169,7 +169,7 @@ class Gateway:
                 turn = await run.in_time(self._with_images(turn, trace))
             turn = checked(turn)
             if turn.api in backend.capabilities.speaks:
-                turn = replace(turn, show_thoughts=True)  # the model shows what the client asked for
+                turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
             plan = run.planned(turn)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)

@@ -45,7 +45,7 @@ from toolwire.settings.types import ToolSettings
 from toolwire.wire.fields import TOKENS, keeps_logprobs, passed, report, thoughts
 from toolwire.wire.messages.decode import extended
 
-_NONE = ToolChoice("none")
+_NONE, _AUTO = ToolChoice("none"), ToolChoice("auto")
 _NO_FORM = Form("sentinel", "")
 _NO_TOOLS = ToolRegistry(())
 _NOBODY: frozenset[str] = frozenset()
@@ -81,7 +81,8 @@ class Plan(msgspec.Struct, frozen=True):
     hold_calls: bool = False
     declared: ToolRegistry | None = None
     """The tools that may be called; None if calls of any tool are sent to the client."""
-    unknown: Literal["text", "error"] = "text"
+    unknown: Literal["text", "forward", "error"] = "text"
+    """What becomes of a call of any other tool."""
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
     """The stop sequences that the gateway looks for in the answer's text."""
@@ -157,7 +158,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         choice=turn.tool_choice,
         declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
         required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
-        unknown="error" if settings.unknown_tool == "error" else "text",
+        unknown=_unknown(turn, settings),
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
         if Call in kinds
         else _NOBODY,
@@ -193,6 +194,16 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
     return ToolRegistry((*offered, *turn.hidden_tools)) if offered else _NO_TOOLS
+
+
+def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
+    """What becomes of a call of an undeclared tool.
+
+    A client that hides tools may name them in its messages alone, and runs a call of one of them.
+    """
+    if settings.unknown_tool == "error":
+        return "error"
+    return "forward" if turn.hidden_tools and turn.tool_choice == _AUTO else "text"
 
 
 def mentions(turn: Turn, text: str) -> bool:

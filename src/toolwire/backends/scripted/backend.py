@@ -30,6 +30,7 @@ from toolwire.core.events import (
     Failure,
     Finish,
     Refusal,
+    Signature,
     Text,
     Thought,
     Usage,
@@ -240,7 +241,7 @@ class _Writer:
         elif word == "usage":
             self._usage = Usage(int(step.number), step.second)
         elif word == "finish":
-            yield from self.end(step.text)
+            yield from self.end(step.text, step.name)
         elif word == "fail":
             self.ended = True
             yield [Failure(step.name, step.text)]
@@ -248,13 +249,17 @@ class _Writer:
             yield from self._call(step)
         else:
             text = _filled(step.text, self._turn) if word == "say" else step.text
+            if word in ("sign", "redact"):  # one event has it all
+                yield [_EVENTS[word](text)]
+                return
             for piece in self._pieces(self._continued(text) if word in ("say", "raw") else text):
                 yield [_EVENTS[word](piece)]
 
-    def end(self, reason: str = "stop") -> Iterator[Batch]:
+    def end(self, reason: str = "stop", sequence: str = "") -> Iterator[Batch]:
         self.ended = True
         usage = self._usage or Usage(len(self._prompt) // _TOKEN + 1, self._written // _TOKEN + 1)
-        yield [usage, Finish(reason)]  # type: ignore[arg-type]
+        window = reason == "context_window"
+        yield [usage, Finish("length" if window else reason, sequence or None, window)]  # type: ignore[arg-type]
 
     def _call(self, step: Step) -> Iterator[Batch]:
         if self._dialect is not None:
@@ -305,6 +310,8 @@ _EVENTS: dict[str, Callable[[str], Event]] = {
     "raw": Text,
     "think": Thought,
     "summarize": lambda text: Thought(text, summary=True),
+    "sign": Signature,
+    "redact": lambda text: Signature(text, redacted=True),
     "refuse": Refusal,
 }
 

@@ -40,7 +40,7 @@ class ScriptError(ValueError):
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)?\Z")
-_FINISHES = ("stop", "length", "content_filter", "tool_calls")
+_FINISHES = ("stop", "length", "content_filter", "tool_calls", "context_window")
 
 
 def _text(word: str, rest: str) -> Step:
@@ -81,9 +81,10 @@ def _usage(word: str, rest: str) -> Step:
 
 
 def _finish(word: str, rest: str) -> Step:
-    if rest not in _FINISHES:
+    reason, _, sequence = rest.partition(" ")
+    if reason not in _FINISHES or (sequence and reason != "stop"):
         raise ScriptError(f"{word}: expected one of {', '.join(_FINISHES)}, got {rest!r}")
-    return Step(word, rest)
+    return Step(word, reason, sequence.strip())
 
 
 def _fail(word: str, rest: str) -> Step:
@@ -98,13 +99,15 @@ STEPS: dict[str, Callable[[str, str], Step]] = {
     "raw": _text,  # text of the answer, verbatim
     "think": _text,  # raw thoughts
     "summarize": _text,  # a summary of thoughts
+    "sign": _text,  # the signature of the thought before it
+    "redact": _text,  # a thought that only its provider can read
     "refuse": _text,  # a refusal
     "call": _call,  # call NAME JSON: the arguments verbatim, even if they are not valid JSON
     "custom": _call,  # custom NAME TEXT: a call of a custom tool
     "pause": _pause,  # pause 50ms
     "chunk": _count,  # from here on, sends text in chunks of this many characters; 0: whole texts
     "usage": _usage,  # usage INPUT OUTPUT
-    "finish": _finish,  # ends the turn with this reason
+    "finish": _finish,  # ends the turn with this reason; finish stop SEQUENCE names a stop sequence
     "fail": _fail,  # fail KIND MESSAGE: ends the turn with an error
     "cut": lambda word, rest: Step(word),  # ends without a finish event, like a lost connection
     "hang": lambda word, rest: Step(word),  # never ends

@@ -106,7 +106,7 @@ _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
-"""The effort that a thinking budget of at most so many tokens stands for; a larger one is `max`."""
+"""The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
 CHOICES = ("auto", "any", "tool", "none")
 OF_TOOL = frozenset({"type", "name", "description", "input_schema", "strict", "defer_loading"})
@@ -166,7 +166,7 @@ def decode(
     shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
     choice, parallel, failure = _choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
-    kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
+    kind, display = thinking.get("type"), thinking.get("display")
     if "fallbacks" in sent:
         _note(reader.notes, "fallbacks", "ignored")
     return Turn(
@@ -189,9 +189,9 @@ def decode(
             effort=reader.effort or config.get("effort") or _effort(thinking),
         ),
         stream=body.get("stream") is True,
-        show_thoughts=kind in THINKS and thinking.get("display") != "omitted",
-        user=user,
-        sent=_sent(sent, body),
+        thoughts="hidden" if kind not in THINKS else "signed" if display == "omitted" else "shown",
+        user=(body.get("metadata") or {}).get("user_id"),
+        sent=_sent(sent, body, reader.effort is not None),
         notes=(*repairs, *reader.notes),
         body=body,
         headers=headers or {},
@@ -211,12 +211,18 @@ def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, 
     return {**body, "messages": [*body["messages"], *added]}
 
 
-def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
+def _sent(sent: frozenset[str], body: Mapping[str, Any], effort: bool) -> frozenset[str]:
     """Returns the field names for the report.
 
-    The members of `metadata` and `output_config` are reported one by one.
+    The members of `metadata` and `output_config` are reported one by one. `effort`: a message sets it. Cache
+    markers have one name, wherever they are.
     """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
+    if effort:
+        split.append("output_config.effort")
+    lists = [body.get("system"), body.get("tools"), *(message["content"] for message in body["messages"])]
+    if any("cache_control" in block for blocks in lists if type(blocks) is list for block in blocks):
+        split.append("cache_control")
     return sent.difference(("metadata", "output_config")).union(split)
 
 
@@ -270,9 +276,9 @@ SKIPPED = frozenset(
 )
 """Blocks that only Anthropic's server can use. They are skipped, and so are unknown types."""
 OF_BLOCK: dict[str, frozenset[str]] = {
-    "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "text": frozenset({"type", "text", "cache_control"}),
     "image": frozenset({"type", "source", "cache_control"}),
-    "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
     "thinking": frozenset({"type", "thinking", "signature"}),
     "redacted_thinking": frozenset({"type", "data"}),

@@ -7,7 +7,7 @@ prepared prefix, the text's JSON and a prepared suffix.
 - `message_start` is sent with the first output, at the latest with the end. The number of input tokens is
   usually not known then; `message_delta` has it.
 - `feed` never sends the last events. `finish` sends them: `message_delta` and `message_stop`, or `error`,
-  which ends the stream.
+  which ends the stream. The block that an error breaks off is not closed.
 - A thought without a signature is sent with an empty one. Anthropic would refuse such a thought if it were
   sent back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
@@ -25,6 +25,7 @@ from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.partial_call import partial_object
+from toolwire.core.turn import Thoughts
 from toolwire.wire.order import IN_TEXT, WHOLE_KINDS, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
 from toolwire.wire.sse import comment_frame, encode, joined
 
@@ -46,6 +47,12 @@ DELTAS: dict[str, tuple[str, str]] = {
     "custom": ("input_json_delta", "partial_json"),
 }
 """The type of a delta, and the member that holds its text, by the kind of the open item."""
+NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
+    "shown": (),
+    "signed": (Thought,),
+    "hidden": (Thought, Signature),
+}
+"""The events that a client does not want."""
 UNREADABLE = "The model called the tool '{}' with arguments that are not a JSON object."
 
 
@@ -106,11 +113,11 @@ class _MessagesAnswer:
     keep = None
     """Messages are not stored."""
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         self.id = id
         self.failure: Failure | None = None
         self._model = model
-        self._thoughts = thoughts
+        self._dropped = NOT_SENT[thoughts]
         self._order = Order(ids, signed=True)
         self._refused = False
         self._parts: list[str] = []  # the text of the open call
@@ -126,8 +133,8 @@ class _MessagesAnswer:
         return self._order.dropped
 
     def _steps(self, events: Sequence[Event]) -> list[Step]:
-        if not self._thoughts:
-            events = [event for event in events if not isinstance(event, Thought | Signature)]
+        if self._dropped:
+            events = [event for event in events if not isinstance(event, self._dropped)]
         return self._order.feed(events)
 
     def _message(self) -> dict[str, Any]:
@@ -203,7 +210,7 @@ class MessagesEncoder(_MessagesAnswer):
     `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
     """
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._begun = False
         self._before = b""  # the bytes before the text in a delta of the open block
@@ -256,6 +263,8 @@ class MessagesEncoder(_MessagesAnswer):
             elif type(step) is Sign:
                 self._sign(step, frames)
             elif type(step) is Close:
+                if step.status == "incomplete" and type(steps[-1]) is Fail:
+                    continue  # a client would take the block as whole, and run a call
                 if step.item.kind == "function" and self._arguments(step) is None:
                     break
                 index = step.item.index
@@ -304,7 +313,7 @@ class MessagesBody(_MessagesAnswer):
     `feed` takes the batches of events. Then `body` returns the response, or raises the run's failure.
     """
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._content: list[dict[str, Any]] = []
 
